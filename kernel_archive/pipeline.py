@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from kernel_archive.archive.build import (
@@ -10,14 +11,12 @@ from kernel_archive.archive.build import (
     BuildResult,
     build_tables,
     finished,
-    open_build,
     plan_build,
     stage_runs,
     unchanged,
 )
-from kernel_archive.archive.launches import write_launches
 from kernel_archive.archive.manifest import write_manifest
-from kernel_archive.archive.swap import replaced_directory
+from kernel_archive.archive.swap import locked_stage, replaced_directory
 from kernel_archive.splits import SPLIT_TABLES
 from kernel_archive.storage import content_path
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.archive.build import Advance
-    from kernel_archive.archive.manifest import Manifest
     from kernel_archive.archive.validate import ValidationReport
     from kernel_archive.selection.make import RemadeSplit
 
@@ -42,28 +40,24 @@ def build(
     Raises:
         KernelArchiveError: with findings that name file, line, field and way out.
     """
-    plan = plan_build(BuildOptions(builders=builders, **options), _content_digest())
-    with open_build(plan) as executor:
-        stage_runs(plan, executor, advance)
-        if result := unchanged(plan):
-            return result
-        with replaced_directory(plan.target) as new, plan.published() as published:
-            manifest = build_tables(plan, executor, new)
-            manifest = write_launches(new, manifest, plan.recipes)
-            manifest = _add_splits(new, manifest, published)
-            return finished(plan, manifest)
-
-
-def _add_splits(directory: Path, manifest: Manifest, published: Sequence[Path]) -> Manifest:
-    """Make splits and card of new tables; the splits of others are taken as they are."""
     from kernel_archive.publishing.card import write_card
     from kernel_archive.selection.make import make_splits, store_published
 
-    manifest = store_published(directory, published, manifest)
-    names = [name for name in SPLIT_TABLES if name not in manifest.splits]
-    manifest = write_manifest(directory, make_splits(directory, manifest, names=names))
-    write_card(directory)
-    return manifest
+    plan = plan_build(BuildOptions(builders=builders, **options), _content_digest())
+    with locked_stage(plan.hidden):
+        staging = stage_runs(plan, advance)
+        if result := unchanged(plan, staging):
+            return result
+        with replaced_directory(plan.target) as new, ExitStack() as files:
+            manifest = build_tables(plan, staging, new)
+            # Splits that others published are taken as they are.
+            rows = [run.published_rows for run in staging.runs if run.published_rows]
+            published = [files.enter_context(plan.store.open_file(file)) for file in rows]
+            manifest = store_published(new, published, manifest)
+            names = [name for name in SPLIT_TABLES if name not in manifest.splits]
+            manifest = write_manifest(new, make_splits(new, manifest, names=names))
+            write_card(new)
+            return finished(plan, staging, manifest)
 
 
 def ensure_archive(

@@ -2,7 +2,7 @@
 
 :func:`plan_build` reads the recipes, :func:`stage_runs` turns every run into a fragment,
 :func:`build_tables` merges, labels and writes them. :mod:`kernel_archive.pipeline` goes on with
-splits and card.
+splits and card. The caller holds the lock of the target meanwhile.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -20,10 +19,10 @@ import msgspec
 from kernel_archive._version import DATA_VERSION, __version__
 from kernel_archive.archive.consolidate import consolidate
 from kernel_archive.archive.jobs import STAGE_VERSION, RunJob, jobs_of
-from kernel_archive.archive.labels import LabelRules
+from kernel_archive.archive.labels import LabelRules, supersession
+from kernel_archive.archive.launches import write_launches
 from kernel_archive.archive.manifest import (
     FORMAT,
-    InputFacts,
     Manifest,
     present_manifest,
     shard_faults,
@@ -39,7 +38,6 @@ from kernel_archive.archive.recipe import (
     load_recipes,
     local_copy,
     recipe_facts,
-    supersession,
 )
 from kernel_archive.archive.shards import writer_version
 from kernel_archive.archive.stage import StagedRun, stage_run
@@ -56,8 +54,7 @@ from kernel_archive.executors import Call, iterate_results, open_executor
 from kernel_archive.ids import CANARY, canonical_json, sha256_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Executor
+    from collections.abc import Callable, Sequence
 
 #: Below this many bytes of logs a second process costs more than it brings.
 PARALLEL_BYTES: Final = 24 * 1024 * 1024
@@ -104,8 +101,8 @@ class BuildResult(msgspec.Struct, kw_only=True):
     own: bool  # an archive of one's own, which says itself what its evaluation split asks about
 
 
-class Build(msgspec.Struct, kw_only=True):
-    """A build as its options and recipes say, and then its runs as they were read."""
+class BuildPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A build as its options and recipes say."""
 
     options: BuildOptions
     target: Path
@@ -118,9 +115,6 @@ class Build(msgspec.Struct, kw_only=True):
     rules: LabelRules
     content: str  # digest of everything else that the archive depends on: definitions, templates
     jobs: list[RunJob]  # the runs to read, the largest first
-    runs: list[StagedRun] = []  # the runs that were read, sorted by search id
-    anew: int = 0  # how many of them were read now
-    key: str = ""  # digest of everything that the archive depends on
 
     @property
     def hidden(self) -> Path:
@@ -132,15 +126,16 @@ class Build(msgspec.Struct, kw_only=True):
         """Where fragments are."""
         return open_store(self.options.stage or self.hidden)
 
-    @contextmanager
-    def published(self) -> Iterator[list[Path]]:
-        """Files of the split rows that others published, on this machine."""
-        with ExitStack() as stack:
-            files = [run.published_rows for run in self.runs if run.published_rows]
-            yield [stack.enter_context(self.store.open_file(file)) for file in files]
+
+class Staging(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs of a build as they were read."""
+
+    runs: list[StagedRun]  # sorted by search id
+    anew: int  # how many of them were read now
+    key: str  # digest of everything that the archive depends on
 
 
-def plan_build(options: BuildOptions, content: str = "") -> Build:
+def plan_build(options: BuildOptions, content: str = "") -> BuildPlan:
     """Read the recipes of a build, and list its runs.
 
     Raises:
@@ -168,7 +163,7 @@ def plan_build(options: BuildOptions, content: str = "") -> Build:
     if options.source is not None:
         recipes = [local_copy(recipe, options.source) for recipe in recipes]
     texts = {key: getattr(about, key) for key in ("title", "description", "citation")}
-    return Build(
+    return BuildPlan(
         options=options,
         target=target,
         recipes=recipes,
@@ -183,39 +178,31 @@ def plan_build(options: BuildOptions, content: str = "") -> Build:
     )
 
 
-@contextmanager
-def open_build(build: Build) -> Iterator[Executor]:
-    """Hold the lock of the target, and open the executor."""
-    options = build.options
+def stage_runs(plan: BuildPlan, advance: Advance | None = None) -> Staging:
+    """Read every run that was not read before."""
+    options, store = plan.options, plan.store
+    calls = [
+        Call(job.search_id, partial(stage_run, job, store, strict=options.strict))
+        for job in plan.jobs
+    ]
     jobs = options.jobs
     if options.engine == "local":
-        most = min(jobs or os.cpu_count() or 1, len(build.jobs))
-        jobs = 1 if sum(job.bytes for job in build.jobs) < PARALLEL_BYTES else most
-    with (
-        locked_stage(build.hidden),
-        open_executor(jobs, engine=options.engine, scheduler=options.scheduler) as executor,
-    ):
-        yield executor
-
-
-def stage_runs(build: Build, executor: Executor, advance: Advance | None = None) -> None:
-    """Read every run that was not read before."""
-    store, strict = build.store, build.options.strict
-    calls = [
-        Call(job.search_id, partial(stage_run, job, store, strict=strict)) for job in build.jobs
-    ]
+        most = min(jobs or os.cpu_count() or 1, len(calls))
+        jobs = 1 if sum(job.bytes for job in plan.jobs) < PARALLEL_BYTES else most
     runs: list[StagedRun] = []
-    for _, (run, was_read) in iterate_results(executor, calls):
-        runs.append(run)
-        build.anew += was_read
-        if advance:
-            advance(len(runs), len(calls), run.search_id)
-    build.runs = sorted(runs, key=lambda run: run.search_id)
-    _refuse_repeats(build.runs)
-    versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), build.options.scheme]
+    anew = 0
+    with open_executor(jobs, engine=options.engine, scheduler=options.scheduler) as executor:
+        for _, (run, was_read) in iterate_results(executor, calls):
+            runs.append(run)
+            anew += was_read
+            if advance:
+                advance(len(runs), len(calls), run.facts.search_id)
+    runs.sort(key=lambda run: run.facts.search_id)
+    _refuse_repeats(runs)
+    versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), options.scheme]
     keys = sorted(run.key for run in runs)
-    depends_on = [versions, build.content, keys, build.facts, build.version, build.name]
-    build.key = sha256_hex(canonical_json(depends_on))
+    depends_on = [versions, plan.content, keys, plan.facts, plan.version, plan.name]
+    return Staging(runs=runs, anew=anew, key=sha256_hex(canonical_json(depends_on)))
 
 
 def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
@@ -224,122 +211,112 @@ def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
     The same log twice would count every measurement twice; held out and training at once, it would
     leak.
     """
-    by_digest: dict[str, StagedRun] = {}
-    by_search: dict[str, StagedRun] = {}
+    seen: dict[str, StagedRun] = {}
     for run in runs:
-        other = by_digest.setdefault(run.digest, run)
-        if other is not run and run.rows:
-            roles = f" as {other.role} and as {run.role}" if other.role != run.role else ""
-            message = f"the same run is matched twice{roles}: {other.search_id}, {run.search_id}"
-            raise _repeat("same-run-twice", message)
-        for row in run.searches:
-            name = str(row["search_id"])
-            other = by_search.setdefault(name, run)
+        once = [str(row["search_id"]) for row in run.searches]
+        if run.facts.evaluations:
+            once.append(run.facts.digest)
+        for name in once:
+            other = seen.setdefault(name, run)
             if other is not run:
-                message = f"two runs hold a search called {printable(name)}"
-                raise _repeat("same-search-twice", f"{message}: {other.path}, {run.path}")
+                names = f"{other.facts.search_id}, {run.facts.search_id}"
+                roles = f"as {other.role} and as {run.role}"
+                message = f"the same run is matched twice, {roles}: {names}"
+                fix = "Let each run match one source of one recipe, or rename one of the files"
+                field = "source.path"
+                raise RecipeError.of(code="same-run-twice", message=message, field=field, fix=fix)
 
 
-def _repeat(code: str, message: str) -> RecipeError:
-    fix = "Let each run match one source of one recipe, or rename one of the files"
-    return RecipeError.of(code=code, message=message, field="source.path", fix=fix)
-
-
-def unchanged(build: Build) -> BuildResult | None:
+def unchanged(plan: BuildPlan, staging: Staging) -> BuildResult | None:
     """Return the result when the target holds this very build already, whole, with its splits."""
-    present = present_manifest(build.target)
-    if present is None or present.reports.get("build_key") != build.key:
+    present = present_manifest(plan.target)
+    if present is None or present.reports.get("build_key") != staging.key:
         return None
-    no_card = present.splits and not (build.target / "README.md").is_file()
+    no_card = present.splits and not (plan.target / "README.md").is_file()
     variants = any(split.name != "canonical" for split in present.splits.values())
-    if no_card or variants or any(shard_faults(build.target, present.shards())):
+    if no_card or variants or any(shard_faults(plan.target, present.shards())):
         return None
-    result = finished(build, present)
+    result = finished(plan, staging, present)
     result.unchanged = True
     return result
 
 
-def build_tables(build: Build, executor: Executor, directory: Path) -> Manifest:
+def build_tables(plan: BuildPlan, staging: Staging, directory: Path) -> Manifest:
     """Merge, label and write what was staged; return the manifest, not written yet, without splits.
 
-    The steps are those of :func:`~kernel_archive.archive.consolidate.consolidate`.
+    Raises:
+        RecipeError: a line beside a recipe is at fault.
+        KernelArchiveError: the merge takes more memory or disk than there is.
     """
-    runs = build.runs
+    runs = staging.runs
     tables, report = consolidate(
         runs,
-        build.store,
+        plan.store,
         directory,
-        rules=build.rules,
-        gpus={gpu: facts for loaded in build.recipes for gpu, facts in loaded.recipe.gpu.items()},
-        executor=executor,
-        scratch=build.hidden / f"merge.{os.getpid()}",
+        rules=plan.rules,
+        gpus={gpu: facts for loaded in plan.recipes for gpu, facts in loaded.recipe.gpu.items()},
+        scratch=plan.hidden / f"merge.{os.getpid()}",
     )
     log_counts = Counter[str]()
     for run in runs:
         log_counts.update(run.counts)
     findings = [finding for run in runs for finding in run.findings]
-    return Manifest(
+    manifest = Manifest(
         format=FORMAT,
-        name=build.name,
-        version=build.version or "",  # without a name it is called after its digest
+        name=plan.name,
+        version=plan.version or "",  # without a name it is called after its digest
         logical_digest="",  # known when it is written
         package=__version__,
         writer=writer_version(),
-        bin_scheme=build.options.scheme,
-        builders=build.facts,
+        bin_scheme=plan.options.scheme,
+        builders=plan.facts,
         tables=tables,
         splits={},
-        inputs=[
-            InputFacts(
-                search_id=run.search_id,
-                builder=run.builder,
-                path=run.path,
-                digest=f"sha256:{run.digest}",
-                bytes=run.bytes,
-                evaluations=run.rows,
-                findings=run.n_findings,
-            )
-            for run in runs
-        ],
+        inputs=[run.facts for run in runs],
         findings={
-            "total": sum(run.n_findings for run in runs),
+            "total": sum(run.facts.findings for run in runs),
             "by_code": dict(sorted(Counter(finding.code for finding in findings).items())),
             "first": msgspec.to_builtins(findings[:FINDINGS_IN_MANIFEST]),
         },
-        reports={**report, "log_counts": dict(sorted(log_counts.items())), "build_key": build.key},
+        reports={
+            **report,
+            "log_counts": dict(sorted(log_counts.items())),
+            "build_key": staging.key,
+        },
         canary=CANARY,
-        about=build.about,
-        evaluation=None if build.evaluation is None else msgspec.to_builtins(build.evaluation),
+        about=plan.about,
+        evaluation=None if plan.evaluation is None else msgspec.to_builtins(plan.evaluation),
     )
+    return write_launches(directory, manifest, plan.recipes)
 
 
-def finished(build: Build, new: Manifest) -> BuildResult:
+def finished(plan: BuildPlan, staging: Staging, new: Manifest) -> BuildResult:
     """Return the result of a build, before the new archive takes its place.
 
     Raises:
         TargetExistsError: another release would be replaced, and ``replace`` is not given.
     """
-    present = present_manifest(build.target)
+    present = present_manifest(plan.target)
     replaced = None
     # Splits made in another way do not make another release: they can be made again.
     if present is not None:
         same_name = present.version == new.version or not (present.released or new.released)
         if not same_name or present.measured_digest != new.measured_digest:
             replaced = present.version
-    if present is not None and replaced and present.released and not build.options.replace:
+    if present is not None and replaced and present.released and not plan.options.replace:
         raise TargetExistsError(
-            f"{build.target} holds release {present.version} ({present.logical_digest[:19]}…); "
+            f"{plan.target} holds release {present.version} ({present.logical_digest[:19]}…); "
             f"this build is {new.version} ({new.logical_digest[:19]}…). Choose another --out, or "
             "overwrite it with --replace"
         )
     return BuildResult(
-        path=str(build.target),
+        path=str(plan.target),
         version=new.version,
         logical_digest=new.logical_digest,
         unchanged=False,
         replaced=replaced,
         runs=len(new.inputs),
-        staged=build.anew,
+        staged=staging.anew,
         rows={name: sum(facts.rows.values()) for name, facts in new.tables.items()},
         findings=new.findings["total"],
         shown=msgspec.convert(new.findings["first"], list[Finding]),
@@ -354,11 +331,11 @@ def build_archive(
 
     ``options`` are those of :class:`BuildOptions`; errors are those of the steps.
     """
-    build = plan_build(BuildOptions(builders=builders, **options))
-    with open_build(build) as executor:
-        stage_runs(build, executor, advance)
-        if result := unchanged(build):
+    plan = plan_build(BuildOptions(builders=builders, **options))
+    with locked_stage(plan.hidden):
+        staging = stage_runs(plan, advance)
+        if result := unchanged(plan, staging):
             return result
-        with replaced_directory(build.target) as new:
-            manifest = write_manifest(new, build_tables(build, executor, new))
-            return finished(build, manifest)
+        with replaced_directory(plan.target) as new:
+            manifest = write_manifest(new, build_tables(plan, staging, new))
+            return finished(plan, staging, manifest)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from kernel_archive.ids import canonical_json, program_id, token_id
-from kernel_archive.program_text import language_of
+from kernel_archive.ids import canonical_json, canonical_text, program_id, token_id
+from kernel_archive.program_text import artificial_patterns, language_of
 from kernel_archive.schema import CASE, TABLES
 
 if TYPE_CHECKING:
@@ -18,18 +18,14 @@ if TYPE_CHECKING:
 
     from kernel_archive.readers.records import Case, Evaluation
 
-#: Leave out a row that holds more: logs are untrusted, and such a row could fill the memory of
-#: everything behind it. Programs that searches write stay below 200,000 characters, and problems
-#: have up to 24 cases.
-MAX_CODE: Final = 4_000_000
-MAX_NAME: Final = 4000
-MAX_CASES: Final = 1000
-MAX_SHAPES: Final = 100_000
-#: Other quantities (microseconds, seconds) are below this, so that their sums stay finite.
-MAX_QUANTITY: Final = 1e18
-
-#: Rows of a fragment are read in blocks of this many, so that a large run is never read as a whole.
-FRAGMENT_GROUP: Final = 2000
+#: Leave out a number that is larger, so that it fits its column and sums stay finite. Texts are
+#: bounded where lines are read.
+LARGEST: Final = {
+    **dict.fromkeys(("step", "n_logged", "source_line", "goal_bin"), 2**31 - 1),
+    **dict.fromkeys(("n_pending", "n_mutations_failed", "n_deferred", "n_forecasts"), 2**31 - 1),
+    **dict.fromkeys(("input_tokens", "output_tokens"), 2**53),
+    **dict.fromkeys(("gpu_seconds", "wall_seconds", "runtime_us", "reference_runtime_us"), 1e18),
+}
 
 #: What a table has beyond single evaluations: it is made when fragments are merged.
 _MERGED: Final = frozenset(
@@ -55,29 +51,20 @@ FRAGMENT_SCHEMA: Final = pa.schema(
 )
 
 
-def limits(schema: pa.Schema) -> dict[str, float]:
-    """Return how large each number, and how long each text of a schema may be."""
-    bounds: dict[str, float] = {}
-    for field in schema:
-        if pa.types.is_integer(field.type):
-            bounds[field.name] = 2 ** (field.type.bit_width - 1) - 1
-        elif pa.types.is_floating(field.type):
-            bounds[field.name] = MAX_QUANTITY
-        elif pa.types.is_string(field.type):
-            bounds[field.name] = MAX_CODE if field.name == "code" else MAX_NAME
-    return bounds
+def too_large(numbers: Mapping[str, Any]) -> list[str]:
+    """List the names whose number is larger than :data:`LARGEST`, or no number."""
+    return [
+        name
+        for name, most in LARGEST.items()
+        if (value := numbers.get(name)) is not None and not abs(value) <= most
+    ]
 
 
-def is_beyond(value: Any, limit: float) -> bool:
-    """Tell whether a value is larger or longer than its limit, or no number."""
-    if value is None:
-        return False
-    return not (len(value) if isinstance(value, str) else abs(value)) <= limit
-
-
-def encodable(text: str) -> str:
+def encodable(text: str | None) -> str | None:
     """Text that Arrow can hold: lone surrogates become replacement marks."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    if text is None or text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode()
 
 
 def json_text(value: Any) -> str | None:
@@ -87,18 +74,17 @@ def json_text(value: Any) -> str | None:
     try:
         return canonical_json(value).decode()
     except UnicodeEncodeError:
-        return canonical_json(json.loads(encodable(json.dumps(value, ensure_ascii=False)))).decode()
+        plain = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+        return canonical_json(json.loads(plain)).decode()
 
 
 def fragment_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Put rows together as a fragment holds them; ``cases`` are tuples of ``Case``."""
-    columns = {field.name: [row[field.name] for row in rows] for field in FRAGMENT_SCHEMA}
-    arrays = [
-        _case_array(values)
-        if name == "cases"
-        else pa.array(values, FRAGMENT_SCHEMA.field(name).type)
-        for name, values in columns.items()
-    ]
+    arrays = []
+    for field in FRAGMENT_SCHEMA:
+        values = [row[field.name] for row in rows]
+        is_cases = field.name == "cases"
+        arrays.append(_case_array(values) if is_cases else pa.array(values, field.type))
     return pa.table(arrays, schema=FRAGMENT_SCHEMA)
 
 
@@ -148,7 +134,7 @@ def total_time(record: Evaluation, name: str) -> float | None:
 
 
 class ProgramText(NamedTuple):
-    """A program's columns: its text, and what follows from it."""
+    """A program's columns: its canonical text, and what follows from it."""
 
     code: str
     program_id: str
@@ -156,6 +142,27 @@ class ProgramText(NamedTuple):
     language: str
 
 
-def program_of(code: str) -> ProgramText:
-    """Derive the columns of a program from its canonical text, which can be encoded."""
-    return ProgramText(code, program_id(code), token_id(code), language_of(code))
+class Programs:
+    """The programs of one search; what follows from a text is derived once."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, ProgramText] = {}  # by the text of the log
+        self._artificial: dict[tuple[str, str], bool] = {}  # by program id and reference
+
+    def text(self, logged: str) -> ProgramText:
+        """Derive the columns of a program."""
+        if logged not in self._texts:
+            code = str(encodable(canonical_text(logged)))
+            columns = ProgramText(code, program_id(code), token_id(code), language_of(code))
+            self._texts[logged] = columns
+        return self._texts[logged]
+
+    def is_artificial(self, logged: str, reference: str | None) -> bool:
+        """Whether a program has an artificial pattern; no program has one without a reference."""
+        if not reference:  # what only loses time can be told by what the reference does
+            return False
+        program = self.text(logged)
+        key = (program.program_id, reference)
+        if key not in self._artificial:
+            self._artificial[key] = bool(artificial_patterns(program.code, reference))
+        return self._artificial[key]

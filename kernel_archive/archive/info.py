@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.archive.labels import FLAGS
@@ -22,29 +24,7 @@ _COUNTED: Final = {
     "kernels": ("problem", "gpu", "language", "generation_method", "bin", "split"),
     "evaluations": ("outcome",),
 }
-_BINS: Final = ", ".join(f"count(*) FILTER (bin = {n}) AS bin{n}" for n in range(1, 9))
-_PROBLEMS: Final = f"""
-    SELECT problem, count(*) AS kernels, {_BINS}, median(speedup) AS median, max(speedup) AS best
-    FROM kernels GROUP BY problem ORDER BY problem"""
-# Floats are added in one order: the sum is the same every time. Sums of no logged value are NULL.
-_TOTALS: Final = """
-    SELECT count(*) AS searches, sum(gpu_seconds ORDER BY gpu_seconds) AS gpu_seconds,
-           sum(gpu_seconds ORDER BY gpu_seconds) / 3600 AS gpu_hours,
-           count(gpu_seconds) AS searches_with_gpu_seconds,
-           sum(input_tokens)::BIGINT AS input_tokens, sum(output_tokens)::BIGINT AS output_tokens,
-           count(input_tokens) AS searches_with_tokens, sum(n_pending)::BIGINT AS pending,
-           sum(n_duplicates)::BIGINT AS duplicates, sum(n_deferred)::BIGINT AS deferred,
-           sum(n_forecasts)::BIGINT AS forecasts,
-           (SELECT count(*) FROM evaluations) AS evaluations,
-           (SELECT count(*) FROM evaluations WHERE is_root) AS roots,
-           (SELECT count(*) FROM evaluations WHERE excluded IS NOT NULL) AS excluded,
-           (SELECT count(DISTINCT program_id) FROM kernels) AS programs
-    FROM searches"""
-_METHODS: Final = """
-    SELECT generation_method AS method, role, count(*) AS searches,
-           sum(n_evaluations)::BIGINT AS evaluations, sum(n_successes)::BIGINT AS successes,
-           sum(gpu_seconds ORDER BY gpu_seconds) / 3600 AS gpu_hours
-    FROM searches GROUP BY 1, 2 ORDER BY 1, 2"""
+_QUERIES: Final = tomllib.loads(Path(__file__).with_name("info.toml").read_text("utf-8"))
 
 
 def archive_info(archive: Archive) -> Row:
@@ -65,9 +45,9 @@ def archive_info(archive: Archive) -> Row:
         "package": manifest.package,
         "tables": {name: facts.rows for name, facts in manifest.tables.items()},
         "counts": counts,
-        "problems": archive.sql(_PROBLEMS).to_pylist(),
-        "methods": archive.sql(_METHODS).to_pylist(),
-        **archive.sql(_TOTALS).to_pylist()[0],
+        "problems": archive.sql(_QUERIES["problems"]).to_pylist(),
+        "methods": archive.sql(_QUERIES["methods"]).to_pylist(),
+        **archive.sql(_QUERIES["totals"]).to_pylist()[0],
         "flags": manifest.reports.get("flags", {}),
         "builders": manifest.builders,
         "inputs": {"runs": len(manifest.inputs), "bytes": sum(i.bytes for i in manifest.inputs)},
@@ -98,31 +78,14 @@ def audit_archive(archive: Archive, *, examples: int = 5) -> Row:
         flags.append(row)
     speedups = archive.arrow("kernels", columns=["speedup"]).column("speedup").to_numpy()
     labels = {name: assign_bins(speedups, name) for name in SCHEMES}
-    excluded = archive.sql(
-        """SELECT search_id, node_id, excluded AS reason, speedup, source_file, source_line
-           FROM evaluations WHERE excluded IS NOT NULL
-           ORDER BY search_id, source_line, node_id"""
-    )
     return {
         "kernels": len(speedups),
         "flags": flags,
         "labels_that_differ_between_schemes": int((labels["paper"] != labels["released"]).sum()),
-        "excluded": excluded.to_pylist(),
+        "excluded": archive.sql(_QUERIES["excluded"]).to_pylist(),
         "rows_left_out": archive.manifest.reports.get("log_counts", {}).get("rows_left_out", 0),
         "findings": archive.manifest.findings,
     }
-
-
-# Kernels and failures come before evaluations that count for neither.
-_BY_ID: Final = """
-    SELECT DISTINCT kernel_id, place, problem, gpu FROM (
-        SELECT kernel_id, 'kernels' AS place, 0 AS rank, problem, gpu FROM kernels
-        WHERE kernel_id LIKE $1 OR program_id LIKE $1
-        UNION ALL SELECT kernel_id, 'failures', 0, problem, gpu FROM failures
-        WHERE kernel_id LIKE $1 OR program_id LIKE $1
-        UNION ALL SELECT kernel_id, 'evaluations', 1, problem, gpu FROM evaluations
-        WHERE evaluation_id LIKE $1 OR kernel_id LIKE $1 OR program_id LIKE $1)
-    QUALIFY rank = min(rank) OVER () ORDER BY kernel_id"""
 
 
 def find_kernel(archive: Archive, wanted: str) -> Row:
@@ -139,7 +102,7 @@ def find_kernel(archive: Archive, wanted: str) -> Row:
         raise UsageError(f"{shown} is too short for an id; give at least {MIN_PREFIX} digits")
     # Ids are hexadecimal; other text is in no table, and could hold wildcards of LIKE.
     is_id = set(text) <= set("0123456789abcdef")
-    matches = archive.sql(_BY_ID, [f"{text}%"]).to_pylist() if is_id else []
+    matches = archive.sql(_QUERIES["kernels_by_id"], [f"{text}%"]).to_pylist() if is_id else []
     if not matches:
         message = f"no kernel, program or evaluation has the id {shown} in {archive.path}"
         raise UsageError(message)
@@ -163,14 +126,7 @@ def trace(archive: Archive, wanted: str) -> Row:
     """
     kernel = find_kernel(archive, wanted)
     kernel_id = kernel["kernel_id"]
-    measurements = archive.sql(
-        """SELECT evaluation_id, search_id, node_id, outcome, error_type, speedup, runtime_us,
-                  reference_runtime_us, cases, step, is_root, n_logged, gpu_seconds, excluded,
-                  source_file, source_line, source_digest
-           FROM evaluations WHERE kernel_id = ?
-           ORDER BY search_id, source_file, source_line, evaluation_id""",
-        [kernel_id],
-    ).to_pylist()
+    measurements = archive.sql(_QUERIES["measurements"], [kernel_id]).to_pylist()
     search = kernel.get("search_id") or (measurements[0]["search_id"] if measurements else None)
     splits = [
         name
@@ -188,14 +144,7 @@ def trace(archive: Archive, wanted: str) -> Row:
 
 def _ancestors(archive: Archive, search: str | None, kernel_id: str) -> Iterator[Row]:
     """Yield the first evaluation of every ancestor in a search, nearest first, each once."""
-    rows = archive.sql(
-        """SELECT kernel_id, parent_kernel_id, parent_distance, node_id, outcome, speedup, step,
-                  is_root, source_file, source_line
-           FROM evaluations WHERE search_id = ?
-           QUALIFY row_number() OVER (
-               PARTITION BY kernel_id ORDER BY source_line, evaluation_id) = 1""",
-        [search],
-    ).to_pylist()
+    rows = archive.sql(_QUERIES["search"], [search]).to_pylist()
     remaining = {row["kernel_id"]: row for row in rows}
     row = remaining.pop(kernel_id, None)
     while row is not None:

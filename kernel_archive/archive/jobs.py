@@ -7,12 +7,11 @@ import os
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from kernel_archive.archive.git_source import fetch_commit
-from kernel_archive.archive.store import fetch_source
+from kernel_archive.archive.sources import fetch_source
 from kernel_archive.errors import printable
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.readers import READERS
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from kernel_archive.archive.recipe import LoadedRecipe, Recipe, Source
 
 #: Raised when the fragments' own layout or the derivation of their columns changes.
-STAGE_VERSION: Final = 8
+STAGE_VERSION: Final = 10
 #: Independent counts may lie beside logs; they are no logs.
 _NOT_A_RUN: Final = frozenset({"EXPECTED.json", "README.md"})
 #: Names of problems that can stand in a file name.
@@ -86,10 +85,16 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             if name == self.search_id or name.startswith(f"{self.search_id}/")
         }
 
+    @cached_property
+    def roles(self) -> dict[str, list[str]]:
+        """Roles -> patterns of the problems that have them whatever their source says."""
+        rules = self.loaded.recipe.eval
+        return {str(role): patterns for role, patterns in rules.roles.items()} if rules else {}
+
     def role_of(self, problem: str | None) -> str:
         """The role of a problem's rows: what the recipe's ``[eval]`` says, else the source."""
-        for role, patterns in _roles(self.loaded.recipe).items():
-            if any(fnmatch.fnmatchcase(problem or "", pattern) for pattern in patterns if problem):
+        for role, patterns in self.roles.items():
+            if problem and any(fnmatch.fnmatchcase(problem, pattern) for pattern in patterns):
                 return role
         return self.source.role
 
@@ -97,18 +102,15 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Read the reference program that the recipe supplies for a problem, if it does."""
         if self.source.reference is None or problem is None:
             return None
-        path = self.loaded.directory / self.source.reference.replace("{problem}", problem)
         field = f"source[{self.index}].reference"
+        if not _PROBLEM_FILE.fullmatch(problem):  # a name from a log may not lead elsewhere
+            raise self.loaded.error("bad-recipe", "no file can be called so", field, problem)
+        path = self.loaded.beside(self.source.reference.replace("{problem}", problem), field)
         try:
-            # A problem's name comes from a log: it may not lead out of the recipe's folder.
-            inside = path.resolve().is_relative_to(self.loaded.directory.resolve())
-            if _PROBLEM_FILE.fullmatch(problem) and inside:
-                return path.read_text(encoding="utf-8")
+            return path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             message = f"reference program cannot be read: {error}"
             raise self.loaded.error("bad-recipe", message, field, path.name) from None
-        message = "the path of a reference program leaves the recipe's folder"
-        raise self.loaded.error("bad-recipe", message, field, problem)
 
 
 def excludes(recipe: Recipe) -> dict[str, dict[str, str]]:
@@ -120,25 +122,25 @@ def excludes(recipe: Recipe) -> dict[str, dict[str, str]]:
     return excluded
 
 
-def _roles(recipe: Recipe) -> dict[str, list[str]]:
-    """Map roles to patterns of the problems that have them whatever their source says."""
-    return {str(role): names for role, names in (recipe.eval.roles if recipe.eval else {}).items()}
+class RunDigests(NamedTuple):
+    """sha256 of what a run consists of, as hex digits."""
+
+    run: str  # over names and digests of its files
+    files: dict[str, str]  # by name, as rows state it
 
 
-def run_digest(files: RunFiles) -> tuple[str, dict[str, str], int]:
-    """Digest the names and digests of a run's files; also digests of each file, and bytes on disk.
+def run_digests(files: RunFiles) -> RunDigests:
+    """Digest the files of a run.
 
     Names count relative to the run: a run that was moved or renamed keeps its digest.
     """
     each: dict[str, str] = {}
     inside: dict[str, str] = {}
-    size = 0
     for path in files.files:
         below = path.is_relative_to(files.root)
         name = path.relative_to(files.root).as_posix() if below else path.name
         each[files.name(path)] = inside[name] = file_sha256(path)
-        size += path.stat().st_size
-    return sha256_hex(canonical_json(inside)), each, size
+    return RunDigests(sha256_hex(canonical_json(inside)), each)
 
 
 def fragment_key(job: RunJob, digest: str) -> str:
@@ -154,7 +156,7 @@ def fragment_key(job: RunJob, digest: str) -> str:
         "source_key": job.source_key,
         "excluded": job.excluded,
         "gpus": tuple(job.loaded.recipe.gpu),
-        "roles": _roles(job.loaded.recipe),
+        "roles": job.roles,
         "references": {p.name: file_sha256(p) for p in sorted(files) if p.is_file()},
         "input": digest,
     }
@@ -183,9 +185,7 @@ def _matches(loaded: LoadedRecipe, index: int, stage: Path) -> list[tuple[Path, 
     base, pattern = loaded.directory, source.path
     field, fix = f"source[{index}].path", "Paths are relative to the recipe; wildcards: *, ? and **"
     code, message = "no-match", "the path matches no file or directory"
-    if pattern.startswith("git+"):
-        base, pattern = fetch_commit(pattern, stage)
-    elif "://" in pattern:
+    if "://" in pattern:
         base, pattern = fetch_source(pattern, stage, beside=bool(READERS[source.format].files))
         code, message = "bad-source", "the address matches no file"
     elif Path(pattern).is_absolute() or ".." in Path(pattern).parts:

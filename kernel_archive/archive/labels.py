@@ -16,8 +16,11 @@ import pyarrow as pa
 
 from kernel_archive.archive.readings import refuse_unknown
 from kernel_archive.bins import Scheme, assign_bins
+from kernel_archive.errors import RecipeError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import duckdb
 
 # Reasons in ``evaluations.excluded``.
@@ -84,18 +87,6 @@ _NAMES: Final = {
     # Which evaluation of a program comes first.
     "order": "role_rank, search_id, seq",
 }
-#: Rows for the writers of the large splits, in order; the longest split to write comes first.
-SPLIT_QUERIES: Final = {
-    key: f"{query} ORDER BY search_id, seq"
-    for key, query in {
-        ("kernels", "test"): "SELECT * EXCLUDE (held_out, kept) FROM kernel_row WHERE held_out",
-        ("evaluations", "train"): "FROM evaluation_row",
-        ("failures", "train"): "SELECT kernel_id, n_evaluations, search_id, seq, label_search, "
-        "label_seq FROM failure",
-        ("kernels", "train"): "SELECT * EXCLUDE (held_out, kept) FROM kernel_row "
-        "WHERE kept AND NOT held_out",
-    }.items()
-}
 #: Counts for the manifest: what is counted of which table.
 _REPORT: Final = {
     "contested_evaluations": f"evaluation WHERE excluded = '{CONTESTED}'",
@@ -116,8 +107,24 @@ class LabelRules(msgspec.Struct, frozen=True):
     readings: pa.Table  # what readers found in programs
 
 
+def supersession(recipes: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
+    """List all pairs (new, old) of builders, also over several steps, by their recipes' facts."""
+    pairs = {(str(recipe["name"]), str(old)) for recipe in recipes for old in recipe["supersedes"]}
+    for _ in range(len(pairs)):
+        pairs |= {(new, older) for new, old in pairs for newer, older in pairs if old == newer}
+    if circle := sorted(new for new, old in pairs if new == old):
+        raise RecipeError.of(
+            code="bad-recipe",
+            message="a builder supersedes itself",
+            field="supersedes",
+            value=circle[0],
+            fix="Take it out",
+        )
+    return sorted(pairs)
+
+
 def decide(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:
-    """Decide what becomes of every row of ``fragment``: then :data:`SPLIT_QUERIES` can be asked."""
+    """Decide what becomes of every row of ``fragment``: makes views of the large tables."""
     from duckdb.sqltypes import DOUBLE, TINYINT
 
     pairs = sorted(rules.supersedes)

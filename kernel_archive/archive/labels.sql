@@ -114,14 +114,23 @@ CREATE TABLE failure AS
 SELECT r.*, e.search_id, e.seq FROM refused r JOIN evaluation e USING (kernel_id)
 QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY NOT $judged, $order) = 1;
 
--- Rows of the splits, in any order.
-CREATE VIEW kernel_row AS
-SELECT kernel_id, program_id, token_id, problem, reference_id, gpu, speedup, n_measurements, speedup_min, speedup_max,
-       search_id, seq, label_search, label_seq, list_filter([$flags], lambda x: x IS NOT NULL) AS flags, held_out, kept
-FROM kernel;
+-- Rows of the large tables, in any order, with the columns of their schema and what their splits need. A row has the
+-- columns of the evaluation that found its program, and of the one that gave the label or the refusal.
+CREATE VIEW kernels AS
+SELECT f.* REPLACE (k.speedup AS speedup, l.runtime_us AS runtime_us, l.reference_runtime_us AS reference_runtime_us,
+                    l.cases AS cases),
+       k.n_measurements, k.speedup_min, k.speedup_max, k.flags, k.held_out, k.kept, bin_of(k.speedup) AS bin
+FROM (SELECT *, list_filter([$flags], lambda x: x IS NOT NULL) AS flags FROM kernel) k
+JOIN fragment f ON f.search_id = k.search_id AND f.seq = k.seq
+JOIN fragment l ON l.search_id = k.label_search AND l.seq = k.label_seq;
 
-CREATE VIEW evaluation_row AS
-SELECT e.evaluation_id, e.search_id, e.seq,
-       CASE WHEN e.excluded IN ('$superseded', '$contested') THEN e.excluded
-            WHEN e.excluded IS NULL AND k.kernel_id IS NOT NULL THEN '$withheld' END AS reason
-FROM evaluation e LEFT JOIN (SELECT kernel_id FROM kernel WHERE NOT kept) k USING (kernel_id);
+CREATE VIEW failures AS
+SELECT f.* REPLACE (l.outcome AS outcome, l.error_type AS error_type, l.error_text AS error_text), r.n_evaluations
+FROM failure r
+JOIN fragment f ON f.search_id = r.search_id AND f.seq = r.seq
+JOIN fragment l ON l.search_id = r.label_search AND l.seq = r.label_seq;
+
+CREATE VIEW evaluations AS
+SELECT f.* REPLACE (coalesce(e.excluded, CASE WHEN e.kernel_id IN (SELECT kernel_id FROM kernel WHERE NOT kept)
+                                              THEN '$withheld' END) AS excluded)
+FROM evaluation e JOIN fragment f ON f.search_id = e.search_id AND f.seq = e.seq;

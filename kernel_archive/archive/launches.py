@@ -8,7 +8,7 @@ programs that the archive holds become the table ``launches``.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 import pyarrow as pa
@@ -20,7 +20,7 @@ from kernel_archive.ids import CANARY, ID_LENGTH, sha256_hex
 from kernel_archive.schema import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from kernel_archive.archive.manifest import Manifest
@@ -60,38 +60,20 @@ class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     loops: _Small | None = None
 
 
-def _rows(
-    lines: Iterable[LaunchLine], programs: set[tuple[str, str]]
-) -> Iterator[dict[str, object]]:
-    """Give the lines of known programs ids; a program that two recipes followed counts once."""
-    ordinals: Counter[tuple[str, str, int]] = Counter()
-    for line in lines:
-        if (line.program_id, line.problem) not in programs:
-            continue
-        case = (line.program_id, line.problem, line.case)
-        key = "\0".join((*map(str, case), str(ordinals[case])))
-        ordinals[case] += 1
-        yield {
-            "launch_id": sha256_hex(key.encode())[:ID_LENGTH],
-            **msgspec.structs.asdict(line),
-            "canary": CANARY,
-        }
-
-
 def write_launches(
     directory: Path, manifest: Manifest, recipes: Sequence[LoadedRecipe]
 ) -> Manifest:
-    """Write the table of an archive's directory; none where no recipe names a dry run."""
-    followed: list[LaunchLine] = []
-    known: set[tuple[str, str]] = set()
+    """Write the table of an archive's directory; none where no recipe names a dry run.
+
+    Lines of programs that the archive lacks are left out; what the first recipe says of a program
+    counts.
+    """
+    followed: dict[tuple[str, str], list[LaunchLine]] = {}  # by program and problem
     for loaded in recipes:
-        lines = [
-            line
-            for _, line in lines_beside(loaded, TABLE, LaunchLine, "bad-launch", _FIX)
-            if (line.program_id, line.problem) not in known
-        ]
-        known |= {(line.program_id, line.problem) for line in lines}
-        followed += lines
+        own: dict[tuple[str, str], list[LaunchLine]] = {}
+        for _, line in lines_beside(loaded, TABLE, LaunchLine, "bad-launch", _FIX):
+            own.setdefault((line.program_id, line.problem), []).append(line)
+        followed = own | followed
     if not followed:
         return manifest
     archive = Archive(directory, manifest)
@@ -99,17 +81,31 @@ def write_launches(
     for table in ("kernels", "failures"):
         ids = archive.arrow(table, columns=["program_id", "problem"])
         programs |= set(zip(*(column.to_pylist() for column in ids.columns), strict=True))
-    rows = list(_rows(followed, programs))
+    rows = [
+        row for key, lines in followed.items() if key in programs for row in _launch_rows(lines)
+    ]
     table = pa.Table.from_pylist(rows, schema=TABLES[TABLE].schema).sort_by("launch_id")
     tables = {**manifest.tables, TABLE: write_table(directory, TABLE, {"train": table})}
-    kinds = Counter(str(row["kind"]) for row in rows)
     counts = {
-        "programs": len(programs & known),
-        "not_followed": kinds["not_followed"],
-        "without": len(programs - known),
+        "programs": len(programs & followed.keys()),
+        "not_followed": sum(row["kind"] == "not_followed" for row in rows),
+        "without": len(programs - followed.keys()),
     }
     return msgspec.structs.replace(
         manifest,
         tables={name: tables[name] for name in TABLES if name in tables},
         reports={**manifest.reports, "dry_runs": counts},
     )
+
+
+def _launch_rows(lines: Sequence[LaunchLine]) -> Iterator[dict[str, Any]]:
+    """Give the lines of one program ids: by its case, and by their order in it."""
+    ordinals: Counter[int] = Counter()
+    for line in lines:
+        key = (line.program_id, line.problem, line.case, ordinals[line.case])
+        ordinals[line.case] += 1
+        yield {
+            "launch_id": sha256_hex("\0".join(map(str, key)).encode())[:ID_LENGTH],
+            **msgspec.structs.asdict(line),
+            "canary": CANARY,
+        }

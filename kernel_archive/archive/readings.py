@@ -83,9 +83,10 @@ def lines_beside(
     fix: str,
 ) -> Iterator[tuple[int, Line]]:
     """Decode the lines of a JSON file that a recipe names, each with its number."""
-    path = loaded.beside(field)
-    if path is None:
+    name: str | None = getattr(loaded.recipe, field)
+    if name is None:
         return
+    path = loaded.beside(name, field)
     fail = partial(RecipeError.of, code=code, file=str(path), fix=fix)
     decode = msgspec.json.Decoder(kind).decode
     for line in Lines(path, max_bytes=MAX_BYTES, max_lines=MAX_LINES, hashed=False):
@@ -108,7 +109,7 @@ def reading_table(recipes: Iterable[LoadedRecipe]) -> pa.Table:
             "builder": loaded.recipe.name,
             "program_id": reading.program,
             "unfit": reading.unfit,
-            "file": str(loaded.beside("readings")),
+            "file": str(loaded.directory / str(loaded.recipe.readings)),
             "line": line,
         }
         for loaded in recipes

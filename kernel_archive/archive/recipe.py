@@ -27,24 +27,11 @@ from kernel_archive.untrusted import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 RECIPE_NAME: Final = "builder.toml"
 #: Name of an archive: ``owner/dataset``, as on the Hub.
 ARCHIVE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$"
-#: Formats and keys before 1.0, which a query replaced.
-_BEFORE_SQL: Final = frozenset(
-    {"measurements", "kernelbench", "openevolve", "columns", "rows", "join", "speedup_from"}
-    | {"baseline", "problems", "level"}
-)
-_USE_SQL: Final = (
-    'Write format = "sql" and query = "import.sql"; kernel-archive init FOLDER writes both '
-    "(docs/own-data.md)"
-)
-_USE_STAR: Final = (
-    "Write * for the name; a query reads the parts of a path: path = the folder, and "
-    "read_csv('*/*.csv', filename = true) in the query"
-)
 #: Refuse a query of more bytes.
 _MAX_QUERY: Final = 1 << 20
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -211,11 +198,12 @@ class LoadedRecipe(msgspec.Struct, frozen=True, kw_only=True):
         place: dict[str, Any] = {"file": str(self.file), "field": field, "value": value, "fix": fix}
         return RecipeError.of(code=code, message=message, **place)
 
-    def beside(self, field: Literal["readings", "launches"]) -> Path | None:
-        """Return the file that the recipe names in a field, if it does."""
-        name: str | None = getattr(self.recipe, field)
-        if name is None:
-            return None
+    def beside(self, name: str, field: str) -> Path:
+        """Find the file that the recipe names in a field; it lies in the recipe's folder.
+
+        Raises:
+            RecipeError: it is not there, no regular file, or elsewhere.
+        """
         message = "the file lies outside of the recipe's folder"
         try:
             path = regular_file(self.directory / name)
@@ -241,72 +229,59 @@ def load_recipe(path: Path) -> LoadedRecipe:
     except msgspec.ValidationError as error:
         text, field = misfit(error)
         raise fail(message=text, field=field, fix=_way_out(text, field or "")) from None
+    loaded = LoadedRecipe(recipe=recipe, directory=path.parent, file=path)
     for index, source in enumerate(recipe.source):
-        query = source.query
-        for key, message, value, way_out in _source_faults(source, recipe.gpu):
-            raise fail(message=message, field=f"source[{index}].{key}", value=value, fix=way_out)
-        if query is not None:
-            try:
-                query = _query_text(query, path.parent)
-            except QueryError as error:
-                field = f"source[{index}].query"
-                raise fail(message=str(error), field=field, fix=error.fix) from None
-            recipe.source[index] = msgspec.structs.replace(source, query=query)
-    return LoadedRecipe(recipe=recipe, directory=path.parent, file=path)
+        query = _check_source(loaded, index)
+        recipe.source[index] = msgspec.structs.replace(source, query=query)
+    return loaded
 
 
-def _source_faults(
-    source: Source, gpus: dict[str, GpuFacts]
-) -> Iterator[tuple[str, str, str | None, str | None]]:
-    """Yield key, message, value and way out of each fault of a source."""
-    is_sql = source.format == "sql"
+def _check_source(loaded: LoadedRecipe, index: int) -> str | None:
+    """Check a source beyond its types; return the text of its query, if it has one."""
+    source, gpus = loaded.recipe.source[index], loaded.recipe.gpu
+
+    def fail(key: str, message: str, value: str | None, fix: str | None) -> RecipeError:
+        return loaded.error("bad-recipe", message, f"source[{index}].{key}", value, fix)
+
     if source.format not in READERS:
-        is_old = source.format in _BEFORE_SQL
-        way_out = _USE_SQL if is_old else suggestion(source.format, READERS)
-        yield "format", "unknown reader", source.format, way_out
-    if "{" in source.path:
-        yield "path", "a path has no names in braces", source.path, _USE_STAR
+        fix = f'{suggestion(source.format, READERS)} Any table: format = "sql" (docs/own-data.md)'
+        raise fail("format", "unknown reader", source.format, fix)
     gpu = source.gpu
     if gpu is not None and gpu not in gpus and not is_known(gpu):
         table = f'its own table, which may be empty: [gpu."{printable(gpu, 60)}"]'
-        yield "gpu", "unknown GPU", gpu, f"{suggestion(gpu, (*GPUS, *gpus))} Or give it {table}"
-    if source.query is not None and not is_sql:
-        yield "query", "only the format 'sql' takes query", None, None
-    if is_sql and source.query is None:
+        fix = f"{suggestion(gpu, (*GPUS, *gpus))} Or give it {table}"
+        raise fail("gpu", "unknown GPU", gpu, fix)
+    if source.format != "sql":
+        if source.query is not None:
+            raise fail("query", "only the format 'sql' takes query", None, None)
+        if source.path == ".":
+            raise fail("path", "the logs of a search need a path", None, 'Add path = "logs/*"')
+        return None
+    if source.query is None:
         fix = 'Add query = "import.sql"; kernel-archive init FOLDER writes one'
-        yield "query", "the format 'sql' needs a query", None, fix
-    if source.path == "." and not is_sql:
-        yield "path", "the logs of a search need a path", None, 'Add path = "logs/*"'
-
-
-def _query_text(query: str, directory: Path) -> str:
-    """Return the text of a query, which may stand in a file beside the recipe."""
-    text = query
+        raise fail("query", "the format 'sql' needs a query", None, fix)
+    query = source.query
     if query.endswith(".sql") and "\n" not in query:
-        path = (directory / query).resolve()
-        shown = printable(query, 80)
-        if not path.is_relative_to(directory.resolve()):
-            raise QueryError(f"the query's file {shown} is not in the recipe's folder")
+        file = loaded.beside(query, f"source[{index}].query")
         try:
-            text = read_whole(regular_file(path), max_bytes=_MAX_QUERY).decode()
+            query = read_whole(file, max_bytes=_MAX_QUERY).decode()
         except (UntrustedFileError, UnicodeDecodeError) as error:
-            raise QueryError(f"the query {shown} cannot be read: {error}") from None
-    check_query(text)
-    return text
+            raise fail("query", f"cannot be read: {error}", query, None) from None
+    try:
+        check_query(query)
+    except QueryError as error:
+        raise fail("query", str(error), None, error.fix) from None
+    return query
 
 
 def _way_out(text: str, field: str) -> str:
-    """Give the way out of a wrong key or value: the nearest right one, or all of them."""
+    """Give the way out of a wrong key or value: the nearest right one."""
     table = re.split(r"[\[.]", field)[0]
     kind = next((kind for name, kind in _TABLES.items() if name.split(".")[0] == table), Recipe)
     if unknown := re.search(r"unknown field `([^`]*)`", text):
-        if kind is Source and unknown[1] in _BEFORE_SQL:
-            return _USE_SQL
         return suggestion(unknown[1], kind.__struct_fields__)
     if wrong := re.search(r"Invalid enum value '([^']*)'", text):
         return suggestion(wrong[1], ROLES)
-    if missing := re.search(r"missing required field `([^`]*)`", text):
-        return f"Add {missing[1]} = ... (docs/recipes.md)"
     return "See docs/recipes.md"
 
 
@@ -317,9 +292,11 @@ def recipe_facts(loaded: LoadedRecipe) -> dict[str, Any]:
     """Return what the manifest keeps of a recipe, with digests of it and the files it names."""
     facts = {key: getattr(loaded.recipe, key) for key in _FACTS.split()}
     facts["digest"] = f"sha256:{sha256_hex(canonical_json(loaded.recipe))}"
-    readings, launches = loaded.beside("readings"), loaded.beside("launches")
-    facts["readings"] = f"sha256:{file_sha256(readings)}" if readings else None
-    return facts | ({"launches": f"sha256:{file_sha256(launches)}"} if launches else {})
+    digests: dict[str, str | None] = {"readings": None}
+    for field in ("readings", "launches"):
+        if name := getattr(loaded.recipe, field):
+            digests[field] = f"sha256:{file_sha256(loaded.beside(name, field))}"
+    return facts | digests
 
 
 def attributes(kind: type) -> dict[str, str]:
@@ -412,19 +389,3 @@ def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:
     replace = msgspec.structs.replace
     sources = [replace(source, path=local(source.path)) for source in loaded.recipe.source]
     return replace(loaded, recipe=replace(loaded.recipe, source=sources))
-
-
-def supersession(recipes: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
-    """List all pairs (new, old) of builders, also over several steps, by their recipes' facts."""
-    pairs = {(str(recipe["name"]), str(old)) for recipe in recipes for old in recipe["supersedes"]}
-    for _ in range(len(pairs)):
-        pairs |= {(new, older) for new, old in pairs for newer, older in pairs if old == newer}
-    if circle := sorted(new for new, old in pairs if new == old):
-        raise RecipeError.of(
-            code="bad-recipe",
-            message="a builder supersedes itself",
-            field="supersedes",
-            value=circle[0],
-            fix="Take it out",
-        )
-    return sorted(pairs)

@@ -112,40 +112,46 @@ def write_table(
     *,
     metadata: Mapping[str, str] | None = None,
 ) -> TableFacts:
-    """Write a table into an archive directory, a file per split, and return its facts.
+    """Write a table into an archive directory, and return its facts.
 
     ``splits`` are its rows, whole or in parts, in their final order; ``metadata`` are further pairs
-    of the Parquet footer.
+    of the Parquet footer. A file ends with the row group in which it comes to :data:`SHARD_ROWS`.
     """
     schema = TABLES[table].schema
     digests: list[tuple[str, bytes]] = []
 
     def shaped(rows: pa.Table | Iterable[pa.Table]) -> Iterator[pa.Table]:
+        yield schema.empty_table()
         for part in [rows] if isinstance(rows, pa.Table) else rows:
             exact = part.select(schema.names).cast(schema)
             digests.extend(digest_rows(table, exact))
             yield exact
 
-    facts = {}
+    folder = directory / "data" / table
+    folder.mkdir(parents=True, exist_ok=True)
+    facts: dict[str, list[ShardFacts]] = {}
     for split in TABLES[table].splits:
-        if split in splits:
-            name = shard_name(table, split)
-            path = directory / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            for old in path.parent.glob(f"{split}-*-of-*.parquet"):
-                old.unlink()
-            groups = row_groups(
-                table, itertools.chain([schema.empty_table()], shaped(splits[split]))
-            )
-            count = write_groups(path, table, groups, metadata)
-            facts[split] = [ShardFacts(name, count, path.stat().st_size, file_sha256(path))]
+        if split not in splits:
+            continue
+        for old in folder.glob(f"{split}-*-of-*.parquet"):
+            old.unlink()
+        groups = row_groups(table, shaped(splits[split]))
+        counts: list[int] = []
+        for first in groups:
+            path = folder / f"{split}-{len(counts):05}.part"
+            counts.append(_write_file(path, table, itertools.chain([first], groups), metadata))
+        facts[split] = []
+        for i, count in enumerate(counts):
+            name = shard_name(table, split, i, len(counts))
+            path = (folder / f"{split}-{i:05}.part").rename(directory / name)
+            facts[split].append(ShardFacts(name, count, path.stat().st_size, file_sha256(path)))
     return TableFacts(splits=facts, logical_digest=logical_digest(digests))
 
 
-def write_groups(
-    path: Path, table: str, groups: Iterable[pa.Table], metadata: Mapping[str, str] | None = None
+def _write_file(
+    path: Path, table: str, groups: Iterable[pa.Table], metadata: Mapping[str, str] | None
 ) -> int:
-    """Write row groups to a file; return the number of its rows."""
+    """Write row groups until they fill a file; return the number of its rows."""
     count = 0
     schema = TABLES[table].schema
     with pq.ParquetWriter(
@@ -169,4 +175,6 @@ def write_groups(
             # In one piece: where the parts of a group meet would show in the pages.
             writer.write_table(group.combine_chunks(), row_group_size=max(1, group.num_rows))
             count += group.num_rows
+            if count >= SHARD_ROWS:
+                break
     return count

@@ -6,6 +6,7 @@ the rest. So a build reads only what is new, and goes on after a kill.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,10 +14,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.fragments import FRAGMENT_GROUP
-from kernel_archive.archive.jobs import RunJob, fragment_key, run_digest
-from kernel_archive.archive.search_rows import SearchRows
-from kernel_archive.archive.store import Store, Stored
+from kernel_archive.archive.jobs import RunDigests, RunJob, fragment_key, run_digests
+from kernel_archive.archive.manifest import InputFacts
+from kernel_archive.archive.search_rows import Rows, SearchRows
+from kernel_archive.archive.store import Store, Stored  # noqa: TC001 - msgspec needs the types
 from kernel_archive.errors import Finding, LogError
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
@@ -26,12 +27,14 @@ from kernel_archive.readers.files import MISTAKES
 from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from kernel_archive.readers.records import Record
 
 #: Findings kept in full per run; the rest is counted.
 FINDINGS_KEPT: Final = 200
+#: Rows of a fragment in one block of its file: a reader holds one at a time.
+_GROUP_ROWS: Final = 2000
 
 _PUBLISHED_TEXTS: Final = (
     *("split", "row_id", "problem", "gpu", "pair_type", "source_file", "source_search"),
@@ -49,67 +52,49 @@ PUBLISHED_SCHEMA: Final = pa.schema(
 )
 
 
-class StagedRun(msgspec.Struct, kw_only=True):
+class StagedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run that has been read: what is kept beside its fragment."""
 
     key: str  # what its content depends on; this record is in <key>.run
-    search_id: str
-    builder: str
     role: str  # of its source
-    path: str  # relative to its base
-    digest: str  # over its input files
-    bytes: int  # of its input files on disk
-    rows: int = 0  # evaluations
-    searches: list[dict[str, Any]] = []  # rows of searches: several where one file holds several
-    references: list[dict[str, Any]] = []  # rows of references
-    counts: dict[str, int] = {}  # further ones of the format
-    n_findings: int = 0
-    findings: list[Finding] = []  # the first ones
-    fragment: Stored = Stored("", 0, "")  # the file with its evaluations
-    published_rows: Stored | None = None  # the file with its published split rows, if any
-
-    def add(self, search: SearchRows) -> pa.Table:
-        """Take in one search of the run; return its evaluations."""
-        rows = search.rows(self.rows)
-        self.rows += rows.evaluations.num_rows
-        self.searches.append(rows.search)
-        self.references += rows.references
-        self.n_findings += len(search.findings)
-        self.findings += search.findings[: FINDINGS_KEPT - len(self.findings)]
-        for name, count in search.facts.counts.items():
-            self.counts[name] = self.counts.get(name, 0) + count
-        return rows.evaluations
+    facts: InputFacts  # as the manifest has them
+    searches: list[dict[str, Any]]  # rows of searches: several where one file holds several
+    references: list[dict[str, Any]]  # rows of references
+    counts: dict[str, int]  # further ones of the format
+    findings: list[Finding]  # the first ones
+    fragment: Stored  # the file with its evaluations
+    published_rows: Stored | None  # the file with its published split rows, if any
 
 
 def _collect(
-    job: RunJob, records: Iterable[Record], digest: str, digests: dict[str, str]
+    job: RunJob, records: Iterable[Record], digests: RunDigests
 ) -> tuple[list[SearchRows], list[PublishedRow]]:
     """Sort records into searches and published rows; findings go to the run's first search.
 
     A search has one role: where the recipe gives problems roles of their own, a table of several
     problems is several searches.
     """
-    whole = SearchRows(job, job.search_id, digest, digests)
+    whole = SearchRows(job, job.search_id, digests)
     searches: dict[tuple[str | None, str], SearchRows] = {(None, job.source.role): whole}
 
-    def search(name: str | None, role: str) -> SearchRows:
+    def search(name: str | None, problem: str | None) -> SearchRows:
+        role = job.role_of(normalise_problem(problem or job.source.problem or "") or None)
         if (name, role) not in searches:
             own_role = role == job.source.role
             path = "/".join(part for part in (name, None if own_role else role) if part)
-            # One log can't be held out and training at once: its parts have their own digests.
-            part = digest if own_role else sha256_hex(f"{digest} {role}".encode())
-            searches[name, role] = SearchRows(job, f"{job.search_id}/{path}", part, digests)
-            searches[name, role].role = role
+            part = SearchRows(job, f"{job.search_id}/{path}", digests)
+            if not own_role:
+                # One log can't be held out and training at once: its parts have own digests.
+                part.digest, part.role = sha256_hex(f"{digests.run} {role}".encode()), role
+            searches[name, role] = part
         return searches[name, role]
 
     published: list[PublishedRow] = []
     for record in records:
         if isinstance(record, Evaluation):
-            problem = normalise_problem(record.problem or job.source.problem or "") or None
-            search(record.search, job.role_of(problem)).evaluations.append(record)
+            search(record.search, record.problem).evaluations.append(record)
         elif isinstance(record, SearchFacts):
-            problem = normalise_problem(job.source.problem or "") or None
-            search(record.search, job.role_of(problem)).facts = record
+            search(record.search, None).facts = record
         elif isinstance(record, PublishedRow):
             published.append(record)
         else:
@@ -121,14 +106,14 @@ def _collect(
             part.facts = msgspec.structs.replace(other.facts, counts=counts)
     ordered = list(searches.values())
     if len(ordered) > 1 and not whole.evaluations:
-        ordered[1].findings = whole.findings
+        ordered[1].findings += whole.findings
         ordered = ordered[1:]
     return ordered, published
 
 
 def _write_table(store: Store, stem: str, suffix: str, table: pa.Table) -> Stored:
     settings = {"compression": "lz4", "use_dictionary": False, "write_statistics": False}
-    settings |= {"row_group_size": FRAGMENT_GROUP, "write_page_checksum": True}
+    settings |= {"row_group_size": _GROUP_ROWS, "write_page_checksum": True}
     write = partial(pq.write_table, table, **settings)
     return store.write(stem, suffix, write)
 
@@ -153,22 +138,13 @@ def stage_run(job: RunJob, store: Store, *, strict: bool = False) -> tuple[Stage
         LogError: ``strict`` and the log is damaged; or nothing at all could be read of it.
         RecipeError: the recipe contradicts the log or leaves out what the log doesn't say.
     """
-    digest, digests, size = run_digest(job.run_files)
-    key = fragment_key(job, digest)
+    digests = run_digests(job.run_files)
+    key = fragment_key(job, digests.run)
     staged = _read_facts(store, key)
     anew = staged is None
     if staged is None:
-        staged = StagedRun(
-            key=key,
-            search_id=job.search_id,
-            builder=job.builder,
-            role=job.source.role,
-            path=job.run_path,
-            digest=digest,
-            bytes=size,
-        )
         try:
-            _read_run(job, store, staged, digests)
+            staged = _read_run(job, store, key, digests)
         except MemoryError as error:
             raise LogError(
                 f"{job.search_id} takes more memory than there is. Take the run out of its path"
@@ -179,28 +155,57 @@ def stage_run(job: RunJob, store: Store, *, strict: bool = False) -> tuple[Stage
     return staged, anew
 
 
-def _read_run(job: RunJob, store: Store, staged: StagedRun, digests: dict[str, str]) -> None:
+def _read_run(job: RunJob, store: Store, key: str, digests: RunDigests) -> StagedRun:
     """Read a run, and write its fragment."""
     records = READERS[job.source.format].read(job.run_files)
-    searches, published = _collect(job, records, staged.digest, digests)
+    searches, published = _collect(job, records, digests)
     for name in sorted(job.excluded.keys() - {search.search_id for search in searches}):
         message = f"an exclude entry names search {name!r}, which is not in {job.search_id}"
         raise job.loaded.error("bad-exclude", message, "exclude", name)
-    rows = pa.concat_tables([staged.add(search) for search in searches])
-    stem = staged.key[:32]
-    staged.fragment = _write_table(store, stem, ".parquet", rows)
-    if published:
-        values = [
-            {
-                **msgspec.structs.asdict(row),
-                "search_id": job.search_id,
-                "problem": normalise_problem(row.problem),
-                "gpu": canonical_gpu(row.gpu),
-            }
-            for row in published
-        ]
-        rows = pa.Table.from_pylist(values, schema=PUBLISHED_SCHEMA)
-        staged.published_rows = _write_table(store, stem, ".published.parquet", rows)
+    parts: list[Rows] = []
+    n_rows = 0
+    counts = Counter[str]()
+    for search in searches:
+        parts.append(search.rows(n_rows))
+        n_rows += parts[-1].evaluations.num_rows
+        counts.update(search.facts.counts)
+    findings = [finding for search in searches for finding in search.findings]
+    evaluations = pa.concat_tables([part.evaluations for part in parts])
+    return StagedRun(
+        key=key,
+        role=job.source.role,
+        facts=InputFacts(
+            search_id=job.search_id,
+            builder=job.builder,
+            path=job.run_path,
+            digest=f"sha256:{digests.run}",
+            bytes=job.bytes,
+            evaluations=n_rows,
+            findings=len(findings),
+        ),
+        searches=[part.search for part in parts],
+        references=[row for part in parts for row in part.references],
+        counts=counts,
+        findings=findings[:FINDINGS_KEPT],
+        fragment=_write_table(store, key[:32], ".parquet", evaluations),
+        published_rows=_write_published(job, store, key[:32], published) if published else None,
+    )
+
+
+def _write_published(
+    job: RunJob, store: Store, stem: str, published: Sequence[PublishedRow]
+) -> Stored:
+    rows = [
+        {
+            **msgspec.structs.asdict(row),
+            "search_id": job.search_id,
+            "problem": normalise_problem(row.problem),
+            "gpu": canonical_gpu(row.gpu),
+        }
+        for row in published
+    ]
+    table = pa.Table.from_pylist(rows, schema=PUBLISHED_SCHEMA)
+    return _write_table(store, stem, ".published.parquet", table)
 
 
 def _judge(job: RunJob, staged: StagedRun, *, strict: bool) -> None:
@@ -208,12 +213,12 @@ def _judge(job: RunJob, staged: StagedRun, *, strict: bool) -> None:
     errors = [f for f in staged.findings if f.severity == "error"]
     damage = [f for f in staged.findings if f.severity == "warning" and f.line is not None]
     if strict and (errors or damage):
-        message = f"{job.search_id}: {staged.n_findings} faults, and --strict was given"
+        message = f"{job.search_id}: {staged.facts.findings} faults, and --strict was given"
         in_order = [f for f in staged.findings if f in errors or f in damage]
         raise LogError(message, findings=in_order)
     # A damaged run fails alone; a run of another format is a mistake of the recipe.
     errors = [f for f in errors if f.code in MISTAKES]
-    if errors and not staged.rows and staged.published_rows is None:
+    if errors and not staged.facts.evaluations and staged.published_rows is None:
         raise LogError(
             f"nothing could be read of {job.search_id} as {job.source.format}. "
             "Name the right format in the recipe, or take the run out of its path",

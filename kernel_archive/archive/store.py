@@ -1,39 +1,25 @@
-"""Files behind URLs: fragments that all workers see, and sources that are fetched.
+"""Where fragments lie: a directory, or any URL of fsspec (``s3://``, ``gs://``, ...).
 
-Fragments lie in a directory or behind any URL of fsspec (``s3://``, ``gs://``, ...). A fragment is
-named after its content and never changed, so two builds may share one place. Requests are repeated
-as the package behind the URL does it (s3fs, gcsfs, huggingface_hub, ...).
+All workers see it. A fragment is named after its content and never changed, so two builds may share
+one place. Requests are repeated as the package behind the URL does it (s3fs, gcsfs, ...).
 """
 
 from __future__ import annotations
 
 import secrets
-import shutil
 import socket
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kernel_archive.archive.swap import make_stage
-from kernel_archive.connections import bound_requests
-from kernel_archive.errors import KernelArchiveError, RecipeError, UsageError, printable
-from kernel_archive.ids import sha256_hex
-from kernel_archive.storage import file_sha256, new_file
+from kernel_archive.errors import KernelArchiveError, UsageError, printable
+from kernel_archive.storage import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-#: Fetch this many files of a source at a time.
-_CONNECTIONS: Final = 8
-#: What services call the state of a file in their listings; another content has another state.
-_STATES: Final = (
-    *("ETag", "etag", "blob_id", "md5Hash", "content_md5", "generation"),
-    *("mtime", "LastModified", "CRC", "sha"),
-)
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -61,10 +47,6 @@ class Store(msgspec.Struct, frozen=True):
 
         return fsspec.core.url_to_fs(self.root, use_listings_cache=False)[0]
 
-    def path(self, name: str) -> Path:
-        """Return the path of a file, where the store is a directory."""
-        return Path(self.root, name)
-
     def place(self, name: str) -> str:
         """Return the path or URL of a file."""
         return f"{self.root.rstrip('/')}/{name}"
@@ -73,10 +55,10 @@ class Store(msgspec.Struct, frozen=True):
     def open_file(self, stored: Stored) -> Iterator[Path]:
         """Open a file for reading: itself, or a checked copy that is deleted after the block."""
         if not self.remote:
-            yield self.path(stored.name)
+            yield Path(self.place(stored.name))
             return
         with tempfile.TemporaryDirectory(prefix="kernel-archive-") as folder:
-            path = Path(folder, Path(stored.name).name)
+            path = Path(folder, stored.name)
             with _asking(f"reading {self.place(stored.name)}"):
                 self.system.get_file(self.place(stored.name), str(path))
                 if file_sha256(path) != stored.sha256:
@@ -94,19 +76,17 @@ class Store(msgspec.Struct, frozen=True):
                 f"{self.root} is not there on {socket.gethostname()}. All workers must see the "
                 "fragments: name a shared directory or a URL with --stage"
             )
-        above = Path(tempfile.gettempdir()) if self.remote else self.path(stem).parent
-        above.mkdir(parents=True, exist_ok=True)
-        temporary = above / f".{secrets.token_hex(8)}.tmp"
+        folder = tempfile.gettempdir() if self.remote else self.root
+        temporary = Path(folder, f".{secrets.token_hex(8)}.tmp")
         try:
             make(temporary)
             digest = file_sha256(temporary)
-            name = f"{stem}.{digest[:16]}{suffix}"
-            stored = Stored(name, temporary.stat().st_size, digest)
+            stored = Stored(f"{stem}.{digest[:16]}{suffix}", temporary.stat().st_size, digest)
             if self.remote:
-                with _asking(f"writing {self.place(name)}"):
-                    self.system.put_file(str(temporary), self.place(name))
+                with _asking(f"writing {self.place(stored.name)}"):
+                    self.system.put_file(str(temporary), self.place(stored.name))
             else:  # not flushed to the disk: what a power failure leaves is found by its checksum
-                temporary.rename(self.path(name))
+                temporary.rename(self.place(stored.name))
         finally:
             temporary.unlink(missing_ok=True)
         return stored
@@ -127,13 +107,8 @@ class Store(msgspec.Struct, frozen=True):
         with suppress(OSError), _asking(f"looking for {self.place(stored.name)}"):
             if self.remote:
                 return bool(self.system.size(self.place(stored.name)) == stored.bytes)
-            return file_sha256(self.path(stored.name)) == stored.sha256
+            return file_sha256(Path(self.place(stored.name))) == stored.sha256
         return False
-
-    def remove(self, folder: str) -> None:
-        """Delete a folder, as far as that is possible."""
-        with suppress(Exception):  # what stays is in nobody's way
-            self.system.rm(self.place(folder), recursive=True)
 
 
 @contextmanager
@@ -161,72 +136,3 @@ def open_store(place: str | Path) -> Store:
         reason = printable(str(error), 300)
         raise UsageError(f"--stage {place} cannot be written: {reason}") from None
     return store
-
-
-def fetch_source(url: str, stage: Path, *, beside: bool) -> tuple[Path, str]:
-    """Fetch the files that a URL matches into a stage; return their folder, and the pattern in it.
-
-    With ``beside`` a reader may read files beside the matched ones: all below the folder before the
-    first wildcard are fetched. A file is not fetched again while the service lists it as it was.
-
-    Raises:
-        RecipeError: the URL can't be reached or matches nothing, a file does not come whole, or a
-            name in the listing leads out of its folder.
-    """
-    import fsspec
-
-    if url.startswith("hf://"):
-        bound_requests()
-    try:
-        system, pattern = fsspec.core.url_to_fs(url)
-        steps = PurePosixPath(pattern).parts
-        wild = [i for i, step in enumerate(steps) if any(mark in step for mark in "*?[")]
-        fixed = "/".join(steps[: min([*wild, len(steps) - 1])])
-        files = system.glob(pattern, detail=True)
-        folders = [name for name, facts in files.items() if facts["type"] == "directory"]
-        for folder in [fixed] if beside and files else folders:
-            files |= system.find(folder, detail=True)
-    except Exception as error:  # back-ends of fsspec raise whatever their service does
-        message = f"cannot be reached: {printable(str(error), 300)}"
-        fix = "Check the network and the address, or name a local copy with --source DIR"
-        raise _bad_url(url, message, fix) from error
-    files = {name: files[name] for name in sorted(files.keys() - set(folders))}
-    places = {name: _place(url, name, fixed) for name in files}
-    states = [[facts.get(key) for key in ("size", *_STATES)] for facts in files.values()]
-    copy = make_stage(stage) / "sources" / sha256_hex(repr((url, places, states)).encode())[:32]
-    if not all(any(state[1:]) for state in states):
-        shutil.rmtree(copy, ignore_errors=True)  # the listing does not tell another content
-
-    def fetch(name: str) -> None:
-        path, size = copy / places[name], files[name].get("size")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.is_file():
-            with new_file(path, durable=False) as new:
-                system.get_file(name, str(new))
-                if size not in (None, new.stat().st_size):
-                    raise OSError(f"{new.stat().st_size} bytes came, the listing says {size}")
-
-    with ThreadPoolExecutor(_CONNECTIONS) as pool:
-        downloads = {name: pool.submit(fetch, name) for name in files}
-    for name, download in downloads.items():
-        reason = download.exception()
-        if reason is not None:
-            message = f"download of {printable(name)} failed: {printable(str(reason), 300)}"
-            fix = "Run the build again: what was fetched stays"
-            raise _bad_url(url, message, fix) from reason
-    return copy, "/".join(steps[len(PurePosixPath(fixed).parts) :])
-
-
-def _bad_url(url: str, message: str, fix: str) -> RecipeError:
-    place: dict[str, Any] = {"field": "source.path", "value": url}
-    return RecipeError.of(code="bad-source", message=message, fix=fix, **place)
-
-
-def _place(url: str, name: str, fixed: str) -> str:
-    """Return where a listed file goes below its source; a name that would lead out is refused."""
-    parts = PurePosixPath(name.removeprefix(f"{fixed}/")).parts
-    if not parts or any(p in ("..", "/", "") or "\\" in p or "\0" in p for p in parts):
-        message = f"the listing names a file outside of the folder it is in: {printable(name)}"
-        fix = "Such a listing is an attack or a damaged archive; nothing of it was fetched"
-        raise _bad_url(url, message, fix)
-    return "/".join(parts)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
-import itertools
 import os
 import shutil
 import sys
@@ -81,8 +79,7 @@ def _exchange(a: Path, b: Path) -> bool:
 def _sync_tree(directory: Path) -> None:
     """Flush a finished tree to the disk, contents before the names of their folder."""
     for folder, _, names in os.walk(directory, topdown=False):
-        for name in names:
-            path = Path(folder, name)
+        for path in (Path(folder, name) for name in names):
             if path.is_file() and not path.is_symlink():
                 sync(path)
         sync(Path(folder))
@@ -95,16 +92,13 @@ def replaced_directory(
     """Fill a new directory; it takes the target's place when the block ends well.
 
     With ``copy`` it starts from the target's present files (hard links: replace files, never write
-    into them), else from what it holds beside ``ours``.
+    into them), else from what somebody else put beside ``ours``.
     """
     target = target.absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
-    stage = stage_directory(target)
-    stage.mkdir(exist_ok=True)
-    new = stage / f"new.{os.getpid()}"
-    if new.exists():
-        shutil.rmtree(new)
-    # What somebody else put beside our files (notes, a .git folder) is kept in any case.
+    stage = make_stage(stage_directory(target))
+    new, old = stage / f"new.{os.getpid()}", stage / f"old.{os.getpid()}"
+    _remove(new)
     left_out: frozenset[str] = frozenset() if copy else ours
     try:
         if target.is_dir():
@@ -119,22 +113,20 @@ def replaced_directory(
             new.mkdir()
         yield new
         _sync_tree(new)
-        old = new
         if not target.exists():
             new.rename(target)
-        elif not _exchange(new, target):
-            old = stage / f"old.{os.getpid()}"
+        elif _exchange(new, target):
+            new.rename(old)
+        else:
             target.rename(old)
             new.rename(target)
         # The old version goes only when the new one's name is on disk: a power failure leaves one
         # of the two.
         sync(target.parent)
         sync(stage)
-        if old.exists():
-            shutil.rmtree(old)
+        _remove(old)
     finally:
-        if new.exists():
-            shutil.rmtree(new, ignore_errors=True)
+        _remove(new)
 
 
 def _link(source: str, destination: str) -> str:
@@ -146,6 +138,14 @@ def _link(source: str, destination: str) -> str:
     return destination
 
 
+def _remove(path: Path) -> None:
+    """Delete whatever stands there, not what a link there points to."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 @contextmanager
 def locked_stage(stage: Path) -> Iterator[None]:
     """Hold the stage for one build at a time; the lock goes with the process, however it ends.
@@ -154,18 +154,15 @@ def locked_stage(stage: Path) -> Iterator[None]:
         KernelArchiveError: another process holds it.
         TargetExistsError: what stands in the stage's place is no folder of ours.
     """
-    with locked(
-        make_stage(stage) / "lock",
-        busy=f"another build is at work on {stage.parent}. Wait for it to end",
-    ):
+    busy = f"another build is at work on {stage.parent}. Wait for it to end"
+    with locked(make_stage(stage) / "lock", busy=busy):
         # A build killed between the two renames of a system that can't swap: the old version goes
         # back to its place.
         target = stage.parent / stage.name.removeprefix(".").removesuffix(".stage")
-        for old in sorted(stage.glob("old.*")):
+        for old in stage.glob("old.*"):
             if not target.exists() and (old / MANIFEST_NAME).is_file():
                 old.rename(target)
-        # What killed builds left behind is nobody's any more.
-        for left in itertools.chain(*map(stage.glob, _LEFTOVERS)):
-            with contextlib.suppress(OSError):
-                left.unlink() if left.is_symlink() or not left.is_dir() else shutil.rmtree(left)
+        for pattern in _LEFTOVERS:  # what killed builds left behind is nobody's any more
+            for left in stage.glob(pattern):
+                _remove(left)
         yield

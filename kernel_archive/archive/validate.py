@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
 from kernel_archive.archive.manifest import shard_faults
 from kernel_archive.archive.shards import digest_rows
-from kernel_archive.bins import assign_bins, scheme
-from kernel_archive.errors import ArchiveMismatchError, Finding, KernelArchiveError, printable
-from kernel_archive.ids import CANARY, logical_digest, program_id, token_id
+from kernel_archive.bins import SCHEMES, assign_bins, scheme
+from kernel_archive.errors import ArchiveMismatchError, Finding, printable
+from kernel_archive.ids import CANARY, logical_digest, token_id
 from kernel_archive.schema import OUTCOMES, ROLES, TABLES
 from kernel_archive.splits import SPLIT_TABLES
 
@@ -79,42 +79,31 @@ def _layout(archive: Archive) -> Iterator[Finding]:
             yield Finding(code="missing-table", message="the manifest lacks a table", value=name)
 
 
+def _columns(schema: pa.Schema) -> list[str]:
+    """Write columns with their types; Parquet has names and nullability of its own for lists."""
+    plain = [str(f.type).replace("<item: ", "<element: ").replace(" not null", "") for f in schema]
+    return [f"{name} {kind}" for name, kind in zip(schema.names, plain, strict=True)]
+
+
 def _schema(archive: Archive) -> Iterator[Finding]:
     for table in archive.tables:
+        wanted = _columns(TABLES[table].schema)
         for shard in archive.manifest.shards(table):
-            path = archive.path / shard.path
+            file = str(archive.path / shard.path)
             try:
-                with pq.ParquetFile(path) as file:
-                    columns, rows = file.schema_arrow, file.metadata.num_rows
+                with pq.ParquetFile(file) as parquet:
+                    columns, rows = _columns(parquet.schema_arrow), parquet.metadata.num_rows
             except (OSError, pa.ArrowException) as error:
                 message = f"cannot be read: {printable(str(error), 200)}"
-                yield Finding(code="bad-parquet", message=message, file=str(path))
+                yield Finding(code="bad-parquet", message=message, file=file)
                 continue
-            yield from _wrong_columns(table, columns, str(path))
+            if columns != wanted:
+                message = f"columns of {table} differ from the data contract"
+                different = ", ".join(sorted({*columns} ^ {*wanted})) or "their order"
+                yield Finding(code="wrong-columns", message=message, file=file, value=different)
             if rows != shard.rows:
                 message = f"the file has {rows} rows, the manifest says {shard.rows}"
-                yield Finding(code="wrong-rows", message=message, file=str(path))
-
-
-def _wrong_columns(table: str, columns: pa.Schema, file: str) -> Iterator[Finding]:
-    def text(data_type: pa.DataType) -> str:
-        # Parquet has names and nullability of its own for list elements.
-        return str(data_type).replace("<item: ", "<element: ").replace(" not null", "")
-
-    schema = TABLES[table].schema
-    if columns.names != schema.names:
-        message = f"columns of {table} differ from the data contract"
-        names = ", ".join(sorted({*columns.names} ^ {*schema.names})) or "their order"
-        yield Finding(code="wrong-columns", message=message, file=file, value=names)
-        return
-    for wanted, column in zip(schema, columns, strict=True):
-        if text(wanted.type) != text(column.type):
-            message = f"is {column.type}, should be {wanted.type}"
-            yield Finding(code="wrong-type", message=message, file=file, field=wanted.name)
-
-
-def _file_digests(archive: Archive) -> Iterator[Finding]:
-    yield from shard_faults(archive.path, archive.manifest.shards())
+                yield Finding(code="wrong-rows", message=message, file=file)
 
 
 def digest_faults(archive: Archive) -> Iterator[Finding]:
@@ -134,7 +123,12 @@ def digest_faults(archive: Archive) -> Iterator[Finding]:
             yield Finding(code="wrong-digest", message=message, field=field or None, fix=fix)
 
 
-def _unique_keys(archive: Archive) -> Iterator[Finding]:
+def _digests(archive: Archive) -> Iterator[Finding]:
+    yield from shard_faults(archive.path, archive.manifest.shards())
+    yield from digest_faults(archive)
+
+
+def _ids(archive: Archive) -> Iterator[Finding]:
     for table in archive.tables:
         spec = TABLES[table]
         # A row can be in two evaluations: a derived table has one row id per split.
@@ -142,29 +136,18 @@ def _unique_keys(archive: Archive) -> Iterator[Finding]:
         query = f'SELECT {spec.key} FROM "{table}" GROUP BY {spec.key}, {scope} HAVING count(*) > 1'
         message = f"{spec.key} stands more than once"
         yield from _rows("duplicate-key", message, table, _sorted_column(archive, query))
+    for table in ("kernels", "failures"):
+        wrong = [
+            row["kernel_id"]
+            for batch in archive.batches(table, ["kernel_id", "token_id", "code"])
+            for row in batch.to_pylist()
+            if token_id(row["code"]) != row["token_id"]
+        ]
+        yield from _rows("wrong-token-id", "token_id is not that of the code", table, wrong)
 
 
 def _sorted_column(archive: Archive, query: str) -> list[str]:
     return sorted(archive.sql(query).column(0).to_pylist())
-
-
-def _program_ids(archive: Archive) -> Iterator[Finding]:
-    for table, column, function in (
-        ("kernels", "program_id", program_id),
-        ("kernels", "token_id", token_id),
-        ("failures", "program_id", program_id),
-        ("failures", "token_id", token_id),
-        ("references", "reference_id", program_id),
-    ):
-        key = TABLES[table].key
-        wrong = [
-            row[key]
-            for batch in archive.batches(table, [*dict.fromkeys([key, column]), "code"])
-            for row in batch.to_pylist()
-            if function(row["code"]) != row[column]
-        ]
-        code = "wrong-token-id" if column == "token_id" else "wrong-program-id"
-        yield from _rows(code, f"{column} is not that of the code", table, wrong)
 
 
 def _labels(archive: Archive) -> Iterator[Finding]:
@@ -173,27 +156,21 @@ def _labels(archive: Archive) -> Iterator[Finding]:
         facts = archive.manifest.splits.get(table)
         # Labels of published splits are kept, those of withheld ones are gone: the layer of the
         # splits looks at both.
-        if table in archive.tables and (facts is None or facts.origin == "selected"):
-            yield from _wrong_labels(archive, table, value)
-
-
-def _wrong_labels(archive: Archive, table: str, value: str) -> Iterator[Finding]:
-    rows = archive.polars(table, columns=[TABLES[table].key, value, "bin", "bin_scheme"])
-    valid = rows[value].is_finite() & (rows[value] > 0)
-    bad = rows.filter(~valid.fill_null(value=False)).to_series(0).to_list()
-    if bad:
-        yield from _rows("bad-speedup", f"{value} is not finite and above 0", table, bad)
-        return
-    for (name,), part in rows.group_by("bin_scheme", maintain_order=True):
-        try:
-            labels = assign_bins(part[value].to_numpy(), scheme(str(name)).name)
-        except KernelArchiveError as error:
-            field = f"{table}.bin_scheme"
-            yield Finding(code="unknown-scheme", message=str(error), field=field)
+        if table not in archive.tables or (facts is not None and facts.origin != "selected"):
             continue
-        wrong = part.filter(part["bin"].to_numpy() != labels).to_series(0).to_list()
-        message = f"the bin is not that of {value} under the scheme {name}"
-        yield from _rows("wrong-label", message, table, wrong)
+        rows = archive.polars(table, columns=[TABLES[table].key, value, "bin", "bin_scheme"])
+        is_good = (rows[value].is_finite() & (rows[value] > 0)).fill_null(value=False)
+        bad = rows.filter(~is_good).to_series(0).to_list()
+        yield from _rows("bad-speedup", f"{value} is not finite and above 0", table, bad)
+        for (name,), part in rows.filter(is_good).group_by("bin_scheme", maintain_order=True):
+            if name not in SCHEMES:
+                message, field = f"there is no scheme {printable(name)}", f"{table}.bin_scheme"
+                yield Finding(code="unknown-scheme", message=message, field=field)
+                continue
+            labels = assign_bins(part[value].to_numpy(), scheme(str(name)).name)
+            wrong = part.filter(part["bin"].to_numpy() != labels).to_series(0).to_list()
+            message = f"the bin is not that of {value} under the scheme {name}"
+            yield from _rows("wrong-label", message, table, wrong)
 
 
 def _cross_references(archive: Archive) -> Iterator[Finding]:
@@ -226,25 +203,23 @@ def _canary(archive: Archive) -> Iterator[Finding]:
             yield Finding(code="no-canary", message=message, field=table, fix="Build again")
 
 
-_LAYERS: Final[dict[str, tuple[Check, ...]]] = {
-    "layout": (_layout,),
-    "schema": (_schema,),
-    "digests": (_file_digests, digest_faults),
-    "ids": (_unique_keys, _program_ids),
-    "labels": (_labels,),
-    "cross-references": (_cross_references,),
-    "canary": (_canary,),
+_LAYERS: Final[dict[str, Check]] = {
+    "layout": _layout,
+    "schema": _schema,
+    "digests": _digests,
+    "ids": _ids,
+    "labels": _labels,
+    "cross-references": _cross_references,
+    "canary": _canary,
 }
 #: An error in one of these layers ends the validation.
 _BASIC_LAYERS: Final = frozenset({"layout", "schema"})
-_UNREADABLE_CODES: Final = frozenset({"unreadable", "bad-parquet"})
 
 
-def _findings(archive: Archive, checks: Iterable[Check]) -> Iterator[Finding]:
-    """Run checks; a file that can't be read in the middle of one is a finding, and ends them."""
+def _findings(archive: Archive, check: Check) -> Iterator[Finding]:
+    """Run a check; a file that can't be read in the middle of it is a finding, and ends it."""
     try:
-        for check in checks:
-            yield from check(archive)
+        yield from check(archive)
     except (OSError, pa.ArrowException, duckdb.Error, ArchiveMismatchError) as error:
         message = f"a file cannot be read: {printable(str(error), 200)}"
         fix = "Build or pull again"
@@ -257,15 +232,20 @@ def validate_measured(
     """Run all layers on an opened archive, then the given further ones (splits, card)."""
     layers: list[Layer] = []
     stopped = False
-    for name, checks in (*_LAYERS.items(), *((name, (check,)) for name, check in extra)):
-        findings = [] if stopped else list(_findings(archive, checks))
+    for name, check in (*_LAYERS.items(), *extra):
+        findings = [] if stopped else list(_findings(archive, check))
         severities = {finding.severity for finding in findings}
         status: Literal["ok", "warning", "error", "skipped"] = "skipped" if stopped else "ok"
-        status = "warning" if "warning" in severities else status
-        status = "error" if "error" in severities else status
+        if "error" in severities:
+            status = "error"
+        elif "warning" in severities:
+            status = "warning"
         layers.append(Layer(name=name, status=status, findings=findings))
-        unreadable = any(finding.code in _UNREADABLE_CODES for finding in findings)
+        unreadable = any(finding.code == "unreadable" for finding in findings)
         stopped = stopped or unreadable or (status == "error" and name in _BASIC_LAYERS)
-    ok = not any(layer.status == "error" for layer in layers)
-    version = archive.manifest.version
-    return ValidationReport(path=str(archive.path), version=version, ok=ok, layers=layers)
+    return ValidationReport(
+        path=str(archive.path),
+        version=archive.manifest.version,
+        ok=not any(layer.status == "error" for layer in layers),
+        layers=layers,
+    )

@@ -62,10 +62,8 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
 def _show_draft(draft: Draft, shown: dict[str, Any], target: Path) -> None:
     common.tell(f"Found: {draft.found}.")
     outcomes = ", ".join(f"{n:,} {name}" for name, n in shown["outcomes"].items()) or "none"
-    runs = shown["runs"]
-    more = f" (in {shown['runs_read']} of {runs} runs)" if runs > shown["runs_read"] else ""
     common.tell(
-        f"Would come out: {shown['evaluations']:,} of {shown['rows']:,} rows{more}: {outcomes}; "
+        f"Would come out: {shown['evaluations']:,} of {shown['rows']:,} rows: {outcomes}; "
         f"{shown['problems']:,} problems on {', '.join(shown['gpus']) or 'no GPU'}."
     )
     if shown["first"]:

@@ -11,6 +11,9 @@ from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
 from kernel_archive.archive.open import open_archive
 from kernel_archive.ids import kernel_id, program_id
 
+REASONS = "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL ORDER BY 1"
+FAILURES = "SELECT kernel_id, outcome FROM failures"
+
 
 def built(tmp_path, *recipes):
     """The valid archive that is built from recipes."""
@@ -19,28 +22,14 @@ def built(tmp_path, *recipes):
     return open_archive(tmp_path / "out")
 
 
-def superseding(tmp_path, old, new, role):
-    """Recipes of two logs: the second, of a role, supersedes the first, which is held out."""
+def superseding(tmp_path, old, new):
+    """The archive of two logs: the second supersedes the first, which is held out."""
     old.write(tmp_path / "old/logs/run")
     new.write(tmp_path / "new/logs/again")
     first = recipe(tmp_path / "old", ("logs/*", "held_out"), name="old")
-    second = recipe(tmp_path / "new", ("logs/*", role), name="new")
+    second = recipe(tmp_path / "new", ("logs/*", "archive"), name="new")
     second.write_text(second.read_text().replace("licence", 'supersedes = ["old"]\nlicence'))
-    return first, second
-
-
-def unanimous(recipe_path):
-    """A recipe with unanimity."""
-    recipe_path.write_text(recipe_path.read_text().replace("licence", "unanimous = true\nlicence"))
-    return recipe_path
-
-
-def excluding(recipe_path, search, node):
-    """A recipe with an exclude entry."""
-    recipe_path.write_text(
-        recipe_path.read_text()
-        + f'\n[[exclude]]\nsearch = "{search}"\nnode = "{node}"\nreason = "a cheat"\n'
-    )
+    return built(tmp_path, second, first)
 
 
 @pytest.fixture
@@ -54,9 +43,7 @@ def made(tmp_path):
     a.child(broken, program("mended"), 2.0)
     a.child(root, program("twice"), 3.4)  # measured again in the same run
     a.write(tmp_path / "src/logs/held/run_a")
-    b = RunLog(
-        serial=2000, reference_ns=(1e5, 2.6e5)
-    )  # the second case's reference is 1.3x slow here
+    b = RunLog(serial=2000, reference_ns=(1e5, 2.6e5))  # the second case's reference is 1.3x slow
     again = b.root(program("seed"), 1.2)
     b.child(again, program("drifted"), 150.0)
     b.write(tmp_path / "src/logs/held/run_b")
@@ -76,6 +63,11 @@ def rows(archive, query):
     return archive.sql(query).to_pylist()
 
 
+def kernels(archive):
+    """Rows of kernels by id."""
+    return {row["kernel_id"]: row for row in rows(archive, "SELECT * FROM kernels")}
+
+
 def kid(code, gpu="H200", reference=REFERENCE):
     """Kernel id by the documented formula."""
     return kernel_id(
@@ -88,38 +80,29 @@ def kid(code, gpu="H200", reference=REFERENCE):
 
 def test_one_row_per_program_with_the_median_of_its_measurements(made):
     """`twice` was measured at 3.0 and 3.4 in a held-out run."""
-    (row,) = rows(made, f"SELECT * FROM kernels WHERE kernel_id = '{kid(program('twice'))}'")
-    assert (row["speedup"], row["n_measurements"], row["speedup_min"], row["speedup_max"]) == (
-        3.0,
-        2,
-        3.0,
-        3.4,
-    )
-    assert row["split"] == "test"
-    assert row["bin"] == 7
-    assert row["search_id"] == "made/held/run_a"
+    row = kernels(made)[kid(program("twice"))]
+    names = ("speedup", "n_measurements", "speedup_min", "speedup_max", "split", "bin", "search_id")
+    assert [row[name] for name in names] == [3.0, 2, 3.0, 3.4, "test", 7, "made/held/run_a"]
     assert [c["reference_runtime_us"] for c in row["cases"]] == [100.0, 200.0]
     assert row["flags"] == ["near_duplicate", "unstable"]
-    (seed,) = rows(made, f"SELECT * FROM kernels WHERE kernel_id = '{kid(program('seed'))}'")
+    seed = kernels(made)[kid(program("seed"))]
     assert (seed["speedup"], seed["n_measurements"]) == (1.0, 2)
     assert "edge" in seed["flags"]  # 1.0 is bin 4, 1.2 is bin 5
 
 
 def test_train_keeps_nothing_of_test(made):
     """The near duplicate of a held-out program is withheld from train, visibly."""
-    train = {
-        r["kernel_id"] for r in rows(made, "SELECT kernel_id FROM kernels WHERE split = 'train'")
-    }
+    train = {name for name, row in kernels(made).items() if row["split"] == "train"}
     assert train == {kid(program("own_seed")), kid(program("trained"))}
     withheld = kid(program("twice") + "# a comment")
-    (row,) = rows(made, f"SELECT excluded FROM evaluations WHERE kernel_id = '{withheld}'")
-    assert row["excluded"] == WITHHELD
+    query = f"SELECT excluded FROM evaluations WHERE kernel_id = '{withheld}'"
+    assert rows(made, query) == [{"excluded": WITHHELD}]
     assert made.manifest.reports["withheld_from_train"] == 1
 
 
 def test_lineage_goes_through_failed_parents(made):
     """The child of a failed program names it; the failed one names its own parent."""
-    (mended,) = rows(made, f"SELECT * FROM kernels WHERE kernel_id = '{kid(program('mended'))}'")
+    mended = kernels(made)[kid(program("mended"))]
     assert (mended["parent_kernel_id"], mended["parent_distance"]) == (kid(program("broken")), 1)
     (broken,) = rows(made, "SELECT parent_kernel_id FROM failures WHERE outcome = 'compile_failed'")
     assert broken["parent_kernel_id"] == kid(program("twice"))
@@ -127,8 +110,8 @@ def test_lineage_goes_through_failed_parents(made):
 
 def test_flags_find_what_they_are_for(made):
     """Drift of the reference, an implausible factor; what is not null is not invented."""
-    (drifted,) = rows(made, f"SELECT * FROM kernels WHERE kernel_id = '{kid(program('drifted'))}'")
-    assert drifted["flags"] == ["implausible_speedup", "reference_drift"]
+    flags = kernels(made)[kid(program("drifted"))]["flags"]
+    assert flags == ["implausible_speedup", "reference_drift"]
     search = rows(made, "SELECT * FROM searches ORDER BY search_id")[0]
     assert search["input_tokens"] is None
     assert (search["n_evaluations"], search["n_successes"], search["n_compile_failed"]) == (6, 5, 1)
@@ -139,22 +122,15 @@ def test_flags_find_what_they_are_for(made):
 def test_one_program_on_two_gpus_and_two_references(tmp_path):
     """Another GPU or reference makes another kernel of the same program."""
     other = REFERENCE.replace("data", "inputs")
-    for i, (gpu, reference) in enumerate(
-        (("NVIDIA H200", REFERENCE), ("NVIDIA L40S", REFERENCE), ("NVIDIA H200", other))
-    ):
-        log = RunLog(serial=1000 * (i + 1), gpu=gpu, reference=reference)
+    settings = (("H200", REFERENCE), ("L40S", REFERENCE), ("H200", other))
+    for i, (gpu, reference) in enumerate(settings):
+        log = RunLog(serial=1000 * (i + 1), gpu=f"NVIDIA {gpu}", reference=reference)
         log.root(program("seed"), 1.0 + i)
         log.write(tmp_path / f"src/logs/run_{i}")
     archive = built(tmp_path, recipe(tmp_path / "src", ("logs/*", "held_out")))
-    found = rows(
-        archive, "SELECT kernel_id, program_id, gpu, speedup FROM kernels ORDER BY speedup"
-    )
-    assert [r["kernel_id"] for r in found] == [
-        kid(program("seed")),
-        kid(program("seed"), "L40S"),
-        kid(program("seed"), "H200", other),
-    ]
-    assert len({r["program_id"] for r in found}) == 1
+    made = kernels(archive)
+    assert made.keys() == {kid(program("seed"), *setting) for setting in settings}
+    assert len({row["program_id"] for row in made.values()}) == 1
     assert {r["gpu"] for r in rows(archive, "SELECT gpu FROM gpus")} == {"H200", "L40S"}
     assert len(rows(archive, 'SELECT * FROM "references"')) == 2
 
@@ -167,11 +143,9 @@ def test_an_excluded_row_stays_in_evaluations_only(tmp_path):
     log.write(tmp_path / "src/logs/run")
     extra = f'\n[[exclude]]\nsearch = "run"\nnode = "{cheat}"\nreason = "half of the work"\n'
     archive = built(tmp_path, recipe(tmp_path / "src", ("logs/*", "held_out"), extra=extra))
-    assert [r["speedup"] for r in rows(archive, "SELECT speedup FROM kernels")] == [1.0]
-    assert rows(archive, "SELECT * FROM failures") == []
-    assert rows(
-        archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL"
-    ) == [{"speedup": 90.0, "excluded": "half of the work"}]
+    assert kernels(archive).keys() == {kid(program("seed"))}
+    assert rows(archive, FAILURES) == []
+    assert rows(archive, REASONS) == [{"speedup": 90.0, "excluded": "half of the work"}]
 
 
 def test_a_better_measurement_takes_the_place_of_a_superseded_one(tmp_path):
@@ -181,21 +155,12 @@ def test_a_better_measurement_takes_the_place_of_a_superseded_one(tmp_path):
     old.child(root, program("both"), 3.0)
     old.child(root, program("only_old"), 2.0)
     new.root(program("both"), 3.5)
-    first, second = superseding(tmp_path, old, new, "archive")
-    archive = built(tmp_path, second, first)
-    found = {r["kernel_id"]: r for r in rows(archive, "SELECT * FROM kernels")}
-    both = found[kid(program("both"))]
-    assert (both["speedup"], both["n_measurements"], both["split"], both["search_id"]) == (
-        3.5,
-        1,
-        "test",
-        "old/run",
-    )
-    assert found[kid(program("only_old"))]["speedup"] == 2.0
-    superseded = rows(
-        archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL"
-    )
-    assert superseded == [{"speedup": 3.0, "excluded": SUPERSEDED}]
+    archive = superseding(tmp_path, old, new)
+    both = kernels(archive)[kid(program("both"))]
+    assert (both["speedup"], both["n_measurements"]) == (3.5, 1)
+    assert (both["split"], both["search_id"]) == ("test", "old/run")
+    assert kernels(archive)[kid(program("only_old"))]["speedup"] == 2.0
+    assert rows(archive, REASONS) == [{"speedup": 3.0, "excluded": SUPERSEDED}]
     assert archive.manifest.reports["superseded_evaluations"] == 1
 
 
@@ -207,16 +172,12 @@ def test_a_program_that_a_better_measurement_refuses_is_a_failure(tmp_path):
     old.child(root, program("not_reached"), 2.0)
     again = new.root(program("refused"), None, outcome="incorrect")
     new.child(again, program("not_reached"), None, outcome="infrastructure_failure")
-    first, second = superseding(tmp_path, old, new, "archive")
-    archive = built(tmp_path, second, first)
-    kernels = {r["kernel_id"] for r in rows(archive, "SELECT kernel_id FROM kernels")}
-    assert kernels == {kid(program("seed")), kid(program("not_reached"))}
-    assert rows(archive, "SELECT kernel_id, outcome FROM failures") == [
+    archive = superseding(tmp_path, old, new)
+    assert kernels(archive).keys() == {kid(program("seed")), kid(program("not_reached"))}
+    assert rows(archive, FAILURES) == [
         {"kernel_id": kid(program("refused")), "outcome": "incorrect"}
     ]
-    assert rows(
-        archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL"
-    ) == [{"speedup": 3.0, "excluded": SUPERSEDED}]
+    assert rows(archive, REASONS) == [{"speedup": 3.0, "excluded": SUPERSEDED}]
 
 
 def test_one_refusal_ends_a_label_where_the_recipe_wants_unanimity(tmp_path):
@@ -236,25 +197,22 @@ def test_one_refusal_ends_a_label_where_the_recipe_wants_unanimity(tmp_path):
     other.write(tmp_path / "other/logs/run")
     mine = recipe(tmp_path / "mine", ("logs/*", "held_out"), name="mine")
     others = recipe(tmp_path / "other", ("logs/*", "training"), name="other")
-    labels = "SELECT kernel_id, speedup, flags FROM kernels ORDER BY speedup"
 
     archive = built(tmp_path, mine, others)
-    found = {r["kernel_id"]: (r["speedup"], r["flags"]) for r in rows(archive, labels)}
-    contested = {k: speedup for k, (speedup, flags) in found.items() if "contested" in flags}
+    labels = {name: (row["speedup"], row["flags"]) for name, row in kernels(archive).items()}
+    contested = {name: speedup for name, (speedup, flags) in labels.items() if "contested" in flags}
     assert contested == {kid(program("twice")): 3.0, kid(program("elsewhere")): 2.0}
     assert archive.manifest.reports["contested_evaluations"] == 0
 
     mine.write_text(mine.read_text().replace("licence", "unanimous = true\nlicence"))
     archive = built(tmp_path, mine, others)
-    assert {r["kernel_id"]: (r["speedup"], r["flags"]) for r in rows(archive, labels)} == {
+    assert {name: (row["speedup"], row["flags"]) for name, row in kernels(archive).items()} == {
         kid(program("seed")): (1.0, []),
         kid(program("elsewhere")): (2.5, ["contested", "survivor_source"]),
         kid(program("not judged")): (4.0, []),
     }
-    assert rows(archive, "SELECT kernel_id, outcome FROM failures") == [
-        {"kernel_id": kid(program("twice")), "outcome": "incorrect"}
+    assert rows(archive, FAILURES) == [{"kernel_id": kid(program("twice")), "outcome": "incorrect"}]
+    assert rows(archive, REASONS) == [
+        {"speedup": speedup, "excluded": CONTESTED} for speedup in (2.0, 3.0, 3.5)
     ]
-    assert rows(
-        archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL ORDER BY 1"
-    ) == [{"speedup": speedup, "excluded": CONTESTED} for speedup in (2.0, 3.0, 3.5)]
     assert archive.manifest.reports["contested_evaluations"] == 3

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.puct import RunLog, program, recipe
 
+from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.recipe import load_recipe, shipped_recipes
+from kernel_archive.archive.recipe import find_recipe, load_recipe, shipped_recipes
 from kernel_archive.errors import RecipeError
 from kernel_archive.pipeline import build
 
@@ -23,43 +25,24 @@ def cuda_l1(folder: Path) -> None:
     """A file per GPU; three programs, one row without code, one without score."""
     for card in ("a100", "h100", "h20", "l40", "3090"):
         rows = [
-            {
-                "level_id": 1 + (n > 0),
-                "task_id": n + 1,
-                "ref_code": f"class Model: n = {n}",
-                "custom_code": f"class New: {card!r}, {n}",
-                "score_default": 1.2 + n,
-            }
+            {"level_id": 1 + (n > 0), "task_id": n + 1, "ref_code": f"class Model: n = {n}"}
+            | {"custom_code": f"class New: {card!r}, {n}", "score_default": 1.2 + n}
             for n in range(3)
         ]
         rows += [{**rows[0], "custom_code": None}, {**rows[1], "score_default": None}]
-        (folder / f"{card}.jsonl.gz").write_bytes(
-            gzip.compress("\n".join(map(json.dumps, rows)).encode())
-        )
+        text = "\n".join(map(json.dumps, rows))
+        (folder / f"{card}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
 
 
 def ai_cuda_engineer(folder: Path) -> None:
     """Right and wrong kernels, and one whose speedup is not the ratio of its times."""
-
-    def row(n: int, **more: Any) -> dict[str, Any]:
-        base = {
-            "Level_ID": 2,
-            "Task_ID": n % 2 + 1,
-            "Kernel_Name": f"k{n}",
-            "CUDA_Code": f"__global__ void k{n}() {{}}",
-            "PyTorch_Code_Module": f"class Model: n = {n % 2}",
-            "CUDA_Runtime": 2.0,
-            "PyTorch_Native_Runtime": 2.0 + n,
-            "CUDA_Speedup_Native": (2.0 + n) / 2.0,
-            "Correct": True,
-            "Error": None,
-        }
-        return {**base, **more}
-
     rows = [
-        *(row(n) for n in range(1, 6)),
-        row(6, Correct=False, Error="mismatch"),
-        row(7, CUDA_Speedup_Native=40.0),
+        {"Level_ID": 2, "Task_ID": n % 2 + 1, "Kernel_Name": f"k{n}"}
+        | {"CUDA_Code": f"__global__ void k{n}() {{}}", "CUDA_Runtime": 2.0}
+        | {"PyTorch_Code_Module": f"class Model: n = {n % 2}", "PyTorch_Native_Runtime": 2.0 + n}
+        | {"CUDA_Speedup_Native": 40.0 if n == 7 else (2.0 + n) / 2.0}
+        | {"Correct": n != 6, "Error": "mismatch" if n == 6 else None}
+        for n in range(1, 8)
     ]
     (folder / "AI-CUDA-Engineer-Archive").mkdir()
     pq.write_table(pa.Table.from_pylist(rows), folder / "AI-CUDA-Engineer-Archive/level_1.parquet")
@@ -71,34 +54,30 @@ def kernelbench_v3(folder: Path) -> None:
     for name in ("solutions", "references"):
         (place / name).mkdir(parents=True)
     (place / "references/a.py").write_text("class Model: a = 1\n")
-    head = "model,gpu,level,problem,compiled,correct,speedup,ref_ms,sol_ms,run_dir,solution_link"
-    lines = [f"{head},baseline_link"]
+    lines = ["model,gpu,level,problem,compiled,correct,speedup,ref_ms,sol_ms,run_dir"]
+    lines[0] += ",solution_link,baseline_link"
     for n, card in enumerate(["H100", "B200", "RTX3090", "H100", "H100"]):
-        passed = "True" if n < 3 else "False"
-        numbers = f"{1.5 + n},{3.0 + 2 * n},2.0" if n < 3 else ",,"
-        link = f"/data/solutions/m 1_{card}_{n}_a.py.txt" if n < 4 else ""
+        passed = f"True,True,{1.5 + n},{3.0 + 2 * n},2.0" if n < 3 else "False,False,,,"
+        file = f"m 1_{card}_{n}_a.py.txt"
+        link = f"/data/solutions/{file}" if n < 4 else ""
         if link:
-            (place / f"solutions/m 1_{card}_{n}_a.py.txt").write_text(f"class New: n = {n}\n")
-        lines.append(
-            f"m 1,{card},1,a.py,{passed},{passed},{numbers},r,{link},/data/references/a.py"
-        )
+            (place / "solutions" / file).write_text(f"class New: n = {n}\n")
+        lines.append(f"m 1,{card},1,a.py,{passed},r,{link},/data/references/a.py")
     (place / "results.csv").write_text("\n".join(lines) + "\n")
 
 
 def cuda_l2(folder: Path) -> None:
     """Two shapes on one GPU and one on another."""
-    for card, types, shapes in (
-        ("h100", "F32F16F16F32", ["64_64_64", "64_64_128"]),
-        ("3090", "F16F16F16F16", ["64_64_64"]),
-    ):
-        table = folder / f"eval_results/cuda_l2_{card}_{types}_speedup_offline.csv"
-        table.parent.mkdir(exist_ok=True)
+    (folder / "eval_results").mkdir()
+    samples = {"h100_F32F16F16F32": ["64_64_64", "64_64_128"], "3090_F16F16F16F16": ["64_64_64"]}
+    for name, shapes in samples.items():
         rows = [f"{shape},{1.5 + n},1.1" for n, shape in enumerate(shapes)]
+        table = folder / f"eval_results/cuda_l2_{name}_speedup_offline.csv"
         table.write_text("\n".join(["mnk,torch.matmul,cuBLAS-max", *rows]) + "\n")
-        programs = folder / f"kernels/{card}_{types}"
+        programs = folder / f"kernels/{name}"
         programs.mkdir(parents=True)
         for shape in shapes:
-            (programs / f"{shape}.cu").write_text(f"__global__ void k_{card}_{shape}() {{}}\n")
+            (programs / f"{shape}.cu").write_text(f"__global__ void k_{name}_{shape}() {{}}\n")
 
 
 @pytest.mark.parametrize(
@@ -143,15 +122,10 @@ def test_every_shipped_recipe_can_be_read() -> None:
         ('gpu = "H1000"', "Did you mean 'H100'?"),
         ('gpu = "Quantum 9"', '[gpu."Quantum 9"]'),
         ('format = "attempt"', "Did you mean 'attempts'?"),
-        ('format = "measurements"', 'Write format = "sql"'),
-        ('format = "openevolve"', 'Write format = "sql"'),
-        ('rows = "a"', 'Write format = "sql"'),
-        ('columns = { code = "x" }', 'Write format = "sql"'),
-        ('baseline = "x.json"', 'Write format = "sql"'),
+        ('format = "measurements"', 'Any table: format = "sql"'),
         ('query = "q.sql"', "only the format 'sql' takes query"),
-        ('path = "{a}/*.csv"', "Write * for the name"),
         ('format = "sql"', "needs a query"),
-        ('format = "sql"\nquery = "../q.sql"', "not in the recipe's folder"),
+        ('format = "sql"\nquery = "../q.sql"', "cannot be read"),
         ('format = "sql"\nquery = "none.sql"', "cannot be read"),
         ('format = "sql"\nquery = "SELECT 1; SELECT 2"', "exactly one SELECT"),
         ('path = "."', "the logs of a search need a path"),
@@ -176,3 +150,34 @@ def test_mistakes_of_a_source(tmp_path: Path, more: str, words: str) -> None:
         load_recipe(tmp_path / "builder.toml")
     assert words in str(caught.value)
     assert "source[0]" in str(caught.value)
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A recipe of one run."""
+    log = RunLog()
+    log.root(program("seed"), 1.0)
+    log.write(tmp_path / "src/logs/run")
+    return recipe(tmp_path / "src", ("logs/*", "held_out"))
+
+
+@pytest.mark.parametrize(
+    "path", ["", ".", "/", "*/" * 200, "**/" * 200, "logs/\\u0000", "a" * 5000, "/" * 3, "~"]
+)
+def test_a_path_that_names_nothing_is_one_clear_error(source, path):
+    """Empty, absolute, endless and impossible paths: file and field are named."""
+    source.write_text(source.read_text().replace("logs/*", path))
+    with pytest.raises(RecipeError) as caught:
+        jobs_of([find_recipe(str(source))])
+    assert caught.value.findings[0].field == "source[0].path"
+
+
+def test_a_path_that_leads_up_and_down_again_is_followed(source, tmp_path):
+    """``..`` in the middle of a path, and an absolute path, name the run as the plain one does."""
+    plain = source.read_text()
+    (wanted,) = jobs_of([find_recipe(str(source))])
+    for path in ("../src/logs/*", str(tmp_path / "src/logs/*")):
+        source.write_text(plain.replace("logs/*", path))
+        (found,) = jobs_of([find_recipe(str(source))])
+        assert found.path == wanted.path
+        assert found.search_id == "made/run"

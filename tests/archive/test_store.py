@@ -1,17 +1,16 @@
-"""Sources and staging area behind a URL."""
+"""Staging: what was read is kept, here or behind a URL, and believed only as it was written."""
 
 from __future__ import annotations
-
-import io
-import tarfile
-import zipfile
 
 import fsspec
 import pytest
 from support.puct import RunLog, program, recipe
 
-from kernel_archive.archive import consolidate
+from kernel_archive.archive import search_rows, shards
 from kernel_archive.archive.build import build_archive
+from kernel_archive.archive.jobs import jobs_of
+from kernel_archive.archive.recipe import find_recipe
+from kernel_archive.archive.stage import stage_run
 from kernel_archive.archive.store import Store
 from kernel_archive.errors import KernelArchiveError, LogError, RecipeError
 
@@ -60,7 +59,7 @@ def test_source_and_staging_area_in_a_bucket(bucket, logs, tmp_path, monkeypatch
     fsspec.filesystem("s3").put(str(logs), "bucket/logs", recursive=True)
     there = recipe_at(tmp_path / "there", "s3://bucket/logs")
     bucket.plan = {"logs/run_1": ["throttle", "break"], ".run": ["throttle"]}
-    monkeypatch.setattr(consolidate, "SHARD_ROWS", 14)
+    monkeypatch.setattr(shards, "SHARD_ROWS", 14)
     built = build_archive([there], out=tmp_path / "b", jobs=1, stage="s3://bucket/stage")
     assert built.logical_digest == here.logical_digest
     assert tree(tmp_path / "b") == tree(tmp_path / "a")
@@ -97,62 +96,6 @@ def test_what_a_worker_does_not_see_is_said(tmp_path):
         Store(str(tmp_path / "nowhere")).write("x", ".bin", lambda path: path.write_bytes(b"x"))
 
 
-# Archive files as sources.
-
-
-def archive_of(path, names, data):
-    """A zip or tar file with the same content under every name."""
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w") as made:
-            for name in names:
-                made.writestr(name, data)
-    else:
-        with tarfile.open(path, "w") as made:
-            for name in names:
-                facts = tarfile.TarInfo(name)
-                facts.size = len(data)
-                made.addfile(facts, io.BytesIO(data))
-
-
-def remote_recipe(tmp_path, url):
-    """A recipe whose one source is behind a URL."""
-    path = recipe(tmp_path / "src", ("PLACE", "held_out"))
-    path.write_text(path.read_text().replace("PLACE", url))
-    return str(path)
-
-
-@pytest.mark.parametrize("kind", ["zip", "tar"])
-@pytest.mark.parametrize(
-    "name", ["logs/../../../../escaped/x.jsonl", "logs/../x/../../../../escaped/y.jsonl"]
-)
-def test_a_member_that_leads_out_is_refused(tmp_path, kind, name):
-    """Nothing is written outside of the stage, and the member is named."""
-    archive_of(tmp_path / f"evil.{kind}", ["logs/fine.jsonl", name], b"{}\n")
-    url = f"{kind}://**/*.jsonl::file://{tmp_path}/evil.{kind}"
-    with pytest.raises(RecipeError, match="outside of the folder"):
-        build_archive([remote_recipe(tmp_path, url)], out=tmp_path / "deep/er/out", jobs=1)
-    assert not [p for p in tmp_path.rglob("*.jsonl") if ".stage" not in p.as_posix()]
-    assert not (tmp_path / "escaped").exists()
-
-
-def test_a_zip_of_logs_is_read(tmp_path):
-    """Runs inside an archive file are built like any others."""
-    log = RunLog()
-    log.child(log.root(program("seed"), 1.0), program("fast"), 2.0)
-    folder = log.write(tmp_path / "run")
-    with zipfile.ZipFile(tmp_path / "logs.zip", "w") as made:
-        for path in sorted(folder.iterdir()):
-            made.write(path, f"logs/run/{path.name}")
-    url = f"zip://logs/*/events.jsonl::file://{tmp_path}/logs.zip"
-    assert (
-        build_archive([remote_recipe(tmp_path, url)], out=tmp_path / "out", jobs=1).rows["kernels"]
-        == 2
-    )
-
-
-# A build whose work goes to the workers of a Dask cluster.
-
-
 @pytest.mark.slow
 def test_a_cluster_builds_the_same_bytes(cluster, logs, tmp_path):
     """Tables and manifest are those of one process."""
@@ -167,3 +110,50 @@ def test_a_cluster_builds_the_same_bytes(cluster, logs, tmp_path):
     (logs / "run_3/events.jsonl").write_text("no events\n")
     with pytest.raises(LogError, match="run_3"):
         build_archive([recipe_file], out=tmp_path / "c", strict=True, **dask)
+
+
+@pytest.fixture
+def job(tmp_path):
+    """One small run."""
+    log = RunLog()
+    root = log.root(program("seed"), 1.0)
+    log.child(root, program("fast"), 3.0)
+    log.write(tmp_path / "src/logs/run")
+    (only,) = jobs_of([find_recipe(str(recipe(tmp_path / "src", ("logs/*", "held_out"))))])
+    (tmp_path / "stage").mkdir()
+    return only
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".run"])
+def test_any_flipped_bit_is_found(job, tmp_path, ending):
+    """Wherever a bit flips, in the rows or in the facts beside them, the run is read again."""
+    place = tmp_path / "stage"
+    first, _ = stage_run(job, Store(str(place)))
+    (victim,) = place.glob("*" + ending)
+    whole = victim.read_bytes()
+    for at in range(0, len(whole), max(1, len(whole) // 40)):
+        victim.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        again, anew = stage_run(job, Store(str(place)))
+        assert (again, anew) == (first, True)
+        assert victim.read_bytes() == whole
+
+
+@pytest.mark.parametrize("damage", [b"", b"x", None])
+def test_a_fragment_that_is_cut_or_gone_is_made_again(job, tmp_path, damage):
+    """An empty file, one of another kind, and none."""
+    first, _ = stage_run(job, Store(str(tmp_path / "stage")))
+    for victim in list((tmp_path / "stage").iterdir()):
+        victim.unlink() if damage is None else victim.write_bytes(damage)
+        assert stage_run(job, Store(str(tmp_path / "stage"))) == (first, True)
+
+
+def test_a_run_that_takes_all_memory_is_named(job, tmp_path, monkeypatch):
+    """It fails alone, with its name, and leaves nothing staged."""
+
+    def too_much(rows):
+        raise MemoryError
+
+    monkeypatch.setattr(search_rows, "fragment_table", too_much)
+    with pytest.raises(LogError, match="made/run takes more memory"):
+        stage_run(job, Store(str(tmp_path / "stage")))
+    assert list((tmp_path / "stage").iterdir()) == []

@@ -34,16 +34,6 @@ def archive(tmp_path):
     return tmp_path / "a"
 
 
-def rewrite(directory, table, splits):
-    """Write a table's splits and make the manifest fit, as a careful forger would."""
-    facts = write_table(directory, table, splits)
-
-    def change(manifest):
-        manifest["tables"][table] = msgspec.to_builtins(facts)
-
-    change_manifest(directory, change)
-
-
 def change_manifest(directory, change):
     """Change the JSON of the manifest."""
     manifest = json.loads((directory / "manifest.json").read_text())
@@ -95,7 +85,6 @@ def test_missing_truncated_and_stray_files(archive):
 @pytest.mark.parametrize(
     ("table", "change", "code"),
     [
-        ("kernels", column("speedup", lambda v: v * 2), "wrong-label"),
         ("kernels", column("speedup", lambda v: v * 1.001), "wrong-median"),
         ("kernels", column("bin", lambda v: 8), "wrong-label"),
         ("kernels", column("code", lambda v: v + "\nx = 1"), "wrong-program-id"),
@@ -108,11 +97,7 @@ def test_missing_truncated_and_stray_files(archive):
         ("kernels", lambda rows: pa.concat_tables([rows, rows.slice(0, 1)]), "duplicate-key"),
         ("failures", lambda rows: rows.slice(0, 0), "lost-evaluation"),
         ("evaluations", column("search_id", lambda v: "nowhere"), "unknown-search"),
-        (
-            "evaluations",
-            column("outcome", lambda v: "fine" if v == "incorrect" else v),
-            "unknown-value",
-        ),
+        ("evaluations", column("outcome", lambda v: "fine"), "unknown-value"),
         ("searches", column("role", lambda v: "training"), "wrong-split"),
         ("references", lambda rows: rows.slice(0, 0), "unknown-reference"),
     ],
@@ -120,8 +105,11 @@ def test_missing_truncated_and_stray_files(archive):
 def test_a_careful_forgery_is_found(archive, table, change, code):
     """Digests that were made to fit don't hide a wrong value: it is computed again."""
     opened = open_archive(archive)
-    splits = opened.manifest.tables[table].splits
-    rewrite(archive, table, {split: change(opened.arrow(table, split)) for split in splits})
+    splits = {
+        split: change(opened.arrow(table, split)) for split in opened.manifest.tables[table].splits
+    }
+    facts = msgspec.to_builtins(write_table(archive, table, splits))
+    change_manifest(archive, lambda manifest: manifest["tables"].update({table: facts}))
     assert code in codes(archive)
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import statistics
+from collections import Counter
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -34,8 +34,8 @@ from kernel_archive.bins import assign_bins
 from kernel_archive.gpus import is_known
 from kernel_archive.ids import CANARY, evaluation_id, kernel_id, program_id, token_id
 from kernel_archive.problems import GPU_MODE_TASKS, family_of
-from kernel_archive.schema import TABLES
 from kernel_archive.selection.inputs import write_inputs
+from kernel_archive.schema import OUTCOMES, TABLES
 from kernel_archive.selection.make import remade_split
 from kernel_archive.selection.tables import ArchiveTables
 
@@ -160,195 +160,145 @@ def six_tasks(n: int = 8) -> tuple[list[Search], list[Run]]:
 def kernel_ids(searches: Iterable[Search], runs: Iterable[Run]) -> list[str]:
     """Kernel id of every run, in order."""
     by_id = {s.search_id: s for s in searches}
-    return [_kernel_id(by_id[run.search], run) for run in runs]
+    return [_row(by_id[run.search], run, 0)["kernel_id"] for run in runs]
 
 
-def _reference_of(search: Search, run: Run) -> str | None:
-    return run.reference if run.reference is not None else search.reference_code
-
-
-def _kernel_id(search: Search, run: Run) -> str:
-    code = _reference_of(search, run)
-    return kernel_id(
+def _row(search: Search, run: Run, position: int) -> dict[str, Any]:
+    """All columns of one evaluation and of its program; a table takes those of its schema."""
+    node = run.node or f"n{position}"
+    good = run.speedup is not None
+    code = run.reference if run.reference is not None else search.reference_code
+    reference_id = "" if code is None else program_id(code)
+    gpu = run.gpu or search.gpu
+    runtime = 100.0 / run.speedup if run.speedup else None
+    cases = [
+        {"shape": json.dumps({"n": i}), "speedup": 100.0 / t, "runtime_us": t}
+        | {"reference_runtime_us": 100.0}
+        for i, t in enumerate(run.cases)
+    ]
+    kernel = kernel_id(
         problem=search.problem,
-        reference_program_id="" if code is None else program_id(code),
-        gpu=run.gpu or search.gpu,
+        reference_program_id=reference_id,
+        gpu=gpu,
         program=program_id(run.code),
     )
+    return {
+        "evaluation_id": evaluation_id(search_id=run.search, node_id=node),
+        "kernel_id": kernel,
+        "program_id": program_id(run.code),
+        "token_id": token_id(run.code),
+        "problem": search.problem,
+        "family": family_of(search.problem),
+        "language": "triton",
+        "generation_method": search.method,
+        "gpu": gpu,
+        "reference_id": reference_id,
+        "search_id": run.search,
+        "node_id": node,
+        "parent_node_id": run.parent,
+        "parent_distance": None if run.parent is None else run.distance,
+        "step": position,
+        "goal_bin": 4,
+        "aim": "made by hand",
+        "is_root": run.parent is None and position == 0,
+        "outcome": "success" if good else run.outcome,
+        "error_type": None if good else "MadeUp",
+        "error_text": "made up",
+        "speedup": run.speedup,
+        "runtime_us": statistics.geometric_mean(run.cases) if good and run.cases else runtime,
+        "reference_runtime_us": 100.0 if good else None,
+        "cases": cases,
+        "n_logged": 1,
+        "excluded": run.excluded,
+        "builder": search.builder,
+        "source_file": f"{run.search}/events.jsonl",
+        "source_line": position + 1,
+        "source_digest": hashlib.sha256(run.search.encode()).hexdigest(),
+        "code": run.code,
+        "role": search.role,
+        "flags": run.flags,
+        "reference_code": code,
+    }
 
 
 def _evaluations(searches: Sequence[Search], runs: Sequence[Run]) -> list[dict[str, Any]]:
     by_id = {s.search_id: s for s in searches}
-    names = kernel_ids(searches, runs)
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     rows: list[dict[str, Any]] = []
-    at: dict[tuple[str, str], str] = {}
-    for run, name in zip(runs, names, strict=True):
-        search = by_id[run.search]
-        position = counts.get(run.search, 0)
-        counts[run.search] = position + 1
-        node = run.node or f"n{position}"
-        at[run.search, node] = name
-        success = run.speedup is not None
-        code = _reference_of(search, run)
-        rows.append(
-            {
-                "evaluation_id": evaluation_id(search_id=run.search, node_id=node),
-                "kernel_id": name,
-                "program_id": program_id(run.code),
-                "problem": search.problem,
-                "gpu": run.gpu or search.gpu,
-                "reference_id": "" if code is None else program_id(code),
-                "search_id": run.search,
-                "node_id": node,
-                "parent_node_id": run.parent,
-                "parent_distance": None if run.parent is None else run.distance,
-                "step": position,
-                "goal_bin": 4,
-                "aim": "made by hand",
-                "is_root": run.parent is None and position == 0,
-                "outcome": "success" if success else run.outcome,
-                "error_type": None if success else "MadeUp",
-                "speedup": run.speedup,
-                "runtime_us": None
-                if not success
-                else _mean(run.cases)
-                if run.cases
-                else 100.0 / run.speedup,
-                "reference_runtime_us": 100.0 if success else None,
-                "cases": [
-                    {
-                        "shape": json.dumps({"n": i}),
-                        "speedup": 100.0 / t,
-                        "runtime_us": t,
-                        "reference_runtime_us": 100.0,
-                    }
-                    for i, t in enumerate(run.cases)
-                ],
-                "n_logged": 1,
-                "excluded": run.excluded,
-                "builder": search.builder,
-                "source_file": f"{run.search}/events.jsonl",
-                "source_line": position + 1,
-                "source_digest": hashlib.sha256(run.search.encode()).hexdigest(),
-                "_run": run,
-                "_search": search,
-            }
-        )
+    for run in runs:
+        rows.append(_row(by_id[run.search], run, counts[run.search]))
+        counts[run.search] += 1
+    nodes = {(row["search_id"], row["node_id"]): row["kernel_id"] for row in rows}
     for row in rows:
-        row["parent_kernel_id"] = at.get((row["search_id"], row["parent_node_id"]))
+        row["parent_kernel_id"] = nodes.get((row["search_id"], row["parent_node_id"]))
         if row["parent_kernel_id"] is None:
             row["parent_distance"] = None
     return rows
 
 
-def _mean(times: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, times)) / len(times))
-
-
 def make_rows(searches: Sequence[Search], runs: Sequence[Run], *, scheme: str = "paper") -> Rows:
     """Rows of the measured tables, without canary; keyed by table and split."""
     evaluations = _evaluations(searches, runs)
-    ordered = sorted(
-        evaluations, key=lambda r: (_RANK[r["_search"].role], r["search_id"], r["step"])
-    )
+    ordered = sorted(evaluations, key=lambda r: (_RANK[r["role"]], r["search_id"], r["step"]))
     good: dict[str, list[dict[str, Any]]] = {}
+    failed: dict[str, list[dict[str, Any]]] = {}
+    passed = {r["kernel_id"] for r in evaluations if r["outcome"] == "success"}
     for row in ordered:
-        if row["outcome"] == "success" and row["excluded"] is None:
+        if row["excluded"] is None and row["outcome"] == "success":
             good.setdefault(row["kernel_id"], []).append(row)
-    held = [rows[0] for rows in good.values() if any(r["_search"].role == "held_out" for r in rows)]
-    held_ids = {r["kernel_id"] for r in held}
-    held_programs = {r["program_id"] for r in held}
-    held_tokens = {token_id(r["_run"].code) for r in held}
+        elif row["excluded"] is None and row["kernel_id"] not in passed:
+            failed.setdefault(row["kernel_id"], []).append(row)
+    held = [rows[0] for rows in good.values() if any(r["role"] == "held_out" for r in rows)]
+    held_out = {row[name] for row in held for name in ("kernel_id", "program_id", "token_id")}
     out: Rows = {(t.name, s): [] for t in TABLES.values() if not t.derived for s in t.splits}
     for name, rows in good.items():
         first = rows[0]
-        speedup = statistics.median_low(r["speedup"] for r in rows)
-        nearest = min(rows, key=lambda r: abs(r["speedup"] - speedup))
-        split = "test" if name in held_ids else "train"
-        program_row = _program_row(first)
-        if split == "train" and (
-            program_row["program_id"] in held_programs or program_row["token_id"] in held_tokens
-        ):
+        if name not in held_out and held_out & {first["program_id"], first["token_id"]}:
             for row in evaluations:
                 if row["kernel_id"] == name:
                     row["excluded"] = row["excluded"] or WITHHELD
             continue
-        out["kernels", split].append(
-            program_row
+        speedup = statistics.median_low(r["speedup"] for r in rows)
+        nearest = min(rows, key=lambda r: abs(r["speedup"] - speedup))
+        label = ("runtime_us", "reference_runtime_us", "cases")
+        out["kernels", "test" if name in held_out else "train"].append(
+            first
+            | {column: nearest[column] for column in label}
             | {
                 "speedup": speedup,
                 "bin": int(assign_bins([speedup], scheme)[0]),
                 "bin_scheme": scheme,
-                "runtime_us": nearest["runtime_us"],
-                "reference_runtime_us": nearest["reference_runtime_us"],
-                "cases": nearest["cases"],
                 "n_measurements": len(rows),
                 "speedup_min": min(r["speedup"] for r in rows),
                 "speedup_max": max(r["speedup"] for r in rows),
-                "flags": sorted({flag for r in rows for flag in r["_run"].flags}),
+                "flags": sorted({flag for r in rows for flag in r["flags"]}),
             }
         )
-    passed = {r["kernel_id"] for r in evaluations if r["outcome"] == "success"}
-    failed: dict[str, list[dict[str, Any]]] = {}
-    for row in ordered:
-        if row["kernel_id"] not in passed and row["excluded"] is None:
-            failed.setdefault(row["kernel_id"], []).append(row)
-    for rows in failed.values():
-        out["failures", "train"].append(
-            _program_row(rows[0])
-            | {
-                "outcome": rows[0]["outcome"],
-                "error_type": "MadeUp",
-                "error_text": "made up",
-                "n_evaluations": len(rows),
-            }
-        )
-    out["evaluations", "train"] = [
-        {k: v for k, v in r.items() if not k.startswith("_")} for r in evaluations
+    out["failures", "train"] = [
+        rows[0] | {"error_type": "MadeUp", "n_evaluations": len(rows)} for rows in failed.values()
     ]
+    out["evaluations", "train"] = evaluations
     out["searches", "train"] = [
         _search_row(s, evaluations) for s in sorted(searches, key=lambda s: s.search_id)
     ]
-    out["references", "train"] = _reference_rows(evaluations)
+    references = {
+        (row["problem"], row["reference_id"]): row
+        | {"title": row["problem"], "code": row["reference_code"]}
+        for row in evaluations
+        if row["reference_code"] is not None
+    }
+    out["references", "train"] = [references[key] for key in sorted(references)]
     out["gpus", "train"] = [
         {"gpu": name, "known": is_known(name)} for name in sorted({r["gpu"] for r in evaluations})
     ]
     return out
 
 
-def _program_row(row: dict[str, Any]) -> dict[str, Any]:
-    names = (
-        "kernel_id",
-        "program_id",
-        "problem",
-        "gpu",
-        "search_id",
-        "step",
-        "goal_bin",
-        "aim",
-        "parent_kernel_id",
-        "parent_distance",
-        "reference_id",
-        "source_file",
-        "source_line",
-    )
-    code = row["_run"].code
-    return {name: row[name] for name in names} | {
-        "token_id": token_id(code),
-        "family": family_of(row["problem"]),
-        "language": "triton",
-        "generation_method": row["_search"].method,
-        "model": None,
-        "code": code,
-    }
-
-
 def _search_row(search: Search, evaluations: Sequence[dict[str, Any]]) -> dict[str, Any]:
     rows = [r for r in evaluations if r["search_id"] == search.search_id]
     outcomes = [r["outcome"] for r in rows]
-    speedups = [r["speedup"] for r in rows if r["speedup"] is not None]
-    counts = ("compile_failed", "runtime_error", "incorrect", "infrastructure_failure")
+    code = search.reference_code
+    log = hashlib.sha256(b"log of " + search.search_id.encode()).hexdigest()
     return {
         "search_id": search.search_id,
         "builder": search.builder,
@@ -358,37 +308,17 @@ def _search_row(search: Search, evaluations: Sequence[dict[str, Any]]) -> dict[s
         "problem": search.problem,
         "family": family_of(search.problem),
         "gpu": search.gpu,
-        "reference_id": None
-        if search.reference_code is None
-        else program_id(search.reference_code),
+        "reference_id": None if code is None else program_id(code),
         "finished": search.finished,
         "n_evaluations": len(rows),
         "n_successes": outcomes.count("success"),
         "n_kernels": len({r["kernel_id"] for r in rows if r["outcome"] == "success"}),
-        **{f"n_{name}": outcomes.count(name) for name in counts},
-        "n_duplicates": 0,
-        "n_pending": 0,
-        "n_findings": 0,
-        "best_speedup": max(speedups, default=None),
+        **{f"n_{name}": outcomes.count(name) for name in OUTCOMES[1:]},
+        **dict.fromkeys(("n_duplicates", "n_pending", "n_findings"), 0),
+        "best_speedup": max((r["speedup"] for r in rows if r["speedup"]), default=None),
         "source_path": search.search_id,
-        "source_digest": search.source_digest
-        or hashlib.sha256(b"log of " + search.search_id.encode()).hexdigest(),
+        "source_digest": search.source_digest or log,
     }
-
-
-def _reference_rows(evaluations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in evaluations:
-        code = _reference_of(row["_search"], row["_run"])
-        if code is not None:
-            found[row["problem"], row["reference_id"]] = {
-                "reference_id": row["reference_id"],
-                "problem": row["problem"],
-                "family": family_of(row["problem"]),
-                "title": row["problem"],
-                "code": code,
-            }
-    return [found[key] for key in sorted(found)]
 
 
 def _table(name: str, rows: Sequence[dict[str, Any]]) -> pa.Table:

@@ -132,13 +132,9 @@ def write_archive(
 
 
 def _eval_row(row: dict[str, Any], code_of: dict[str, str]) -> dict[str, Any]:
-    same = "gpu speedup language n_measurements speedup_min speedup_max bin kernel_id search_id"
-    return {
-        **{name: row[name] for name in same.split()},
+    return row | {
         "row_id": row["kernel_id"],
         "task": row["problem"],
-        "bin_scheme": "paper",
-        "canary": ids.CANARY,
         "reference_code": code_of[row["problem"]],
         "candidate_code": row["code"],
     }
@@ -147,21 +143,14 @@ def _eval_row(row: dict[str, Any], code_of: dict[str, str]) -> dict[str, Any]:
 def _edge(row: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
     parent = next(r for r in rows if r["kernel_id"] == row["parent_kernel_id"])
     g = row["speedup"] / parent["speedup"]
-    return {
+    return row | {
         "row_id": digest(parent["kernel_id"] + row["kernel_id"]),
-        "problem": row["problem"],
-        "family": "other",
-        "gpu": "H200",
         "g": g,
         "parent_speedup": parent["speedup"],
         "parent_language": parent["language"],
         "child_language": row["language"],
         "bin": bins.bin_of(g),
-        "bin_scheme": "paper",
-        "parent_kernel_id": parent["kernel_id"],
         "child_kernel_id": row["kernel_id"],
-        "search_id": row["search_id"],
-        "canary": ids.CANARY,
         "parent_code": parent["code"],
         "child_code": row["code"],
     }
@@ -169,30 +158,22 @@ def _edge(row: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _training(train: list[dict[str, Any]], code_of: dict[str, str]) -> list[dict[str, Any]]:
     by_id = {r["kernel_id"]: r for r in train}
-    out = []
+    pairs = []
     for row in train:
-        parent = by_id.get(row.get("parent_kernel_id") or "")
-        anchors = [("seed", code_of[row["problem"]], 1.0)]
-        if parent is not None:
-            anchors.append(("parent_edit", parent["code"], parent["speedup"]))
-        for kind, anchor, speed in anchors:
-            g = row["speedup"] / speed
-            out.append(
-                {
-                    "row_id": digest(ids.program_id(anchor) + row["kernel_id"]),
-                    "problem": row["problem"],
-                    "family": "other",
-                    "gpu": "H200",
-                    "pair_type": kind,
-                    "speedup": g,
-                    "bin": bins.bin_of(g),
-                    "bin_scheme": "paper",
-                    "anchor_program_id": ids.program_id(anchor),
-                    "candidate_kernel_id": row["kernel_id"],
-                    "search_id": row["search_id"],
-                    "canary": ids.CANARY,
-                    "anchor_code": anchor,
-                    "candidate_code": row["code"],
-                }
-            )
-    return out
+        pairs.append((row, "seed", code_of[row["problem"]], 1.0))
+        if parent := by_id.get(row["parent_kernel_id"] or ""):
+            pairs.append((row, "parent_edit", parent["code"], parent["speedup"]))
+    return [
+        row
+        | {
+            "row_id": digest(ids.program_id(anchor) + row["kernel_id"]),
+            "pair_type": kind,
+            "speedup": row["speedup"] / speed,
+            "bin": bins.bin_of(row["speedup"] / speed),
+            "anchor_program_id": ids.program_id(anchor),
+            "candidate_kernel_id": row["kernel_id"],
+            "anchor_code": anchor,
+            "candidate_code": row["code"],
+        }
+        for row, kind, anchor, speed in pairs
+    ]

@@ -1,14 +1,16 @@
-"""Sources in a Git repository: a commit and nothing else, as plain files."""
+"""Sources elsewhere: one commit of a Git repository as plain files, files in a zip."""
 
 from __future__ import annotations
 
 import subprocess
+import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
+from support.puct import RunLog, program, recipe
 
-from kernel_archive.archive.git_source import fetch_commit
 from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.sources import fetch_source
 from kernel_archive.errors import RecipeError
 from kernel_archive.pipeline import build
 
@@ -73,12 +75,12 @@ def test_a_build_reads_one_commit(repository: tuple[Path, str], tmp_path: Path) 
 def test_the_tree_is_written_as_plain_files(repository: tuple[Path, str], tmp_path: Path) -> None:
     """A link is a file that holds its words; nothing beside the path comes."""
     theirs, commit = repository
-    folder, pattern = fetch_commit(f"git+file://{theirs}@{commit}#results/*.csv", tmp_path / "s")
+    folder, pattern = fetch_source(f"git+file://{theirs}@{commit}#results/*.csv", tmp_path / "s")
     assert [path.name for path in folder.glob(pattern)] == ["t.csv"]
     assert (folder / "passwd").read_text() == "/etc/passwd"
     assert not (folder / "passwd").is_symlink()
     assert not (folder.parent / "other.txt").exists()
-    whole, name = fetch_commit(f"git+file://{theirs}@{commit}#.", tmp_path / "s")
+    whole, name = fetch_source(f"git+file://{theirs}@{commit}#.", tmp_path / "s")
     assert (whole / name / "other.txt").read_text() == "other"
 
 
@@ -87,10 +89,8 @@ def test_the_tree_is_written_as_plain_files(repository: tuple[Path, str], tmp_pa
     [
         (lambda url, _: url.replace("#results", "#none"), "checkout failed"),
         (lambda url, _: url.replace("#results", "#../x"), "not the address of a commit"),
-        (lambda url, _: url.replace("#results", ""), "not the address of a commit"),
         (lambda url, commit: url.replace(commit, commit[:7]), "not the address of a commit"),
         (lambda url, commit: url.replace(commit, "0" * 40), "fetch failed"),
-        (lambda url, _: url.replace("file://", "file:///no"), "fetch failed"),
         (lambda url, _: url.replace("git+file", "git+ext"), "not the address of a commit"),
     ],
 )
@@ -101,6 +101,36 @@ def test_what_is_no_commit(
     theirs, commit = repository
     url = change(f"git+file://{theirs}@{commit}#results", commit)  # type: ignore[operator]
     with pytest.raises(RecipeError, match=words) as caught:
-        fetch_commit(url, tmp_path / "s")
+        fetch_source(url, tmp_path / "s")
     assert caught.value.findings[0].value == url
     assert not list((tmp_path / "s").rglob("*.csv"))
+
+
+def from_zip(folder: Path, pattern: str, members: dict[str, bytes]) -> str:
+    """A recipe whose source is in a zip file with these members."""
+    with zipfile.ZipFile(folder / "logs.zip", "w") as made:
+        for name, data in members.items():
+            made.writestr(name, data)
+    path = recipe(folder / "src", ("PLACE", "held_out"))
+    url = f"zip://{pattern}::file://{folder}/logs.zip"
+    path.write_text(path.read_text().replace("PLACE", url))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["logs/../../../../up/x.jsonl", "logs/../x/../../../up/y.jsonl"])
+def test_a_member_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
+    """Nothing is written outside of the stage, and the member is named."""
+    path = from_zip(tmp_path, "**/*.jsonl", {"logs/fine.jsonl": b"{}\n", name: b"{}\n"})
+    with pytest.raises(RecipeError, match="outside of the folder"):
+        build([path], out=tmp_path / "deep/er/out")
+    assert not [p for p in tmp_path.rglob("*.jsonl") if ".stage" not in p.as_posix()]
+
+
+def test_a_zip_of_logs_is_read(tmp_path: Path) -> None:
+    """Runs inside an archive file are built like any others."""
+    log = RunLog()
+    log.child(log.root(program("seed"), 1.0), program("fast"), 2.0)
+    files = sorted(log.write(tmp_path / "run").iterdir())
+    members = {f"logs/run/{file.name}": file.read_bytes() for file in files}
+    path = from_zip(tmp_path, "logs/*/events.jsonl", members)
+    assert build([path], out=tmp_path / "out").rows["kernels"] == 2
