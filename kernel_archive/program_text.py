@@ -18,19 +18,6 @@ LANGUAGE_ORDER: Final = ("other", "pytorch", "triton", "gluon", "cuda")
 _C_COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
-#: Words of comments and names that say how fast a program is or is meant to be.
-_TELLING: Final = re.compile(
-    r"(?i)\b(naive\w*|slow\w*|fast\w*|optimi[sz]\w*|optimal\w*|efficien\w*|inefficien\w*|baseline\w*"
-    r"|better|worse|quick\w*|bottleneck\w*|performan\w*|speed\w*|unoptimi\w*|latency|throughput"
-    r"|deliberate\w*|intentional\w*|wasteful\w*|expensive\w*|cheap\w*|costly)\b"
-)
-#: Every text with a telling word has one of these.
-_STEMS: Final = tuple(re.findall("[a-z]{4,}", _TELLING.pattern))
-#: Names of functions and compiler options that contain such a word and say nothing.
-_TECHNICAL: Final = re.compile(
-    r"(?i)fast_?math|libdevice\.fast_\w+|__fast\w*|fast_\w+f\b|fast_dividef|(?:use|enable|allow)_fast\w*"
-)
-
 _DOUBLE: Final = re.compile(r"\bfloat64\b|\.double\(|\btorch\.double\b|\bdouble\b|\bfp64\b")
 _SLEEP: Final = re.compile(
     r"\btime\.sleep\b|\bnanosleep\b|__nanosleep|\btorch\.cuda\._sleep\b|\busleep\b"
@@ -66,19 +53,6 @@ def language_of(code: str) -> str:
     if any(mark in code for mark in _CUDA):
         return "cuda"
     return "pytorch" if "torch" in code else "other"
-
-
-def telling_words(code: str) -> list[str]:
-    r"""List the words that say how fast a program is or is meant to be, each once.
-
-    >>> telling_words("def fast_path(x):  # the naive way\n    return tl.math.fast_expf(x)\n")
-    ['fast_path', 'naive']
-    """
-    if code.isascii():  # other letters can equal one of these without regard to case
-        lower = code.lower()
-        if not any(stem in lower for stem in _STEMS):
-            return []
-    return sorted({m[0] for m in _TELLING.finditer(_TECHNICAL.sub(" ", code))})
 
 
 def artificial_patterns(code: str, reference: str = "") -> list[str]:

@@ -44,21 +44,6 @@ def fail(n):
     raise ValueError(f"fault {n}")
 
 
-def fail_when(path, n):
-    """A call that ends with an error when a file is there."""
-    for _ in range(2000):
-        if path.exists():
-            break
-        time.sleep(0.01)
-    fail(n)
-
-
-def flag_and_fail(path, n):
-    """A call that leaves a trace and ends with an error."""
-    path.write_text("")
-    fail(n)
-
-
 def slow_write(path):
     """A call that leaves a trace."""
     time.sleep(0.05)
@@ -82,15 +67,6 @@ def test_every_call_runs_once(kind, pool):
     pids = set(collect_results(executor, calls(os.getpid, os.getpid)))
     assert (os.getpid() in pids) is (kind != "pool")
     threads.shutdown()
-
-
-def test_of_several_errors_the_first_calls_is_raised(tmp_path, pool):
-    """Whichever ends first, the error is that of the first call in the list, with its name."""
-    flag = tmp_path / "flag"
-    both = calls(partial(fail_when, flag, 0), partial(flag_and_fail, flag, 1))
-    with pytest.raises(ValueError, match="fault 0") as caught:
-        collect_results(pool, both)
-    assert caught.value.__notes__ == ["at call 0"]
 
 
 @pytest.mark.parametrize("serial", [True, False])

@@ -35,7 +35,6 @@ ROOMS = (
 FILES = {
     "connections",
     "executors",
-    "parquet_child",
     "storage",
     "untrusted",
     "untrusted_tables",

@@ -29,7 +29,7 @@ from kernel_archive.readers.records import Evaluation, SearchFacts
 from kernel_archive.readers.sql import QueryError, files_below, run_query
 from kernel_archive.readers.sql_doubts import failure_of
 from kernel_archive.storage import content_path, write_atomically
-from kernel_archive.untrusted import UntrustedFileError, open_bounded
+from kernel_archive.untrusted import UntrustedFileError, open_uncompressed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -171,7 +171,7 @@ def _reader(folder: Path, name: str) -> str:
     """Write the call that reads a table; the mark between fields of CSV is the header's."""
     suffix = _uncompressed(name).suffix.lower()
     header = ""
-    with suppress(OSError, UntrustedFileError), open_bounded(folder / name, max_bytes=1 << 20) as f:
+    with suppress(UntrustedFileError), open_uncompressed(folder / name) as f:
         header = f.read(1 << 16).split(b"\n", 1)[0].decode("utf-8", "replace")
     marks = "\t" if suffix == ".tsv" else ",;\t"
     return _READ[suffix].format(next((mark for mark in marks if mark in header), marks[0]))
