@@ -15,6 +15,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from functools import cache, lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -149,35 +150,31 @@ def _matches(folder: Path, pattern: str) -> Iterable[str]:
     if not wild:
         escaped = glob.escape(str(folder)) + name[len(str(folder)) :]
         return filter(os.path.isfile, glob.iglob(escaped))  # noqa: PTH207 - an absolute pattern
-    top = Path(above) if above.endswith(os.sep) else Path(above).parent
     end = last.rpartition(os.sep)[2] or "*"
-    if not top.is_dir() or any(mark in str(top.relative_to(folder)) for mark in "*?["):
-        top = folder
-    return (path for path in files_below(top) if fnmatch.fnmatchcase(os.path.basename(path), end))  # noqa: PTH119
+    top = Path(above)
+    below = files_below(top if top.is_dir() else folder)
+    return (path for path in below if fnmatch.fnmatchcase(os.path.basename(path), end))  # noqa: PTH119
 
 
-def _files_of(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    """Find the files in a folder that some patterns name, in a fixed order.
+def _inputs(run: RunFiles) -> list[Path]:
+    """The files that a query may read, in a fixed order.
 
     Raises:
-        QueryError: there are too many, or one can't be looked for.
+        QueryError: the query is at fault, there are too many files, or one can't be looked for.
     """
-    found: set[str] = set()
-    for pattern in patterns:
+    folder = run.root.resolve()
+    paths: set[str] = set()
+    for pattern in patterns_of(check_query(_query(run)), _variables(run).values()):
+        shown = printable(pattern, 60)
         try:
-            for name in _matches(folder, pattern):
-                found.add(name)
-                if len(found) > MAX_FILES:
-                    raise QueryError(
-                        f"more than {MAX_FILES:,} files match {printable(pattern, 60)}",
-                        "Name fewer files, or give every run a source of its own",
-                    )
+            paths.update(islice(_matches(folder, pattern), MAX_FILES + 1))
         except OSError as error:
-            raise QueryError(
-                f"{printable(pattern, 60)} cannot be looked for: {error.strerror}",
-                "Let the source's path name a folder further down",
-            ) from None
-    return [Path(name) for name in sorted(found)]
+            fix = "Let the source's path name a folder further down"
+            raise QueryError(f"{shown} cannot be looked for: {error.strerror}", fix) from None
+        if len(paths) > MAX_FILES:
+            fix = "Name fewer files, or give every run a source of its own"
+            raise QueryError(f"more than {MAX_FILES:,} files match {shown}", fix)
+    return [Path(name) for name in sorted(paths)]
 
 
 def _refuse_links(paths: Iterable[Path], folder: Path) -> None:
@@ -191,20 +188,13 @@ def _refuse_links(paths: Iterable[Path], folder: Path) -> None:
             )
 
 
+def _query(run: RunFiles) -> str:
+    return str(run.settings.get("query") or "")
+
+
 def _variables(run: RunFiles) -> dict[str, str]:
     """The variables of the query: ``file``, the matched file."""
     return {"file": run.path.name} if run.path.is_file() else {}
-
-
-def _inputs(run: RunFiles) -> list[Path]:
-    """The files that a query may read.
-
-    Raises:
-        QueryError: the query is at fault.
-    """
-    tree = check_query(str(run.settings.get("query") or ""))
-    folder = run.root.resolve()
-    return _files_of(folder, patterns_of(tree, _variables(run).values()))
 
 
 def _also(run: RunFiles) -> Iterator[Path]:
@@ -292,8 +282,7 @@ def _records(run: RunFiles) -> Iterator[Record]:
     try:
         _refuse_links(_inputs(run), folder)
         with tempfile.TemporaryFile() as answer:
-            query = str(run.settings.get("query") or "")
-            table = run_query(query, folder, _variables(run), answer)
+            table = run_query(_query(run), folder, _variables(run), answer)
             _check_columns(table.column_names)
             yield from _judged(run, table)
     except QueryError as error:
