@@ -6,6 +6,9 @@ whole file is taken apart (``read``). :func:`log_format` makes a :class:`ReaderS
 
 from __future__ import annotations
 
+import re
+import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from kernel_archive.errors import Finding, printable
@@ -15,24 +18,27 @@ from kernel_archive.readers.durations import add_durations
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.records import EVALUATION_FAILED, Case, Evaluation, SearchFacts
 from kernel_archive.readers.salvage import FindingLog, Salvage
-from kernel_archive.readers.sniff import FORMATS, looks_like, wrong_format
 from kernel_archive.readers.values import positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     from kernel_archive.readers.events import Feedback, LoggedEvaluation
     from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.records import Record
     from kernel_archive.readers.salvage import RowKind
 
-#: Timed cases of one evaluation; longer lists are left out with a finding.
-MAX_CASES: Final = 1000
-#: Shape fields of one case; a shape of more is left out.
-MAX_SHAPE_FIELDS: Final = 64
-#: Characters of one shape field; a longer one is left out.
-MAX_SHAPE_TEXT: Final = 100
+#: Format -> what it is; ``formats.toml`` says what each field means.
+_FORMATS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
+    (Path(__file__).parent / "formats.toml").read_text(encoding="utf-8")
+)
+#: What a file looks like -> words that all stand in its first bytes, most telling first.
+_LOOKS: Final = {
+    "a published table of forecasts (no measurements)": "comparison_id bin_probabilities",
+    **{name: facts["looks"] for name, facts in _FORMATS.items()},
+}
+#: Bytes of a file that are looked at.
+_HEAD_BYTES: Final = 4 << 20
 #: Failure -> fields of the feedback that name the error, and that describe it; the first counts.
 _ERROR_FIELDS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "compile_failed": (("compilation_error_name",), ("compilation_error",)),
@@ -80,8 +86,7 @@ class LogReader:
         self.findings = findings
         self.facts = SearchFacts(search=search)
         self.nodes: dict[str, Evaluation] = {}  # by node id, in the order of the log
-        self._shapes: dict[tuple[tuple[str, Any], ...], dict[str, Any]] = {}
-        self._shape_fields: set[frozenset[str]] = set()
+        self._shapes: dict[str, dict[str, Any]] = {}  # the one dictionary of each shape
 
     def add_row(self, line: int, row: Any) -> None:
         """Add one row of the log; formats that are read whole have none."""
@@ -177,12 +182,7 @@ class LogReader:
         stated = feedback.aggregated_speedup
         if stated is None:
             stated = feedback.speedup
-        logged = feedback.per_case_speedups or ()
-        if len(logged) > MAX_CASES:
-            message = f"{len(logged):,} timed cases; they are left out"
-            self.warning("too-long", message, line=line)
-            logged = ()
-        record.cases = tuple(map(self._case, logged))
+        record.cases = tuple(map(self._case, feedback.per_case_speedups or ()))
         record.speedup = positive(stated)
         if record.speedup is None:
             # Non-finite numbers are written as null: no measurement, not the program's fault.
@@ -204,45 +204,50 @@ class LogReader:
         speedup = fields.pop("speedup", None)
         runtime, reference = fields.pop("runtime_ns", None), fields.pop("ref_runtime_ns", None)
         fields.pop("seed", None)  # the random seed of the inputs is no shape
-        try:
-            shape = self._shapes.get(tuple(fields.items()))
-        except TypeError:  # a list or an object in it
-            shape = None
+        key = str(fields)
+        shape = self._shapes.get(key)
         if shape is None:
-            shape = self._new_shape(fields)
+            sizes = {k: size for k, size in fields.items() if not isinstance(size, list | dict)}
+            shape = self._shapes[key] = sizes
         return Case(shape, positive(speedup), _from_ns(runtime), _from_ns(reference))
-
-    def _new_shape(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the one dictionary of a shape, without what can be no size of anything."""
-        sizes = {
-            name: size
-            for name, size in fields.items()
-            if not isinstance(size, list | dict) and len(str(size)) <= MAX_SHAPE_TEXT
-        }
-        if len(sizes) > MAX_SHAPE_FIELDS:
-            sizes = {}
-        if sizes:
-            self._shape_fields.add(frozenset(sizes))
-        return self._shapes.setdefault(tuple(sizes.items()), sizes)
 
     def _problem(self) -> str | None:
         """Return the one problem whose cases have the shape fields read, if it is only one."""
-        names = [
-            name for fields in self._shape_fields for name in _PROBLEMS_BY_SHAPE.get(fields, [None])
-        ]
+        shapes = {frozenset(shape) for shape in self._shapes.values() if shape}
+        names = [name for fields in shapes for name in _PROBLEMS_BY_SHAPE.get(fields, [None])]
         return names[0] if len(names) == 1 else None
+
+
+def _looks_like(run: RunFiles, path: Path) -> list[str]:
+    """Return what a file may be: formats, most telling first, or a description of it."""
+    head = run.head(path, _HEAD_BYTES)
+    looks = [
+        name
+        for name, words in _LOOKS.items()
+        if all(re.search(word.encode(), head) for word in words.split())
+    ]
+    return looks or ["JSON of another kind" if head[:1] in (b"{", b"[") else "no JSON at all"]
+
+
+def _wrong_format(run: RunFiles, spec: ReaderSpec, path: Path | None, looks: str = "") -> Finding:
+    """Return the finding of a run in which nothing is recognisable; ``path`` is its log, if any."""
+    message = f"nothing in it is of the format {spec.name!r}; it looks like {looks}"
+    if path is None:
+        message = "there is no log of the format here"
+    fix = f"{spec.name} expects {spec.expects}"
+    return Finding(code="wrong-format", message=message, file=run.name(path or run.path), fix=fix)
 
 
 def log_format(name: str, reader: Callable[[RunFiles, Path, FindingLog], LogReader]) -> ReaderSpec:
     """Make the spec of a format with one log per search, of its facts in ``formats.toml``."""
-    facts = FORMATS[name]
+    facts = _FORMATS[name]
     log = facts.get("log", [])
 
     def records(run: RunFiles) -> Iterator[Record]:
         """Yield the evaluations of one search, what was wrong, and its facts."""
         path = run.log(*log)
         if path is None:
-            yield wrong_format(run, spec, None)
+            yield _wrong_format(run, spec, None)
             return
         findings = FindingLog()
         search = reader(run, path, findings)
@@ -250,14 +255,14 @@ def log_format(name: str, reader: Callable[[RunFiles, Path, FindingLog], LogRead
             search.complete_facts()
             yield from search.records()
             return
-        looks = looks_like(run, path)
+        looks = _looks_like(run, path)
         if name in looks or any(f.code in _FILE_FAULTS for f in findings):
             yield from findings
             if all(finding.severity != "error" for finding in findings):
                 message = "no whole record can be read of it"
                 yield Finding(code="no-records", message=message, file=run.name(path))
         else:
-            yield wrong_format(run, spec, path, " or ".join(looks[:3]))
+            yield _wrong_format(run, spec, path, " or ".join(looks[:3]))
 
     spec = ReaderSpec(
         name=name,
