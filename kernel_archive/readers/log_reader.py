@@ -6,7 +6,6 @@ whole file is taken apart (``read``). :func:`log_format` makes a :class:`ReaderS
 
 from __future__ import annotations
 
-import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -32,13 +31,6 @@ if TYPE_CHECKING:
 _FORMATS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
     (Path(__file__).parent / "formats.toml").read_text(encoding="utf-8")
 )
-#: What a file looks like -> words that all stand in its first bytes, most telling first.
-_LOOKS: Final = {
-    "a published table of forecasts (no measurements)": "comparison_id bin_probabilities",
-    **{name: facts["looks"] for name, facts in _FORMATS.items()},
-}
-#: Bytes of a file that are looked at.
-_HEAD_BYTES: Final = 4 << 20
 #: Failure -> fields of the feedback that name the error, and that describe it; the first counts.
 _ERROR_FIELDS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "compile_failed": (("compilation_error_name",), ("compilation_error",)),
@@ -49,7 +41,7 @@ _ERROR_FIELDS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "incorrect": ((), ("error_message", "correctness_issue")),
     "infrastructure_failure": ((), ("reason",)),
 }
-#: Faults of a whole file, which say more than what it looks like.
+#: Faults of a whole file, which say more than that it is of another format.
 _FILE_FAULTS: Final = frozenset(
     {"unreadable", "line-too-long", "file-too-large", "bad-utf8", "python-pickle"}
 )
@@ -218,24 +210,14 @@ class LogReader:
         return names[0] if len(names) == 1 else None
 
 
-def _looks_like(run: RunFiles, path: Path) -> list[str]:
-    """Return what a file may be: formats, most telling first, or a description of it."""
-    head = run.head(path, _HEAD_BYTES)
-    looks = [
-        name
-        for name, words in _LOOKS.items()
-        if all(re.search(word.encode(), head) for word in words.split())
-    ]
-    return looks or ["JSON of another kind" if head[:1] in (b"{", b"[") else "no JSON at all"]
+def _blames_file(finding: Finding) -> bool:
+    """Tell whether a finding explains why nothing could be read of a file.
 
-
-def _wrong_format(run: RunFiles, spec: ReaderSpec, path: Path | None, looks: str = "") -> Finding:
-    """Return the finding of a run in which nothing is recognisable; ``path`` is its log, if any."""
-    message = f"nothing in it is of the format {spec.name!r}; it looks like {looks}"
-    if path is None:
-        message = "there is no log of the format here"
-    fix = f"{spec.name} expects {spec.expects}"
-    return Finding(code="wrong-format", message=message, file=run.name(path or run.path), fix=fix)
+    A whole file that is no JSON, or a log with nothing but a broken first line, is damaged; a log
+    of other lines is of another format.
+    """
+    is_damaged = (finding.code, finding.line) in {("bad-json", None), ("truncated-line", 1)}
+    return is_damaged or finding.code in _FILE_FAULTS
 
 
 def log_format(name: str, reader: Callable[[RunFiles, Path, FindingLog], LogReader]) -> ReaderSpec:
@@ -246,25 +228,24 @@ def log_format(name: str, reader: Callable[[RunFiles, Path, FindingLog], LogRead
     def records(run: RunFiles) -> Iterator[Record]:
         """Yield the evaluations of one search, what was wrong, and its facts."""
         path = run.log(*log)
-        if path is None:
-            yield _wrong_format(run, spec, None)
-            return
         findings = FindingLog()
-        search = reader(run, path, findings)
-        if search.read(path):
+        search = reader(run, path, findings) if path is not None else None
+        if search is not None and path is not None and search.read(path):
             search.complete_facts()
             yield from search.records()
             return
-        looks = _looks_like(run, path)
-        if name in looks or any(f.code in _FILE_FAULTS for f in findings):
-            yield from findings
-            if all(finding.severity != "error" for finding in findings):
-                message = "no whole record can be read of it"
-                yield Finding(code="no-records", message=message, file=run.name(path))
-        else:
-            yield _wrong_format(run, spec, path, " or ".join(looks[:3]))
+        faults = [finding for finding in findings if _blames_file(finding)]
+        yield from faults
+        if all(finding.severity != "error" for finding in faults):
+            message = f"no whole record of the format {name!r} can be read of it"
+            yield Finding(
+                code="no-records" if faults else "wrong-format",
+                message=message if path is not None else "there is no log of the format here",
+                fix=f"{name} expects {facts['expects']}",
+                file=run.name(path or run.path),
+            )
 
-    spec = ReaderSpec(
+    return ReaderSpec(
         name=name,
         title=facts["title"],
         expects=facts["expects"],
@@ -272,4 +253,3 @@ def log_format(name: str, reader: Callable[[RunFiles, Path, FindingLog], LogRead
         version=facts["version"],
         records=records,
     )
-    return spec
