@@ -59,7 +59,8 @@ def _add_timing(
 ) -> None:
     """Give evaluations the wall times of the timing file, and count the lines that fit none.
 
-    A line fits the only evaluation of its speedup, or the only one in whose span it lies.
+    A line fits the only evaluation of its speedup, or the only one in whose span it lies, or is
+    itself the only one without a time.
     """
     log = FindingLog()
     lines = [row for _, row in Salvage(_TIMING, run.name(path), log, {}).rows(run.lines(path))]
@@ -77,20 +78,27 @@ def _add_timing(
         fitting = groups[line.speedup]
         if line.speedup is None or not len(fitting) == n_lines[line.speedup] == 1:
             fitting = [r for r in _around(line, fitting) if id(r) not in timed]
-        if len(fitting) != 1:
+        if len(fitting) == 1:
+            _set_time(fitting[0], line)
+            timed.add(id(fitting[0]))
+        else:
             left.append(line)
-            continue
-        record = fitting[0]
-        timed.add(id(record))
-        wall = not_negative(line.wall_s)
-        record.gpu_seconds = record.gpu_seconds if wall is None else wall
-        if record.started_at is None and record.completed_at is None:
-            record.started_at, record.completed_at = line.started_at, line.completed_at
+    bare = [r for r in evaluations if r.started_at is None and r.gpu_seconds is None]
+    if len(bare) == len(left) == 1 and left[0].speedup == bare[0].speedup:
+        _set_time(bare[0], left.pop())
     # Where the log holds no failures, only their timing lines tell that they ran.
     has_failures = any(record.outcome != "success" for record in evaluations)
     n_lost = 0 if has_failures else sum(line.speedup is None for line in left)
     facts.counts["evaluations_without_program"] = n_lost
     facts.counts["timing_lines_unmatched"] = len(left) - n_lost
+
+
+def _set_time(record: Evaluation, line: TimingLine) -> None:
+    """Give an evaluation the times of its timing line."""
+    wall = not_negative(line.wall_s)
+    record.gpu_seconds = record.gpu_seconds if wall is None else wall
+    if record.started_at is None and record.completed_at is None:
+        record.started_at, record.completed_at = line.started_at, line.completed_at
 
 
 def _start(record: Evaluation) -> str:

@@ -6,7 +6,6 @@ its source and with no file outside of it. :mod:`kernel_archive.readers.sql_doub
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import json
 import os
@@ -14,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
@@ -141,39 +141,29 @@ def files_below(folder: Path) -> Iterator[str]:
 
 def _matches(folder: Path, pattern: str) -> Iterable[str]:
     """The files that a pattern may name, perhaps too many; none where it leads out by its name."""
-    if not pattern or len(pattern) > MAX_PATTERN or "\0" in pattern:
-        return ()
     name = os.path.normpath(folder / pattern)
-    if not name.startswith(f"{folder}{os.sep}"):
+    if len(pattern) > MAX_PATTERN or "\0" in pattern or not name.startswith(f"{folder}{os.sep}"):
         return ()
-    above, wild, last = name.partition("**")
-    if not wild:
-        escaped = glob.escape(str(folder)) + name[len(str(folder)) :]
-        return filter(os.path.isfile, glob.iglob(escaped))  # noqa: PTH207 - an absolute pattern
-    end = last.rpartition(os.sep)[2] or "*"
-    top = Path(above)
-    below = files_below(top if top.is_dir() else folder)
-    return (path for path in below if fnmatch.fnmatchcase(os.path.basename(path), end))  # noqa: PTH119
+    if "**" in pattern:
+        end = pattern.rpartition("/")[2].replace("**", "*")
+        return (path for path in files_below(folder) if fnmatchcase(Path(path).name, end))
+    below = os.path.relpath(name, folder)
+    return filter(os.path.isfile, glob.iglob(f"{glob.escape(str(folder))}/{below}"))  # noqa: PTH207
 
 
 def _inputs(run: RunFiles) -> list[Path]:
     """The files that a query may read, in a fixed order.
 
     Raises:
-        QueryError: the query is at fault, there are too many files, or one can't be looked for.
+        QueryError: the query is at fault, or there are too many files.
     """
     folder = run.root.resolve()
     paths: set[str] = set()
     for pattern in patterns_of(check_query(_query(run)), _variables(run).values()):
-        shown = printable(pattern, 60)
-        try:
-            paths.update(islice(_matches(folder, pattern), MAX_FILES + 1))
-        except OSError as error:
-            fix = "Let the source's path name a folder further down"
-            raise QueryError(f"{shown} cannot be looked for: {error.strerror}", fix) from None
+        paths.update(islice(_matches(folder, pattern), MAX_FILES + 1))
         if len(paths) > MAX_FILES:
-            fix = "Name fewer files, or give every run a source of its own"
-            raise QueryError(f"more than {MAX_FILES:,} files match {shown}", fix)
+            message = f"more than {MAX_FILES:,} files match {printable(pattern, 60)}"
+            raise QueryError(message, "Name fewer files, or give every run a source of its own")
     return [Path(name) for name in sorted(paths)]
 
 
