@@ -73,23 +73,6 @@ def test_junk_is_one_clear_finding(tmp_path: Path, name: str, junk: str) -> None
     )
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_log_of_another_format_says_which(simulated: Path, name: str) -> None:
-    """Every reader recognises the formats of the others and says their names."""
-    for other, file in FILES.items():
-        events = {"puct-events", "bin-filler", "theory-builder"}
-        archives = {"puct-checkpoint", "hill-climbing-checkpoint"}
-        if other == name or {other, name} <= events or {other, name} <= archives:
-            continue
-        result = read(name, simulated / file, simulated)
-        (finding,) = [f for f in result.findings if f.code == "wrong-format"]
-        expected = "puct-events" if other in events else other
-        assert not result.evaluations
-        assert "looks like" in finding.message
-        assert expected in finding.message.partition("looks like")[2]
-        assert finding.severity == "error"
-
-
 @pytest.mark.parametrize("junk", JUNK)
 def test_damaged_files_beside_a_log_cost_only_their_facts(
     h200: Path, tmp_path: Path, junk: str

@@ -21,15 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("spec", READERS.values(), ids=READERS)
-def test_every_reader_says_what_it_is(spec: Any) -> None:
-    """Title and expectation are one line each."""
-    for text in (spec.title, spec.expects):
-        assert text
-        assert len(text) < 150
-        assert "\n" not in text
-
-
 def test_files_of_a_run(tmp_path: Path) -> None:
     """The files of a reader are found in a fixed order, compressed ones too."""
     run = tmp_path / "exp" / "run_00"
