@@ -56,23 +56,14 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """One table.
+    """One table."""
 
-    Attributes:
-        name: name of the table and of its Hub configuration.
-        title: one line for people.
-        splits: split names, in order.
-        key: the column that names a row.
-        columns: all columns; long texts last, so that viewers can page.
-        derived: made after the measured tables, and not from log lines.
-    """
-
-    name: str
-    title: str
-    splits: tuple[str, ...]
-    key: str
-    columns: tuple[Column, ...]
-    derived: bool = False
+    name: str  # name of the table and of its Hub configuration
+    title: str  # one line for people
+    splits: tuple[str, ...]  # split names, in order
+    key: str  # the column that names a row
+    columns: tuple[Column, ...]  # all columns; long texts last, so that viewers can page
+    derived: bool = False  # made after the measured tables, and not from log lines
 
     @property
     def schema(self) -> pa.Schema:

@@ -22,40 +22,24 @@ Kind = Literal["eval", "close", "discovery", "train"]
 
 
 class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Names, columns and cut-offs of one split; :class:`kernel_archive.scoring.Split` has the rows.
+    """Names, columns and cut-offs of one split; ``kernel_archive.scoring.Split`` has the rows."""
 
-    Attributes:
-        name: what users call it, and the file name of its definition in ``splits/``.
-        table: the table that holds its rows, which is also its configuration on the Hub.
-        kind: what its rows are.
-        title: its name in headings.
-        rows: what its rows are called in a sentence, in the plural.
-        ratio: what its value column is, as a fraction of times.
-        value: column with the speedup that the label is made from.
-        task: column with the problem, the stratum of the bootstrap.
-        group: column that results are also reported by.
-        anchor: column with the program that the candidate is compared with.
-        candidate: column with the program whose speedup is forecast.
-        kernel: column with the kernel id of the candidate.
-        command: the command that makes it.
-        pair_type: type of the training pairs that are made as its rows are; empty for ``train``.
-        cutoffs: in x; a row at or above one counts as a discovery. Empty where none are counted.
-    """
-
-    name: str
-    table: str
-    kind: Kind
-    title: str
-    rows: str
-    ratio: str
-    value: str
-    task: str
-    group: str
-    anchor: str
-    candidate: str
-    kernel: str
-    command: str
+    name: str  # what users call it, and the file name of its definition in ``splits/``
+    table: str  # the table that holds its rows, which is also its configuration on the Hub
+    kind: Kind  # what its rows are
+    title: str  # its name in headings
+    rows: str  # what its rows are called in a sentence, in the plural
+    ratio: str  # what its value column is, as a fraction of times
+    value: str  # column with the speedup that the label is made from
+    task: str  # column with the problem, the stratum of the bootstrap
+    group: str  # column that results are also reported by
+    anchor: str  # column with the program that the candidate is compared with
+    candidate: str  # column with the program whose speedup is forecast
+    kernel: str  # column with the kernel id of the candidate
+    command: str  # the command that makes it
+    #: Type of the training pairs that are made as its rows are; empty for ``train``.
     pair_type: str = ""
+    #: In x; a row at or above one counts as a discovery. Empty where none are counted.
     cutoffs: tuple[float, ...] = ()
 
     @property
