@@ -48,16 +48,10 @@ def empties(n):
     return pa.ListArray.from_arrays(pa.array([0, n], pa.int32()), pa.nulls(n))
 
 
-def long_map():
-    """Make a column of maps with a long key."""
-    return pa.array([[("x" * 2_000_000, 1.0)]] * 2, pa.map_(pa.string(), pa.float64()))
-
-
 @pytest.mark.parametrize(
     ("column", "options", "expected"),
     [
         (repeated("x" * 2_000_000, 20), {}, ["line-too-long"] * 20),
-        (long_map(), {}, ["line-too-long"] * 2),
         (empties(3_000_000), {}, ["line-too-long"]),
         (repeated("x" * 900_000, 100), {"max_bytes": 4 << 20}, ["file-too-large"]),
         (range(20), {"max_rows": 19}, ["file-too-large"]),

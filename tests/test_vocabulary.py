@@ -14,13 +14,9 @@ from kernel_archive import errors, gpus, ids, problems, schema
     ("given_", "canonical"),
     [
         ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
-        ("A100", "A100"),
         ("a100-80gb", "A100-80GB"),
-        ("NVIDIA L40S", "L40S"),
-        ("NVIDIA H200", "H200"),
         ("H100!", "H100"),
         ("NVIDIA H100 80GB HBM3", "H100"),
-        ("3090", "RTX3090"),
         (" MI300X ", "MI300X"),
     ],
 )
@@ -83,10 +79,8 @@ def test_words_of_the_problems_never_change():
     [
         ("gated_deltanet_chunk_fwd_h", "gdn_chunk_fwd_h", "gpu_mode"),
         ("level3/48_Mamba2ReturnY", "kernelbench_l3_p48", "kernelbench"),
-        ("kernelbench_l1_p7", "kernelbench_l1_p7", "kernelbench"),
         ("KernelBench/level2/problem_9", "kernelbench_l2_p9", "kernelbench"),
         ("my_problem", "my_problem", "other"),
-        ("causal_conv1d", "causal_conv1d", "gpu_mode"),
     ],
 )
 def test_problem_names(given_, canonical, family):
