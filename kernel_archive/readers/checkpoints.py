@@ -83,14 +83,14 @@ class _Checkpoint(_State):
         archive, seeds = value.get("archive"), value.get("seed_ids")
         if not isinstance(archive, list):
             return False
-        self.count("steps_completed", natural(value.get("current_step")) or 0)
+        self.facts.counts["steps_completed"] += natural(value.get("current_step")) or 0
         for i, entry in enumerate(archive):
             where = f"archive[{i}]"
             node: Node | None = self.struct(_NODE, entry, where)
             if node is None:
                 continue
             if node.evaluation is not None and node.evaluation.observation.kind == "forecast":
-                self.count("compound_forecasts")
+                self.facts.counts["compound_forecasts"] += 1
                 continue
             is_seed = node.is_seed or (isinstance(seeds, list) and node.ulid in seeds)
             record = self.new_evaluation(
@@ -118,7 +118,7 @@ class _Greedy(_State):
         self.facts.n_mutations_failed = 0
         rounds = inner_value(value, "trace.rounds") or value.get("rounds")
         for step, entry in enumerate(rounds if isinstance(rounds, list) else []):
-            self.count("steps_completed")
+            self.facts.counts["steps_completed"] += 1
             for attempt in objects_of(inner_value(entry, "mutation_attempts")) or []:
                 if attempt.get("kind") == "failure":
                     self.facts.n_mutations_failed += 1
@@ -142,7 +142,7 @@ class _Greedy(_State):
             if candidate.evaluation is not None:
                 self.add_result(record, _verdict(candidate.evaluation), field=where)
             elif candidate.ulid in raised:
-                self.count("evaluation_failed")
+                self.facts.counts["evaluation_failed"] += 1
                 error = raised[candidate.ulid]
                 record.error_type = EVALUATION_FAILED
                 record.error_text = text_of(error.get("exception_repr") or error.get("message"))

@@ -42,8 +42,7 @@ def add_durations(
         # A longer span holds a crash, and the time until the search was resumed.
         if limit is not None and (record.gpu_seconds or 0.0) > limit + _TIMEOUT_SLACK_S:
             record.gpu_seconds = None
-            name = "durations_with_downtime"
-            facts.counts[name] = facts.counts.get(name, 0) + 1
+            facts.counts["durations_with_downtime"] += 1
     _add_invocations(run, evaluations, findings)
     path = run.find("timing.jsonl")
     if path is not None and path in run.files and path != run.path:
@@ -63,7 +62,9 @@ def _add_timing(
     itself the only one without a time.
     """
     log = FindingLog()
-    lines = [row for _, row in Salvage(_TIMING, run.name(path), log, {}).rows(run.lines(path))]
+    lines = [
+        row for _, row in Salvage(_TIMING, run.name(path), log, Counter()).rows(run.lines(path))
+    ]
     for finding in log:
         findings.add(msgspec.structs.replace(finding, code="bad-timing", severity="warning"))
     if run.name(path) in run.unsound:

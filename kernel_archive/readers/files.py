@@ -144,21 +144,21 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
     foreign: bool = False  # problems are the writer's own, unless their reference is one of ours
 
     def read(self, run: RunFiles) -> Iterator[Record]:
-        """Yield the records of a run: rows first, then findings, then facts.
+        """Yield the records of a run.
 
         Rows of a damaged compressed file are dropped; files without a checksum are counted.
         """
-        records = [*self.records(run)]
-        rows = [r for r in records if isinstance(r, Evaluation | PublishedRow)]
-        sound = [row for row in rows if row.source_file not in run.unsound]
-        yield from sound
-        if len(sound) < len(rows):
-            message = f"a damaged compressed file: its {len(rows) - len(sound)} rows are left out"
+        n_unsound, n_unchecked = 0, sum(map(lacks_checksum, run.files))
+        for record in [*self.records(run)]:  # only then it is known which files are sound
+            is_row = isinstance(record, Evaluation | PublishedRow)
+            if is_row and record.source_file in run.unsound:
+                n_unsound += 1
+                continue
+            if isinstance(record, SearchFacts) and n_unchecked:
+                record.counts["files_without_checksum"] = n_unchecked
+                n_unchecked = 0  # counted with the first search of the file
+            yield record
+        if n_unsound:
+            message = f"a damaged compressed file: its {n_unsound} rows are left out"
             fix = "Get the file again, whole"
             yield Finding(code="unsound-file", message=message, file=min(run.unsound), fix=fix)
-        yield from (r for r in records if isinstance(r, Finding))
-        facts = [r for r in records if isinstance(r, SearchFacts)]
-        n_unchecked = sum(map(lacks_checksum, run.files)) if facts else 0
-        if n_unchecked:
-            facts[0].counts["files_without_checksum"] = n_unchecked
-        yield from facts

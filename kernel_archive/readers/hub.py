@@ -64,7 +64,7 @@ def table_rows(
         options = {"max_rows": _MAX_ROWS, "max_bytes": limit, "max_row": MAX_LINE_BYTES}
         items = parquet_rows(path, name=name, wanted=None, **options)
     else:
-        items = Salvage(_OBJECTS, name, findings, {}).rows(run.lines(path))
+        items = Salvage(_OBJECTS, name, findings, Counter()).rows(run.lines(path))
     is_first = True
     for item in items:
         if isinstance(item, Finding):
@@ -108,7 +108,7 @@ class _Published(LogReader):
             lacking, code = lacking or names["row_id"], "bad-row" if lacking else "duplicate-row"
             message = "the row lacks a value, has a wrong one, or an id that stood before; skipped"
             self.error(code, message, line=line, field=lacking, value=repr(row.get(lacking)))
-            self.count("rows_skipped")
+            self.facts.counts["rows_skipped"] += 1
             return
         if bin_of(values["speedup"], "released") != values["label"]:
             message = f"not the released rule's label of {speedup:.6g}; kept as published"
@@ -146,8 +146,8 @@ class _Published(LogReader):
         yield from self.findings
         counts = self.facts.counts
         for search, n in (searches or {None: 0}).items():
-            yield SearchFacts(search=search, counts={"published_rows": n, **counts})
-            counts = {}
+            yield SearchFacts(search=search, counts=Counter({"published_rows": n, **counts}))
+            counts = Counter()
 
 
 def _published(name: str, split: Split, columns: str) -> ReaderSpec:

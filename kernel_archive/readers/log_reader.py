@@ -7,6 +7,7 @@ whole file is taken apart (``read``). :func:`log_format` makes a :class:`ReaderS
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -90,7 +91,7 @@ class LogReader:
         facts.problem = facts.problem or self._problem()
         add_facts(self.run, facts, self.findings)
         add_durations(self.run, evaluations, facts, self.findings)
-        facts.counts = {name: n for name, n in sorted(facts.counts.items()) if n}
+        facts.counts = Counter({name: n for name, n in sorted(facts.counts.items()) if n})
 
     def records(self) -> Iterator[Record]:
         """Yield evaluations, findings and facts."""
@@ -119,10 +120,6 @@ class LogReader:
         """Report something that was salvaged or left out."""
         self.findings.warning(code, message, file=self.file, **where)
 
-    def count(self, name: str, n: int = 1) -> None:
-        """Add to a count of the search."""
-        self.facts.counts[name] = self.facts.counts.get(name, 0) + n
-
     def new_evaluation(self, **fields: Any) -> Evaluation:
         """Make an evaluation of this log that has no verdict yet."""
         return Evaluation(source_file=self.file, search=self.facts.search, **fields)
@@ -136,7 +133,7 @@ class LogReader:
             if record.error_type == EVALUATION_FAILED:
                 record = earlier
             record.n_logged = n_logged
-            self.count("results_doubled")
+            self.facts.counts["results_doubled"] += 1
             message = f"a result of node {printable(node)} again; the last of a harness counts"
             fix = None if before is None else f"the earlier one is on line {before}"
             self.warning("doubled-result", message, line=line, value=node, fix=fix)
@@ -153,7 +150,7 @@ class LogReader:
         """Add an evaluation with what its harness said; without a known outcome it is left out."""
         outcome: Any = feedback.kind if feedback is not None else None
         if feedback is None or (outcome != "success" and outcome not in _ERROR_FIELDS):
-            self.count("unknown_outcomes")
+            self.facts.counts["unknown_outcomes"] += 1
             message = "the result has no outcome that these logs know; it is left out"
             self.error("unknown-outcome", message, line=line, field=field, value=outcome)
             return
@@ -178,7 +175,7 @@ class LogReader:
         record.speedup = positive(stated)
         if record.speedup is None:
             # Non-finite numbers are written as null: no measurement, not the program's fault.
-            self.count("successes_without_speedup")
+            self.facts.counts["successes_without_speedup"] += 1
             message = f"success without a finite speedup above 0: {stated}"
             place = None if line is not None else field
             self.warning("null-score", message, line=line, field=place)

@@ -49,17 +49,13 @@ class EventLog(LogReader):
         """Add the event of one line."""
         kind = row.__struct_config__.tag
         if kind in _COUNTED:
-            self.count(_COUNTED[kind])
+            self.facts.counts[_COUNTED[kind]] += 1
         handler = getattr(self, f"_{kind}", None)
         if handler is not None:
             handler(line, row)
 
     def _search_initialized(self, line: int, event: ev.SearchInitialized) -> None:
         root, facts, task = event.root, self.facts, event.kernel_task
-        is_second = any(record.is_root for record in self.nodes.values())
-        if is_second and self.outer_step is None and root.ulid not in self.nodes:
-            message = "the search is initialised again with another root; both are kept"
-            self.warning("second-root", message, line=line, value=root.ulid)
         if task is not None and facts.problem is None:
             is_kernelbench = natural(task.level_id) and natural(task.task_id)
             name = f"level{task.level_id}/{task.task_id}" if is_kernelbench else task.op_name
@@ -106,7 +102,7 @@ class EventLog(LogReader):
     ) -> Evaluation | None:
         """Make the evaluation that a result answers; ``None`` where its request is lost."""
         if event.request_id not in self._requests:
-            self.count("results_without_request")
+            self.facts.counts["results_without_request"] += 1
             message = "the log has no request for this result, so its program is unknown; left out"
             self.error("result-without-request", message, line=line, value=event.request_id)
             return None
@@ -141,10 +137,10 @@ class EventLog(LogReader):
         """Add an evaluation with its result, unless that is only a forecast (compound search)."""
         observation = result.observation
         if observation.kind == "forecast":
-            self.count("compound_forecasts")
+            self.facts.counts["compound_forecasts"] += 1
             return
         if observation.deferral_reason is not None:
-            self.count("compound_deferrals")
+            self.facts.counts["compound_deferrals"] += 1
         self.add_result(record, feedback_of(result), line=line, field="evaluation.observation")
 
     def complete_facts(self) -> None:

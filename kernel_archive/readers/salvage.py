@@ -82,7 +82,7 @@ class Salvage(Generic[T]):
     """The rows of one file; ``counts`` takes how many lines were skipped, salvaged or unknown."""
 
     def __init__(
-        self, kind: RowKind[T], file: str, findings: FindingLog, counts: dict[str, int]
+        self, kind: RowKind[T], file: str, findings: FindingLog, counts: Counter[str]
     ) -> None:
         self.kind, self.file, self.findings, self.counts = kind, file, findings, counts
         self._unknown: set[str] = set()  # kinds of events that were reported
@@ -107,7 +107,7 @@ class Salvage(Generic[T]):
                 row = self._recovered(number, line)
             if row is not None:
                 yield number, row
-            elif self.counts.get("lines_skipped", 0) >= _MAX_BAD_LINES:
+            elif self.counts["lines_skipped"] >= _MAX_BAD_LINES:
                 message = f"reading stopped here: {_MAX_BAD_LINES:,} lines are no rows"
                 self._report("error", "file-too-large", message, number)
                 break
@@ -122,15 +122,15 @@ class Salvage(Generic[T]):
         except BAD_JSON as error:
             row = self.kind.glued_row(line)
             if row is not None:
-                self._count("lines_salvaged")
+                self.counts["lines_salvaged"] += 1
                 message = "a piece of a row stands before a whole one; the whole one is kept"
                 self._report("warning", "glued-line", message, number)
             else:
-                self._count("lines_skipped")
+                self.counts["lines_skipped"] += 1
                 self._broken = number, f"not valid JSON: {error}"
             return row
         if self.kind.is_unknown(value):
-            self._count("events_unknown")
+            self.counts["events_unknown"] += 1
             if value["kind"] not in self._unknown:
                 self._unknown.add(value["kind"])
                 message = "a kind of event that is not known; such events are skipped"
@@ -140,13 +140,10 @@ class Salvage(Generic[T]):
             return self.kind.convert(value)
         except BadRow as error:
             fault, field = error.args
-            self._count("lines_skipped")
+            self.counts["lines_skipped"] += 1
             code = "bad-event" if self.kind.events else "bad-row"
             self._report("error", code, f"{fault}; the line is skipped", number, field=field)
             return None
-
-    def _count(self, name: str) -> None:
-        self.counts[name] = self.counts.get(name, 0) + 1
 
     def _report(self, severity: Any, code: str, message: str, line: int, **where: Any) -> None:
         self.findings.report(severity, code, message, file=self.file, line=line, **where)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -198,18 +199,15 @@ class Judge:
             fix=f"Say what they mean: CASE outcome {cases} ELSE outcome END",
         )
 
-    def counts(self) -> dict[str, int]:
-        """Count the rows, and those left out for what."""
-        kinds = dict(self._all("SELECT coalesce(left_out, ''), count(*) FROM judged GROUP BY 1"))
-        rows = sum(kinds.values())
-        of = {
-            "rows_left_out": rows - kinds.get("", 0),
-            "rows_unknown_outcome": kinds.get("unknown-outcome", 0),
-            "rows_bad_value": kinds.get("no-program", 0),
-            "rows_without_code": kinds.get("no-code", 0) + kinds.get("no-measurement", 0),
-            "rows_without_speedup": kinds.get("no-speedup", 0) + kinds.get("no-measurement", 0),
-        }
-        return {"rows": rows} | {name: n for name, n in of.items() if n}
+    def counts(self) -> Counter[str]:
+        """Count the rows, and those that are left out, by the reason."""
+        reasons = dict(self._all("SELECT left_out, count(*) FROM judged GROUP BY ALL ORDER BY ALL"))
+        counts = Counter(rows=sum(reasons.values()))
+        for reason, n in reasons.items():
+            if reason is not None:
+                counts["rows_left_out"] += n
+                counts[f"rows_{reason.replace('-', '_')}"] = n
+        return counts
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the fields of an evaluation for each row that is not left out, in order."""
