@@ -8,24 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from readers.reading import LOG_FORMATS, Read, read
+from readers.reading import LOG_FORMATS, SAMPLE_FILES, Read, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-#: Format -> a file of the samples that it reads, and the name that the file has in a run.
-FILES = {
-    "puct-events": "puct_v3/trimul__sim0101/run_00/events.jsonl",
-    "bin-filler": "eval_dataset_builder/fp8_quant__sim0801/HIGH_SPEEDUP/events.jsonl",
-    "theory-builder": "puct_v2/trimul__sim0001/run_00/events.jsonl",
-    "puct-checkpoint": "puct_v1/trimul__sim0301/checkpoint.json",
-    "greedy-checkpoint": "greedy_search/kernelbench_l1__sim0401/checkpoint.json",
-    "hill-climbing-checkpoint": "hill_climbing/trimul__sim0201/checkpoint_as_json.json",
-    "ttt-rollouts": "ttt_discover_v2/trimul__sim0501/tinker_log/seed_00/rollouts.jsonl",
-    "agentic-run": "agentic_gemini_cli/trimul__sim0601/run_01/trajectory.jsonl",
-    "eval-set-jsonl": "eval_dataset_builder/fp8_quant__sim0801/eval_dataset.jsonl",
-}
 #: These need more than one damaged byte to be looked at whole, or are slow to read: fewer examples.
 EXAMPLES = settings(
     max_examples=25,
@@ -116,10 +104,10 @@ def _sound(damaged: Read, where: Callable[[], str], whole: dict[str, Any] | None
             assert (record.code, record.speedup) == (same.code, same.speedup), where()
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", SAMPLE_FILES)
 def test_cut_at_any_byte(simulated: Path, tmp_path: Path, name: str) -> None:
     """Any beginning of a log gives a part of its evaluations, and a finding."""
-    source = simulated / FILES[name]
+    source = simulated / SAMPLE_FILES[name]
     data = _sample(source)
     whole = {e.node_id: e for e in read(name, source, simulated).evaluations}
     path = tmp_path / source.name
