@@ -129,10 +129,7 @@ def test_wrong_usage(monkeypatch):
     ):
         pass
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with (
-        pytest.raises(UsageError, match=r"kernel-archive\[dask\]"),
-        open_executor(engine="dask"),
-    ):
+    with pytest.raises(UsageError, match=r"kernel-archive\[dask\]"), open_executor(engine="dask"):
         pass
 
 

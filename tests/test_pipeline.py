@@ -63,23 +63,6 @@ def test_counts_are_those_of_an_independent_reader(shipped):
     ).to_pylist() == [{"n": 0}]
 
 
-def test_the_reference_drift_flag_finds_the_slow_references(shipped):
-    """Measurements that an independent rule finds are flagged, in fp8 and GDN tasks only."""
-    archive = open_archive(shipped / "gpu-forecasters/kernels")
-    flagged = archive.sql(
-        "SELECT k.problem, count(*) AS n FROM kernels k JOIN searches USING (search_id) "
-        "WHERE list_contains(flags, 'reference_drift') AND builder <> 'h200-lm-2026-11' GROUP BY "
-        "1 ORDER BY 1"
-    ).to_pylist()
-    assert {r["problem"] for r in flagged} <= {
-        "fp8_quant",
-        "gdn_chunk_fwd_h",
-        "gdn_chunk_fwd_o",
-        "gdn_recompute_w_u",
-    }
-    assert sum(r["n"] for r in flagged) >= 80
-
-
 def test_every_configuration_loads_with_datasets_whole_and_streaming(shipped):
     """load_dataset reads each table, offline, in a fresh interpreter."""
     code = """

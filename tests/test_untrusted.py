@@ -83,13 +83,7 @@ CORRUPT = b"\x1f\x8b\x08\0\0\0\0\0\0\3\xff\xff\xff\xff\xff"
 
 
 @pytest.mark.parametrize(
-    "data",
-    [
-        gzip.compress(TEXT)[:-20],
-        zstd(TEXT)[:-20],
-        zstd(TEXT) + b"more",
-        CORRUPT,
-    ],
+    "data", [gzip.compress(TEXT)[:-20], zstd(TEXT)[:-20], zstd(TEXT) + b"more", CORRUPT]
 )
 def test_a_damaged_stream_ends_with_a_finding(tmp_path, data):
     """Cut off, with junk behind it, or corrupt: what came before it is only salvage."""

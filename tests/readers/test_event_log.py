@@ -151,10 +151,7 @@ def test_kernelbench_arms_and_milliseconds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "problem"),
-    [
-        ({"vocab_size": 32000}, "cross_entropy"),
-        ({"B": 1, "T": 64, "H": 1, "K": 64, "V": 64}, None),
-    ],
+    [({"vocab_size": 32000}, "cross_entropy"), ({"B": 1, "T": 64, "H": 1, "K": 64, "V": 64}, None)],
 )
 def test_problem_of_a_lone_v2_log(
     tmp_path: Path, shape: dict[str, Any], problem: str | None

@@ -68,10 +68,7 @@ def test_a_table_with_programs_in_files(folder: Path) -> None:
     result = ask(folder, JOINED)
     assert [
         (e.code, e.speedup, e.problem, e.source_file, e.source_line) for e in result.evaluations
-    ] == [
-        ("def a(): ...\n", 2.0, "relu", "t.csv", 1),
-        ("def b(): ...\n", 0.5, "relu", "t.csv", 2),
-    ]
+    ] == [("def a(): ...\n", 2.0, "relu", "t.csv", 1), ("def b(): ...\n", 0.5, "relu", "t.csv", 2)]
     assert not result.findings
     run = RunFiles(folder, folder, READERS["sql"], {"query": JOINED})
     assert [run.name(p) for p in run.files] == ["k/a.py", "k/b.py", "t.csv"]
@@ -94,14 +91,7 @@ def test_the_patterns_of_a_query(query: str, patterns: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "query",
-    [
-        "",
-        "SELEC 1",
-        "SELECT 1; SELECT 2",
-        "COPY (SELECT 1) TO 'x.csv'",
-        "ATTACH 'x.db'",
-    ],
+    "query", ["", "SELEC 1", "SELECT 1; SELECT 2", "COPY (SELECT 1) TO 'x.csv'", "ATTACH 'x.db'"]
 )
 def test_exactly_one_select(folder: Path, query: str) -> None:
     """Anything else is refused before anything runs."""
@@ -112,8 +102,7 @@ def test_exactly_one_select(folder: Path, query: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["../secret.txt", "{outside}", "k/../../secret.txt", "http://localhost:1/x"],
+    "path", ["../secret.txt", "{outside}", "k/../../secret.txt", "http://localhost:1/x"]
 )
 def test_nothing_outside_is_read(folder: Path, path: str) -> None:
     """Neither by a path that leads out, nor over a network."""
@@ -149,11 +138,7 @@ def test_columns_are_those_of_an_evaluation(folder: Path) -> None:
         in ask(folder, "SELECT 'x' AS code, 'y' AS code, 1 AS speedup").findings[0].message
     )
     fields = {*COLUMNS} - {"mean_runtime_us", "reference_gpu", "source_row"}
-    known = {
-        "runtime_us",
-        "reference_runtime_us",
-        *Evaluation.__struct_fields__,
-    }
+    known = {"runtime_us", "reference_runtime_us", *Evaluation.__struct_fields__}
     assert fields <= known
 
 
