@@ -27,6 +27,7 @@ from kernel_archive.readers import sql_doubts, sql_sandbox
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.records import Evaluation, SearchFacts
 from kernel_archive.readers.sql_doubts import COLUMNS
+from kernel_archive.readers.sql_sandbox import nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -90,18 +91,6 @@ def check_query(text: str) -> dict[str, Any]:
     return tree if isinstance(tree, dict) else {}
 
 
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Every object in a syntax tree, outer ones first."""
-    waiting = [tree]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            yield value
-            waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)
-
-
 def patterns_of(tree: dict[str, Any], variables: Iterable[str]) -> list[str]:
     """List the patterns that may name files in a query; ``**`` where it computes one.
 
@@ -109,7 +98,7 @@ def patterns_of(tree: dict[str, Any], variables: Iterable[str]) -> list[str]:
     ['k/*.py', 'x.csv']
     """
     found = set(variables)
-    for node in _nodes(tree):
+    for node in nodes_of(tree):
         if node.get("kind") == "STRING":
             found.add(str(node.get("text")))
         elif node.get("type") == "BASE_TABLE":
@@ -118,7 +107,7 @@ def patterns_of(tree: dict[str, Any], variables: Iterable[str]) -> list[str]:
             call = node.get("function") or {}
             inner = {
                 str(each.get("function_name"))
-                for each in _nodes(call.get("arguments"))
+                for each in nodes_of(call.get("arguments"))
                 if each.get("class") == "FUNCTION"
             }
             name = str(call.get("function_name"))

@@ -14,10 +14,13 @@ import os
 import resource
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Exit status of a query that DuckDB refused; any other failure is this script's own.
 REFUSED = 3
@@ -59,18 +62,23 @@ def _answer(connection: duckdb.DuckDBPyConnection, query: str) -> None:
             stream.write_batch(batch)
 
 
-def _nodes(tree: Any) -> list[dict[str, Any]]:
-    """List every object in a syntax tree."""
-    inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
-    own = [tree] if isinstance(tree, dict) else []
-    return own + [node for value in inner for node in _nodes(value)]
+def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object in a syntax tree, outer ones first."""
+    waiting = [tree]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            yield value
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
 
 
 def _without_damage(
     connection: duckdb.DuckDBPyConnection, request: dict[str, Any], damaged: list[Any]
 ) -> str:
     """Write a query anew, with tables of the sound lines in the place of its ``read_csv``."""
-    nodes, query = _nodes(request["tree"]), str(request["query"]).encode()
+    nodes, query = [*nodes_of(request["tree"])], str(request["query"]).encode()
     names = {str(name) for node in nodes for name in node.get("column_names") or ()}
     calls = [n for n in nodes if n.get("function", {}).get("function_name") == "read_csv"]
     for call in sorted(calls, key=lambda call: -int(call["query_location"])):
