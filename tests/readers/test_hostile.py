@@ -128,7 +128,7 @@ def test_bombs_cost_less_than_a_gigabyte(tmp_path: Path, bomb: str) -> None:
     memory, *codes = done.stdout.split()
     assert time.monotonic() - begin < 60
     assert int(memory) < 1000, done.stdout
-    assert {"file-too-large", "line-too-long", "bad-json", "too-long"} & set(codes), codes
+    assert {"file-too-large", "line-too-long", "bad-json", "wrong-format"} & set(codes), codes
 
 
 def test_bad_run_fails_alone(tmp_path: Path) -> None:
