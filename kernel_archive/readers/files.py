@@ -150,11 +150,11 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
         """
         n_unsound, n_unchecked = 0, sum(map(lacks_checksum, run.files))
         for record in [*self.records(run)]:  # only then it is known which files are sound
-            is_row = isinstance(record, Evaluation | PublishedRow)
-            if is_row and record.source_file in run.unsound:
-                n_unsound += 1
-                continue
-            if isinstance(record, SearchFacts) and n_unchecked:
+            if isinstance(record, Evaluation | PublishedRow):
+                if record.source_file in run.unsound:
+                    n_unsound += 1
+                    continue
+            elif isinstance(record, SearchFacts) and n_unchecked:
                 record.counts["files_without_checksum"] = n_unchecked
                 n_unchecked = 0  # counted with the first search of the file
             yield record
