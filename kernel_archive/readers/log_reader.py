@@ -207,13 +207,14 @@ class LogReader:
         return names[0] if len(names) == 1 else None
 
 
-def _blames_file(finding: Finding) -> bool:
+def _blames_file(finding: Finding, *, is_object: bool) -> bool:
     """Tell whether a finding explains why nothing could be read of a file.
 
-    A whole file that is no JSON, or a log with nothing but a broken first line, is damaged; a log
-    of other lines is of another format.
+    A file that begins as an object and is no JSON, or has one broken line, is damaged; a log of
+    other lines is of another format.
     """
-    is_damaged = (finding.code, finding.line) in {("bad-json", None), ("truncated-line", 1)}
+    damage = {("bad-json", None), ("truncated-line", 1)}
+    is_damaged = is_object and (finding.code, finding.line) in damage
     return is_damaged or finding.code in _FILE_FAULTS
 
 
@@ -231,7 +232,8 @@ def log_format(name: str, reader: Callable[[RunFiles, Path, FindingLog], LogRead
             search.complete_facts()
             yield from search.records()
             return
-        faults = [finding for finding in findings if _blames_file(finding)]
+        is_object = path is not None and run.head(path, 1) == b"{"
+        faults = [finding for finding in findings if _blames_file(finding, is_object=is_object)]
         yield from faults
         if all(finding.severity != "error" for finding in faults):
             message = f"no whole record of the format {name!r} can be read of it"

@@ -122,3 +122,19 @@ def test_cut_at_any_byte(simulated: Path, tmp_path: Path, name: str) -> None:
             assert result.findings or len(result.evaluations) == len(whole), f"cut at {at}"
 
     check()
+
+
+@pytest.mark.parametrize(
+    ("data", "codes"),
+    [
+        (b'{"kind":"search_initialized","ro', ["truncated-line", "no-records"]),
+        (b'{"kind":"step', ["truncated-line", "no-records"]),
+        (b"row_id,speedup\n1,2.0\n", ["wrong-format"]),
+    ],
+)
+def test_a_torn_log_is_damage_and_no_log_of_another_format(
+    tmp_path: Path, data: bytes, codes: list[str]
+) -> None:
+    """A run that was killed in its first line does not blame the recipe."""
+    (tmp_path / "events.jsonl").write_bytes(data)
+    assert read("puct-events", tmp_path).codes == codes
