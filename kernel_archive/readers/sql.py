@@ -305,7 +305,7 @@ SQL: Final = ReaderSpec(
     title="Anybody's tables and programs: a DuckDB query that returns an evaluation a row",
     expects='files or folders; query = "import.sql" or the text of one SELECT (docs/own-data.md)',
     files=(),
-    version=2,
+    version=3,
     records=_records,
     also=_also,
     foreign=True,
