@@ -37,18 +37,13 @@ BIN_NAMES: Final[tuple[str, ...]] = (
 
 
 class BinScheme(msgspec.Struct, frozen=True):
-    """A rule that assigns a speedup to one of eight bins.
+    """A rule that assigns a speedup to one of eight bins."""
 
-    Attributes:
-        name: ``paper`` or ``released``.
-        edges: the seven inner edges, ascending, in x (reference time / candidate time).
-        right_closed: whether an edge belongs to the bin below it.
-        fallback_ends: representatives of bins 1 and 8 where no row gives an empirical mean.
-    """
-
-    name: Scheme
+    name: Scheme  # ``paper`` or ``released``
+    #: The seven inner edges, ascending, in x (reference time / candidate time).
     edges: tuple[float, ...]
-    right_closed: bool
+    right_closed: bool  # whether an edge belongs to the bin below it
+    #: Representatives of bins 1 and 8 where no row gives an empirical mean.
     fallback_ends: tuple[float, float]
 
     def interval(self, bin_: int) -> tuple[float, float]:

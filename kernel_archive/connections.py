@@ -30,29 +30,29 @@ def endpoint() -> str:
     return str(constants.ENDPOINT)
 
 
-class _SteadyRead:
-    """Read from a connection, and give up where the waits between its bytes add up."""
+def _steady(read: Callable[..., bytes]) -> Callable[..., bytes]:
+    """Make the reading of a connection give up where the waits between its bytes add up."""
+    waited = 0.0
 
-    def __init__(self, read: Callable[..., bytes]) -> None:
-        self._read = read
-        self._waited = 0.0
-
-    def __call__(self, max_bytes: int, timeout: float | None = None) -> bytes:
+    def steady_read(max_bytes: int, timeout: float | None = None) -> bytes:
+        nonlocal waited
         started = time.monotonic()
-        data = self._read(max_bytes, timeout)
+        data = read(max_bytes, timeout)
         # Bytes at the least rate cost no waiting; a fast start is no credit for later.
-        self._waited = max(0.0, self._waited + time.monotonic() - started - len(data) / LEAST_RATE)
-        if self._waited > TIMEOUT:
+        waited = max(0.0, waited + time.monotonic() - started - len(data) / LEAST_RATE)
+        if waited > TIMEOUT:
             rate = f"less than {LEAST_RATE:,} bytes a second, for {TIMEOUT:.0f} s"
             raise HubError(f"{endpoint()} sends {rate}")
         return data
+
+    return steady_read
 
 
 def _watch(event: str, info: dict[str, Any]) -> None:
     """Bound the reading of every connection that the client's transport reports as made."""
     if event.endswith(("connect_tcp.complete", "start_tls.complete")):
         connection = info["return_value"]
-        connection.read = _SteadyRead(connection.read)
+        connection.read = _steady(connection.read)
 
 
 def _limit_time(request: Any) -> None:
@@ -63,21 +63,19 @@ def _limit_time(request: Any) -> None:
     request.extensions["trace"] = _watch
 
 
-def _refuse_answer(response: Any) -> None:
+def _check_answer(response: Any) -> None:
     """Refuse headers that would lead the client astray, and bound the wait that they ask for."""
-    for name in ("etag", "x-linked-etag"):
-        value = response.headers.get(name)
-        # The client's cache makes a file of this name.
-        if value is not None and (".." in value or not _ETAG.fullmatch(value)):
+    headers = response.headers
+    for value in filter(None, (headers.get("etag"), headers.get("x-linked-etag"))):
+        if ".." in value or not _ETAG.fullmatch(value):  # the client's cache makes a file of it
             shown = printable(value)
             raise HubError(f"{endpoint()} calls a file {shown}, which can't be the name of one")
     # The Hub offers a transfer for which none of these limits holds; without it this one is used.
-    response.headers.pop("x-xet-hash", None)
+    headers.pop("x-xet-hash", None)
     if response.status_code == 429:
-        asked = response.headers.get("retry-after", "")
-        response.headers.pop("ratelimit", None)
-        seconds = int(asked[:9]) if asked.isdecimal() else 5
-        response.headers["retry-after"] = str(min(seconds, LONGEST_WAIT))
+        asked = headers.get("retry-after", "")
+        headers.pop("ratelimit", None)
+        headers["retry-after"] = str(min(int(asked[:9]) if asked.isdecimal() else 5, LONGEST_WAIT))
 
 
 def _new_client() -> Any:
@@ -86,10 +84,9 @@ def _new_client() -> Any:
 
     client = default_client_factory()
     hooks = client.event_hooks
-    client.event_hooks = {
-        "request": [*hooks.get("request", []), _limit_time],
-        "response": [*hooks.get("response", []), _refuse_answer],
-    }
+    hooks["request"] = [*hooks.get("request", []), _limit_time]
+    hooks["response"] = [*hooks.get("response", []), _check_answer]
+    client.event_hooks = hooks
     return client
 
 

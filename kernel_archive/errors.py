@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import difflib
 import unicodedata
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Self, Unpack
+    from typing import Self
 
 
 def printable(text: object, limit: int = 120) -> str:
@@ -76,16 +76,6 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return f"{text}. {self.fix}" if self.fix else text
 
 
-class _Place(TypedDict, total=False):
-    """Fields of a finding that most errors leave out."""
-
-    file: str | None
-    line: int | None
-    field: str | None
-    value: str | None
-    fix: str | None
-
-
 class KernelArchiveError(Exception):
     """Raised when a command can't do what it was asked: exit status 1; base of all errors."""
 
@@ -96,9 +86,9 @@ class KernelArchiveError(Exception):
         self.findings: tuple[Finding, ...] = tuple(findings)
 
     @classmethod
-    def of(cls, *, code: str, message: str, **fields: Unpack[_Place]) -> Self:
-        """Make an error of one finding from the finding's own fields."""
-        return cls.from_findings([Finding(code=code, message=message, **fields)])
+    def of(cls, *, code: str, message: str, **place: Any) -> Self:
+        """Make an error of one finding; ``place`` are its further fields."""
+        return cls.from_findings([Finding(code=code, message=message, **place)])
 
     @classmethod
     def from_findings(cls, findings: Iterable[Finding], summary: str | None = None) -> Self:

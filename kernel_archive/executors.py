@@ -5,7 +5,6 @@ Only calls and small results pass through it: logs and fragments lie where all w
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import logging
 import multiprocessing
@@ -20,7 +19,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
-from kernel_archive.without_pandas import without_pandas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -76,67 +74,35 @@ def collect_results(executor: Executor, calls: Sequence[Call[Result]]) -> list[R
 def iterate_results(
     executor: Executor, calls: Sequence[Call[Result]]
 ) -> Iterator[tuple[int, Result]]:
-    """Run all calls, the longest first; yield the position and result of each as it ends.
+    """Run all calls in their order; yield the position and result of each as it ends.
 
     After an error, or when the iterator is closed, no further call begins.
 
     Raises:
         KernelArchiveError: a worker was killed (out of memory, say), or the scheduler is gone.
-        Exception: that of the first call at fault, with a note that names the call.
+        Exception: that of a call, with a note that names the call.
     """
     running: dict[Future[Any], int] = {}
-    failures: dict[int, BaseException] = {}
     most = 1 if isinstance(executor, SerialExecutor) else MAX_IN_FLIGHT
     waiting = iter(enumerate(calls))
     try:
         while True:
             _check_scheduler(executor)
-            for i, call in itertools.islice(waiting, 0 if failures else most - len(running)):
+            for i, call in itertools.islice(waiting, most - len(running)):
                 running[executor.submit(_run_call, call)] = i
             if not running:
-                break
+                return
             ended = wait(running, WATCH_SECONDS, FIRST_COMPLETED).done
             _check_scheduler(executor, ended)
             for future in sorted(ended, key=running.__getitem__):
-                error = _error_of(future)
-                i = running.pop(future)
-                if error is None:
-                    yield i, future.result()
-                else:
-                    failures[i] = error
-            # An earlier call that has begun may fail, too: its error is the one to raise.
-            for future in [f for f in running if failures and f.cancel()]:
-                del running[future]
+                result = _result_of(future, calls[running[future]])
+                yield running.pop(future), result
     except BrokenProcessPool as error:
         name = calls[min(running.values(), default=0)].name
         raise KernelArchiveError(_KILLED_PROCESS.format(name)) from error
     finally:
         for future in running:
             future.cancel()
-    if failures:
-        first = min(failures)
-        failures[first].add_note(f"at {calls[first].name}")
-        raise failures[first]
-
-
-def _check_scheduler(executor: Executor, ended: Iterable[Future[Any]] = ()) -> None:
-    """Raise KernelArchiveError when the scheduler of a Dask executor is gone."""
-    client = getattr(executor, "_client", None)  # where distributed keeps it
-    gone = client is not None and client.status != "running"
-    if gone or any(future.cancelled() for future in ended):
-        raise KernelArchiveError(_LOST_SCHEDULER)
-
-
-def _error_of(future: Future[Any]) -> BaseException | None:
-    """Return the error that a call ended with, if any; that of a broken pool is raised."""
-    error = future.exception()
-    if isinstance(error, BrokenProcessPool):
-        raise error
-    if type(error).__name__ == "KilledWorker":
-        return KernelArchiveError(_KILLED_WORKERS)
-    if error is None and isinstance(future.result(), KernelArchiveError):
-        error = future.result()
-    return error
 
 
 def _run_call(call: Call[Any]) -> Any:
@@ -145,6 +111,29 @@ def _run_call(call: Call[Any]) -> Any:
         return call.function()
     except KernelArchiveError as error:
         return error
+
+
+def _result_of(future: Future[Any], call: Call[Any]) -> Any:
+    """Return the result of a call that has ended, or raise its error with its name."""
+    error = future.exception()
+    if isinstance(error, BrokenProcessPool):
+        raise error
+    if type(error).__name__ == "KilledWorker":
+        error = KernelArchiveError(_KILLED_WORKERS)
+    elif error is None and isinstance(future.result(), KernelArchiveError):
+        error = future.result()
+    if error is not None:
+        error.add_note(f"at {call.name}")
+        raise error
+    return future.result()
+
+
+def _check_scheduler(executor: Executor, ended: Iterable[Future[Any]] = ()) -> None:
+    """Raise KernelArchiveError when the scheduler of a Dask executor is gone."""
+    client = getattr(executor, "_client", None)  # where distributed keeps it
+    gone = client is not None and client.status != "running"
+    if gone or any(future.cancelled() for future in ended):
+        raise KernelArchiveError(_LOST_SCHEDULER)
 
 
 @contextmanager
@@ -184,9 +173,6 @@ def _start_worker() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=exit_with_parent, daemon=True).start()
-    without_pandas()
-    # The interpreter gives memory back piece by piece before it ends, the system at once.
-    atexit.register(os._exit, 0)
 
 
 @contextmanager

@@ -28,40 +28,25 @@ class TimedCase(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One problem, as its file in ``problem_data/`` states it.
+    """One problem, as its file in ``problem_data/`` states it."""
 
-    Attributes:
-        name: canonical id, the name of the file.
-        family: the suite that it comes from.
-        title: one line for people.
-        aliases: other names of it in logs.
-        source: where cases and tolerances are published; ``None`` when they are stated here.
-        inputs: the arguments of a program, in words.
-        shape_fields: names of the fields of a case, in order.
-        cases: the timed cases, in order.
-        rtol: relative tolerance of the check.
-        atol: absolute tolerance of the check.
-        tolerance_note: the tolerance in words, where it differs between outputs.
-        reference: text of the reference program.
-        references: program ids of all texts that ever were its reference. A table of others that
-            names the problem means this one only where its reference is among them.
-        held_out: whether no program of it may be trained on.
-    """
-
-    name: str
-    family: Family
-    title: str
-    aliases: tuple[str, ...] = ()
+    name: str  # canonical id, the name of the file
+    family: Family  # the suite that it comes from
+    title: str  # one line for people
+    aliases: tuple[str, ...] = ()  # other names of it in logs
+    #: Where cases and tolerances are published; ``None`` when they are stated here.
     source: str | None = None
-    inputs: str = ""
-    shape_fields: tuple[str, ...] = ()
-    cases: tuple[TimedCase, ...] = ()
-    rtol: float | None = None
-    atol: float | None = None
-    tolerance_note: str = ""
-    reference: str = ""
+    inputs: str = ""  # the arguments of a program, in words
+    shape_fields: tuple[str, ...] = ()  # names of the fields of a case, in order
+    cases: tuple[TimedCase, ...] = ()  # the timed cases, in order
+    rtol: float | None = None  # relative tolerance of the check
+    atol: float | None = None  # absolute tolerance of the check
+    tolerance_note: str = ""  # the tolerance in words, where it differs between outputs
+    reference: str = ""  # text of the reference program
+    #: Program ids of all texts that ever were its reference. A table of others that names the
+    #: problem means this one only where its reference is among them.
     references: tuple[str, ...] = ()
-    held_out: bool = False
+    held_out: bool = False  # whether no program of it may be trained on
 
     @property
     def benchmark_cases(self) -> tuple[dict[str, Any], ...]:

@@ -18,19 +18,6 @@ LANGUAGE_ORDER: Final = ("other", "pytorch", "triton", "gluon", "cuda")
 _C_COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
-#: Words of comments and names that say how fast a program is or is meant to be.
-_TELLING: Final = re.compile(
-    r"(?i)\b(naive\w*|slow\w*|fast\w*|optimi[sz]\w*|optimal\w*|efficien\w*|inefficien\w*|baseline\w*"
-    r"|better|worse|quick\w*|bottleneck\w*|performan\w*|speed\w*|unoptimi\w*|latency|throughput"
-    r"|deliberate\w*|intentional\w*|wasteful\w*|expensive\w*|cheap\w*|costly)\b"
-)
-#: Every text with a telling word has one of these.
-_STEMS: Final = tuple(re.findall("[a-z]{4,}", _TELLING.pattern))
-#: Names of functions and compiler options that contain such a word and say nothing.
-_TECHNICAL: Final = re.compile(
-    r"(?i)fast_?math|libdevice\.fast_\w+|__fast\w*|fast_\w+f\b|fast_dividef|(?:use|enable|allow)_fast\w*"
-)
-
 _DOUBLE: Final = re.compile(r"\bfloat64\b|\.double\(|\btorch\.double\b|\bdouble\b|\bfp64\b")
 _SLEEP: Final = re.compile(
     r"\btime\.sleep\b|\bnanosleep\b|__nanosleep|\btorch\.cuda\._sleep\b|\busleep\b"
@@ -47,10 +34,8 @@ _RESULT: Final = re.compile(
 #: CUDA C++ has one of these; with CUTLASS a program may hold no kernel of its own.
 _CUDA: Final = ("__global__", "load_inline", "CUDAExtension", "#include <cu", '#include "cu')
 _IN_KERNEL: Final = re.compile(r"= *tl\.|\btl\.\w+\(")
-#: Every program with one of the patterns in words has one of these.
-_SUSPECT_WORDS: Final = ("double", "float64", "fp64", "sleep", "sort", "kthvalue")
 #: A loop that only a syntax tree can judge.
-_LOOP: Final = re.compile(r" in range\(\d+\):")
+_LOOP: Final = re.compile(r" in range\(\d+\):|\.(?:item|tolist)\(")
 _PROSE: Final = re.compile(r'"""[\s\S]*?"""|#[^\n]*')
 _TO_HOST: Final = frozenset({"item", "tolist"})
 #: Methods that change their object, beside those of torch, which end in an underscore.
@@ -68,19 +53,6 @@ def language_of(code: str) -> str:
     return "pytorch" if "torch" in code else "other"
 
 
-def telling_words(code: str) -> list[str]:
-    r"""List the words that say how fast a program is or is meant to be, each once.
-
-    >>> telling_words("def fast_path(x):  # the naive way\n    return tl.math.fast_expf(x)\n")
-    ['fast_path', 'naive']
-    """
-    if code.isascii():  # other letters can equal one of these without regard to case
-        lower = code.lower()
-        if not any(stem in lower for stem in _STEMS):
-            return []
-    return sorted({m[0] for m in _TELLING.finditer(_TECHNICAL.sub(" ", code))})
-
-
 def artificial_patterns(code: str, reference: str = "") -> list[str]:
     r"""List patterns that only lose time; an honest program has none.
 
@@ -93,30 +65,31 @@ def artificial_patterns(code: str, reference: str = "") -> list[str]:
     ['double', 'repeated_work']
     """
     patterns = ["dead_work"] if _discards(code) else []
-    if any(word in code for word in _SUSPECT_WORDS):
-        bare = _PROSE.sub(" ", _C_COMMENT.sub(" ", code) if "__global__" in code else code)
-        if _DOUBLE.search(bare) and not _DOUBLE.search(reference):
-            patterns.append("double")
-        if _SLEEP.search(bare):
-            patterns.append("sleep")
-        if _SORT.search(bare) and not _ORDERS.search(reference):
-            patterns.append("sort")
-    if not (
-        ".item(" in code or ".tolist(" in code or (" in range(" in code and _LOOP.search(code))
-    ):
-        return sorted(patterns)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return sorted(patterns)
-    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For)]
+    bare = _PROSE.sub(" ", _C_COMMENT.sub(" ", code) if "__global__" in code else code)
+    if _DOUBLE.search(bare) and not _DOUBLE.search(reference):
+        patterns.append("double")
+    if _SLEEP.search(bare):
+        patterns.append("sleep")
+    if _SORT.search(bare) and not _ORDERS.search(reference):
+        patterns.append("sort")
+    loops = [node for node in _nodes(code) if isinstance(node, ast.For)]
     if any(_fetches(loop) for loop in loops):
         patterns.append("element_loop")
     if any(_repeats(loop) for loop in loops):
         patterns.append("repeated_work")
     return sorted(patterns)
+
+
+def _nodes(code: str) -> list[ast.AST]:
+    """Return the syntax tree of a program that may have a loop to judge; nothing of others."""
+    if not _LOOP.search(code):  # parsing takes a hundred times as long
+        return []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return list(ast.walk(ast.parse(code)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
 
 
 def _discards(code: str) -> bool:

@@ -1,12 +1,14 @@
 """The splits of an archive: tables that are cut from it, to be forecast or learnt from.
 
-A split is one entry of :data:`SPLITS`. All rooms take its names, columns and cut-offs from here, so
+A split is one entry of ``splits.toml``. All rooms take names, columns and cut-offs from here, so
 a further split with the columns of an existing one is one more entry.
 :mod:`kernel_archive.schema` says what every column means.
 """
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
@@ -20,40 +22,24 @@ Kind = Literal["eval", "close", "discovery", "train"]
 
 
 class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Names, columns and cut-offs of one split; :class:`kernel_archive.scoring.Split` has the rows.
+    """Names, columns and cut-offs of one split; ``kernel_archive.scoring.Split`` has the rows."""
 
-    Attributes:
-        name: what users call it, and the file name of its definition in ``splits/``.
-        table: the table that holds its rows, which is also its configuration on the Hub.
-        kind: what its rows are.
-        title: its name in headings.
-        rows: what its rows are called in a sentence, in the plural.
-        ratio: what its value column is, as a fraction of times.
-        value: column with the speedup that the label is made from.
-        task: column with the problem, the stratum of the bootstrap.
-        group: column that results are also reported by.
-        anchor: column with the program that the candidate is compared with.
-        candidate: column with the program whose speedup is forecast.
-        kernel: column with the kernel id of the candidate.
-        command: the command that makes it.
-        pair_type: type of the training pairs that are made as its rows are; empty for ``train``.
-        cutoffs: in x; a row at or above one counts as a discovery. Empty where none are counted.
-    """
-
-    name: str
-    table: str
-    kind: Kind
-    title: str
-    rows: str
-    ratio: str
-    value: str
-    task: str
-    group: str
-    anchor: str
-    candidate: str
-    kernel: str
-    command: str
+    name: str  # what users call it, and the file name of its definition in ``splits/``
+    table: str  # the table that holds its rows, which is also its configuration on the Hub
+    kind: Kind  # what its rows are
+    title: str  # its name in headings
+    rows: str  # what its rows are called in a sentence, in the plural
+    ratio: str  # what its value column is, as a fraction of times
+    value: str  # column with the speedup that the label is made from
+    task: str  # column with the problem, the stratum of the bootstrap
+    group: str  # column that results are also reported by
+    anchor: str  # column with the program that the candidate is compared with
+    candidate: str  # column with the program whose speedup is forecast
+    kernel: str  # column with the kernel id of the candidate
+    command: str  # the command that makes it
+    #: Type of the training pairs that are made as its rows are; empty for ``train``.
     pair_type: str = ""
+    #: In x; a row at or above one counts as a discovery. Empty where none are counted.
     cutoffs: tuple[float, ...] = ()
 
     @property
@@ -62,86 +48,21 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
         return (self.candidate,) if self.kind == "eval" else (self.anchor, self.candidate)
 
 
-def _evaluation(name: str, title: str, command: str) -> SplitSpec:
-    """Describe a split whose rows are candidates against the reference of their task."""
-    return SplitSpec(
-        name=name,
-        table=name,
-        kind="eval",
-        title=title,
-        rows="kernels",
-        ratio="reference time / candidate time",
-        value="speedup",
-        task="task",
-        group="task",
-        anchor="reference_code",
-        candidate="candidate_code",
-        kernel="kernel_id",
-        command=command,
-        pair_type="seed",
-    )
+def _read_splits() -> dict[str, SplitSpec]:
+    """Read ``splits.toml``; an entry that is ``like`` another states only where it differs."""
+    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    entries = tomllib.loads(text)
+    splits: dict[str, SplitSpec] = {}
+    for name, entry in entries.items():
+        base = entries[entry.pop("like")] if "like" in entry else {}
+        splits[name] = msgspec.convert({**base, **entry, "name": name}, SplitSpec)
+    return splits
 
 
 #: Name -> split, in the order in which they are made.
-SPLITS: Final[dict[str, SplitSpec]] = {
-    split.name: split
-    for split in (
-        _evaluation("eval", "Evaluation split", "build-eval --cap 10"),
-        _evaluation(
-            "eval_problems", "Transfer to new problems", "build-eval --split eval_problems"
-        ),
-        _evaluation("eval_cuda", "Transfer to CUDA C++", "build-eval --split eval_cuda"),
-        SplitSpec(
-            name="eval_close",
-            table="eval_close",
-            kind="close",
-            title="Close pairs",
-            rows="pairs of like programs",
-            ratio="first time / second time",
-            value="ratio",
-            task="task",
-            group="task",
-            anchor="first_code",
-            candidate="second_code",
-            kernel="second_kernel_id",
-            command="build-eval --split eval_close",
-            pair_type="pair",
-        ),
-        SplitSpec(
-            name="discovery",
-            table="discovery_pairs",
-            kind="discovery",
-            title="Discovery pairs",
-            rows="parent-child pairs",
-            ratio="parent time / child time",
-            value="g",
-            task="problem",
-            group="family",
-            anchor="parent_code",
-            candidate="child_code",
-            kernel="child_kernel_id",
-            command="build-discovery",
-            pair_type="parent_edit",
-            cutoffs=(1.25, 1.5, 2.0),
-        ),
-        SplitSpec(
-            name="train",
-            table="train_pairs",
-            kind="train",
-            title="Training pairs",
-            rows="training pairs",
-            ratio="anchor time / candidate time",
-            value="speedup",
-            task="problem",
-            group="pair_type",
-            anchor="anchor_code",
-            candidate="candidate_code",
-            kernel="candidate_kernel_id",
-            command="build-train",
-        ),
-    )
-}
-
+SPLITS: Final = _read_splits()
+#: The rows of recorded held-out searches, which are replayed; they have no table of their own.
+REPLAY: Final = SPLITS.pop("replay")
 #: Table -> its split; an archive's tables and manifest name a split by its table.
 SPLIT_TABLES: Final[dict[str, SplitSpec]] = {split.table: split for split in SPLITS.values()}
 
@@ -149,9 +70,6 @@ SPLIT_TABLES: Final[dict[str, SplitSpec]] = {split.table: split for split in SPL
 FORECAST_SPLITS: Final[dict[str, SplitSpec]] = {
     name: split for name, split in SPLITS.items() if split.kind != "train"
 }
-
-#: The rows of recorded held-out searches, which are replayed; they have no table of their own.
-REPLAY: Final = _evaluation("replay", "Replay of recorded searches", "build")
 
 #: The splits whose rows are candidates against a reference.
 EVALUATIONS: Final[dict[str, SplitSpec]] = {

@@ -1,19 +1,24 @@
-"""Rows of Parquet files that strangers made: a child process with limits reads them."""
+"""Rows of Parquet files that strangers made: a child process with limits reads them.
+
+Arrow trusts what a file says of itself: a few kilobytes can ask for gigabytes, and one damaged
+byte can end the process. Here either ends the child alone. It runs :func:`main`: the file is its
+standard input, and on its standard output it sends frames, each a length of four bytes and a value
+in MessagePack: an object for every row, ``None`` for one that is too long, and at the end a list,
+empty or with a code and a message.
+"""
 
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
-import tempfile
-from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kernel_archive import parquet_child
 from kernel_archive.errors import Finding, printable
-from kernel_archive.untrusted import MAX_LINE_BYTES, UntrustedFileError, is_compressed, read_whole
+from kernel_archive.untrusted import MAX_LINE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -23,10 +28,25 @@ if TYPE_CHECKING:
 MAX_CHILD_BYTES: Final = 2 << 30
 #: Processor time of the child: reading stops after it; a million forecasts take a tenth of it.
 MAX_CHILD_SECONDS: Final = 120
-#: Refuse a table with more columns; the widest of ours has some fifty.
-MAX_COLUMNS: Final = 1_000
+#: Rows that Arrow decodes at a time; each may hold a text of a megabyte, so more take much memory.
+_BATCH_ROWS: Final = 256
 #: The child takes no more than it needs of the address space, and starts no threads.
 _FRUGAL: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1"}
+
+
+class ChildLimits(msgspec.Struct, frozen=True):
+    """What the child reads of a file, and up to where."""
+
+    wanted: list[str] | None  # columns to read, the others come as None; all where it is None
+    rows: int  # refuse a table with more rows
+    total: int  # stop after this many bytes of rows
+    row: int  # leave out a row with more bytes
+    memory: int  # bytes of address space, beyond which an allocation fails
+    seconds: int  # processor time, after which the process is killed
+
+
+class _RefusedError(Exception):
+    """Raised with a code and a message, for a table that is not read to its end."""
 
 
 def parquet_rows(
@@ -43,41 +63,34 @@ def parquet_rows(
     Columns that are not ``wanted`` come as ``None``, so that their names are known. Starting the
     child takes about 0.3 s, so shards of our own making are read without it.
     """
-    limits = parquet_child.ChildLimits(
+    limits = ChildLimits(
         wanted=None if wanted is None else sorted(wanted),
-        columns=MAX_COLUMNS,
         rows=max_rows,
         total=max_bytes,
         row=max_row,
         memory=MAX_CHILD_BYTES,
         seconds=MAX_CHILD_SECONDS,
     )
-    message = f"the row holds more than {max_row >> 20} MiB of text"
     try:
         for line, frame in enumerate(_frames(path, limits), 1):
             if isinstance(frame, dict):
                 yield line, frame
             elif frame is None:
+                message = f"the row holds more than {max_row >> 20} MiB of text"
                 place: dict[str, Any] = {"file": name, "line": line, "fix": "Shorten its texts"}
                 yield Finding(code="line-too-long", message=message, **place)
             elif frame:
-                code, said = frame
-                yield _refusal(code, said, name)
-    except UntrustedFileError as error:
-        yield error.finding(name)
+                yield Finding(code=frame[0], message=printable(frame[1], 200), file=name)
     except OSError as error:
-        yield _refusal("unreadable", error.strerror or str(error), name)
+        yield Finding(code="unreadable", message=f"cannot be read: {error.strerror}", file=name)
 
 
-def _frames(
-    path: Path, limits: parquet_child.ChildLimits
-) -> Iterator[dict[str, Any] | list[str] | None]:
+def _frames(path: Path, limits: ChildLimits) -> Iterator[dict[str, Any] | list[str] | None]:
     """Start a child for a file, and decode what it sends up to the list at the end."""
-    command = [sys.executable, "-I", parquet_child.__file__, msgspec.json.encode(limits).decode()]
     with (
-        _open_seekable(path, limits.total) as file,
+        path.open("rb") as file,
         subprocess.Popen(
-            command,
+            [sys.executable, "-P", "-m", __name__, msgspec.json.encode(limits).decode()],
             stdin=file,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -96,26 +109,55 @@ def _frames(
                     return
         finally:
             child.kill()
-    yield ["unreadable", "the process that read it ended early"]
+    yield ["unreadable", "no Parquet file that can be read: the process that read it ended early"]
 
 
-@contextmanager
-def _open_seekable(path: Path, max_bytes: int) -> Iterator[IO[bytes]]:
-    """Open a file for the child; a compressed one as a copy without compression, to seek in."""
-    if not is_compressed(path):
-        with path.open("rb") as file:
-            yield file
-        return
-    with tempfile.TemporaryFile() as copy:
-        copy.write(read_whole(path, max_bytes=max_bytes))
-        copy.seek(0)
-        yield copy
+def _send_rows(limits: ChildLimits) -> None:
+    """Send every row of the table on standard input."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(sys.stdin.buffer, page_checksum_verification=True) as table:
+        names, n_rows = table.schema_arrow.names, table.metadata.num_rows
+        wanted = [name for name in names if limits.wanted is None or name in limits.wanted]
+        if n_rows > limits.rows:
+            message = f"the table has {n_rows:,} rows, and at most {limits.rows:,} are read"
+            raise _RefusedError("file-too-large", message)
+        if len(set(wanted)) < len(wanted):
+            twice = max(wanted, key=wanted.count)
+            raise _RefusedError("repeated-field", f"the table has two columns {twice[:100]!r}")
+        total = 0
+        for batch in table.iter_batches(_BATCH_ROWS, columns=wanted, use_threads=False):
+            # One row at a time: a whole batch as Python objects can take many times its size.
+            for i in range(batch.num_rows):
+                (fields,) = batch.slice(i, 1).to_pylist(maps_as_pydicts="strict")
+                row = msgspec.msgpack.encode(dict.fromkeys(names) | fields, enc_hook=str)
+                total += len(row)
+                if total > limits.total:
+                    message = f"the table holds more than {limits.total >> 20} MiB of text"
+                    raise _RefusedError("file-too-large", message)
+                _send(row if len(row) <= limits.row else msgspec.msgpack.encode(None))
 
 
-def _refusal(code: str, message: str, name: str) -> Finding:
-    """Say why a table, or the rest of it, is not read."""
-    message = printable(message, 200)
-    if code != "unreadable":
-        return Finding(code=code, message=message, file=name)
-    message = f"not a Parquet file that can be read: {message}"
-    return Finding(code=code, message=message, file=name, fix="Write it again")
+def _send(frame: bytes) -> None:
+    sys.stdout.buffer.write(len(frame).to_bytes(4, "little") + frame)
+
+
+def main() -> None:
+    """Read the limits from the command line, keep to them, and send the rows and the end."""
+    limits = msgspec.json.decode(sys.argv[1], type=ChildLimits)
+    resource.setrlimit(resource.RLIMIT_AS, (limits.memory, limits.memory))
+    resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
+    end: list[Any] = []
+    try:
+        _send_rows(limits)
+    except _RefusedError as error:
+        end = [*error.args]
+    except MemoryError:
+        end = ["file-too-large", f"reading it takes more than {limits.memory >> 20} MiB"]
+    except Exception as error:  # noqa: BLE001 - whatever Arrow makes of a damaged file
+        end = ["unreadable", f"no Parquet file that can be read: {error}"]
+    _send(msgspec.msgpack.encode(end))
+
+
+if __name__ == "__main__":
+    main()

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import chains
+
 ROOT = Path(__file__).parents[1]
 TOOL = ROOT / "tools" / "chains.py"
 
@@ -44,3 +46,9 @@ def test_problem_is_shown_with_reference_cases_and_tolerance():
 def test_wrong_use_is_explained():
     """Without arguments the tool says how it is called."""
     assert "tools/chains.py unpack" in call().stderr
+
+
+def test_telling_words():
+    """Words that say how fast a program is; names of functions that contain one are none."""
+    code = "# Optimized: beats the baseline\n__fast_expf(x); tl.fast_dividef; use_fast_math"
+    assert chains.telling_words(code) == ["Optimized", "baseline"]

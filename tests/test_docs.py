@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import click
@@ -35,21 +36,15 @@ def test_generated_lists_agree_with_the_code(path):
     assert text.count("<!-- generated: ") == text.count("<!-- end -->")
 
 
-def test_a_list_that_nothing_makes_is_an_error():
-    """A misspelt name is refused."""
+def test_a_list_is_replaced_and_a_misspelt_one_refused():
+    """What stands between the two comments is replaced, and nothing else."""
+    filled = docs.fill("a\n<!-- generated: splits -->\nold\n<!-- end -->\nb\n")
+    assert "eval_problems" in filled
+    assert "old" not in filled
+    assert filled.startswith("a\n<!-- generated: splits -->\n")
+    assert filled.endswith("\n<!-- end -->\nb\n")
     with pytest.raises(KeyError, match="no generated list"):
         docs.fill("<!-- generated: metrix -->\n<!-- end -->\n")
-
-
-def test_a_list_is_replaced():
-    """What stands between the two comments is replaced, and nothing else."""
-    text = "a\n<!-- generated: splits -->\nold\n<!-- end -->\nb\n"
-    filled = docs.fill(text)
-    assert "old" not in filled
-    assert "eval_problems" in filled
-    assert docs.fill(filled) == filled
-    assert filled.startswith("a\n")
-    assert filled.endswith("<!-- end -->\nb\n")
 
 
 @pytest.mark.parametrize("path", prose.pages(), ids=lambda p: p.stem)
@@ -67,10 +62,12 @@ def test_length():
     assert not [line for line in changes if len(line.split()) > 21]
 
 
-def test_a_long_sentence_is_found():
-    """Sentences are counted without code and tables, over the ends of lines."""
-    text = "# A title\n\n" + "word " * 20 + "\n" + "word " * 11 + "`code here` end.\n\n| a | b |\n"
-    assert [len(s.split()) for _, s in prose.sentences(prose.prose(text)) if s] == [33]
+def test_installs_ask_for_extras_that_exist():
+    """Whatever stands in brackets behind the package's name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for path in PAGES:
+        for extras in re.findall(r"pip install '?kernel-archive\[([\w,-]+)\]", path.read_text()):
+            assert set(extras.split(",")) <= project["optional-dependencies"].keys(), path.name
 
 
 def commands():

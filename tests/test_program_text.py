@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_archive.program_text import artificial_patterns, language_of, telling_words
+from kernel_archive.program_text import artificial_patterns, language_of
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,3 @@ def test_pattern_of_the_reference_is_none():
     assert (
         artificial_patterns(code, "def reference(x):\n    return torch.topk(x.double(), 4)\n") == []
     )
-
-
-def test_telling_words():
-    """Words that say how fast a program is; names of functions that contain one are none."""
-    assert telling_words(
-        "# Optimized: beats the baseline\n__fast_expf(x); tl.fast_dividef; use_fast_math"
-    ) == [
-        "Optimized",
-        "baseline",
-    ]

@@ -57,12 +57,6 @@ def test_the_content_is_on_disk_before_the_name(tmp_path, monkeypatch):
     assert done == ["rename"]
 
 
-def test_a_name_of_the_longest_kind_can_be_written(tmp_path):
-    """The temporary name stays within what a file system takes."""
-    storage.write_atomically(tmp_path / ("a" * 255), b"x")
-    assert len(list(tmp_path.iterdir())) == 1
-
-
 def test_a_lock_is_held_by_one_and_goes_with_its_process(tmp_path):
     """A second holder is told so; after the first was killed the lock is free."""
     path = tmp_path / "lock"

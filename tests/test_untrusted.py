@@ -5,7 +5,6 @@ import os
 import tracemalloc
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from kernel_archive.errors import Finding
@@ -68,21 +67,14 @@ def test_a_long_line_is_skipped_without_being_held(tmp_path):
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
 def test_a_bomb_stops_at_the_bound(tmp_path, pack):
-    """Eighty megabytes out of a few kilobytes: reading ends soon after the bound."""
+    """Eighty megabytes out of a few kilobytes, or many short lines: reading ends soon after."""
     path = tmp_path / "bomb"
     path.write_bytes(pack(b"0" * (80 << 20)))
     lines, source = read(path, max_bytes=8 << 20)
     assert lines == ["line-too-long", "file-too-large"]
     assert source.n_bytes <= (8 << 20) + 2 * MAX_LINE_BYTES + 2
-
-
-def test_more_lines_than_forecasts_could_be_stop_the_reading(tmp_path):
-    """A file of short lines is bounded, too."""
-    path = tmp_path / "f"
-    path.write_bytes(b"x\n" * 1000)
-    lines, source = read(path, max_lines=10)
-    assert lines == ["x"] * 11 + ["file-too-large"]
-    assert source.lines == 11
+    path.write_bytes(pack(b"x\n" * 1000))
+    assert read(path, max_lines=10)[0] == ["x"] * 11 + ["file-too-large"]
 
 
 TEXT = "".join(f'{{"n": {n}, "t": "{n * 7919 % 1000}"}}\n' for n in range(60)).encode()
@@ -91,13 +83,7 @@ CORRUPT = b"\x1f\x8b\x08\0\0\0\0\0\0\3\xff\xff\xff\xff\xff"
 
 
 @pytest.mark.parametrize(
-    "data",
-    [
-        gzip.compress(TEXT)[:-20],
-        zstd(TEXT)[:-20],
-        zstd(TEXT) + b"more",
-        CORRUPT,
-    ],
+    "data", [gzip.compress(TEXT)[:-20], zstd(TEXT)[:-20], zstd(TEXT) + b"more", CORRUPT]
 )
 def test_a_damaged_stream_ends_with_a_finding(tmp_path, data):
     """Cut off, with junk behind it, or corrupt: what came before it is only salvage."""
@@ -126,7 +112,7 @@ def test_what_is_no_regular_file_is_refused_without_opening_it(tmp_path):
             regular_file(path)
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-be", "utf-16"])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-32-be", "utf-16"])
 def test_other_encodings_are_named_with_and_without_a_mark(tmp_path, encoding):
     """A zero byte among the first four is no UTF-8 text."""
     path = tmp_path / "f"
@@ -167,10 +153,7 @@ def test_flipped_bits_of_gzip_never_go_unnoticed(tmp_path):
     [
         (zstd(b"text"), True),
         (bytes.fromhex("28b52ffd24"), False),  # as the command-line tool writes it
-        (bytes.fromhex("28b52ffd20"), True),
-        (bytes.fromhex("28b52ffd"), False),  # not even a frame: reading it fails anyway
         (gzip.compress(b"text", mtime=0), False),
-        (b"text", False),
         (b"", False),
     ],
 )
@@ -178,13 +161,3 @@ def test_zstd_without_a_checksum_is_told_by_its_first_frame(tmp_path, start, lac
     """One bit of the frame's header says whether a checksum stands at its end."""
     (tmp_path / "f").write_bytes(start)
     assert lacks_checksum(tmp_path / "f") == lacks
-
-
-@pytest.mark.parametrize("checked", [True, False])
-def test_parquet_without_checksums_is_told_by_its_first_page(tmp_path, checked):
-    """The header of a page has one more number where a checksum stands."""
-    table = pa.table({"a": ["x" * n for n in range(300)], "b": range(300)})
-    for settings in ({}, {"use_dictionary": False}, {"compression": "zstd"}):
-        path = tmp_path / "f"
-        pq.write_table(table, path, write_page_checksum=checked, **settings)
-        assert lacks_checksum(path) is not checked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 
@@ -16,11 +15,6 @@ from kernel_archive.scoring import Split, check_forecasts
 from kernel_archive.untrusted_tables import parquet_rows
 
 P = [0, 0, 0, 0.1, 0.2, 0.7, 0, 0]
-
-
-def zstd(data):
-    """Compress data as one frame."""
-    return pa.Codec("zstd").compress(data, asbytes=True)
 
 
 @pytest.fixture
@@ -54,16 +48,10 @@ def empties(n):
     return pa.ListArray.from_arrays(pa.array([0, n], pa.int32()), pa.nulls(n))
 
 
-def long_map():
-    """Make a column of maps with a long key."""
-    return pa.array([[("x" * 2_000_000, 1.0)]] * 2, pa.map_(pa.string(), pa.float64()))
-
-
 @pytest.mark.parametrize(
     ("column", "options", "expected"),
     [
         (repeated("x" * 2_000_000, 20), {}, ["line-too-long"] * 20),
-        (long_map(), {}, ["line-too-long"] * 2),
         (empties(3_000_000), {}, ["line-too-long"]),
         (repeated("x" * 900_000, 100), {"max_bytes": 4 << 20}, ["file-too-large"]),
         (range(20), {"max_rows": 19}, ["file-too-large"]),
@@ -141,9 +129,8 @@ def test_two_columns_of_one_name_are_a_fault(path):
     assert codes(read(path)) == ["repeated-field"]
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd])
-def test_rows_come_as_they_were_written(path, pack):
-    """All kinds of values over several row groups, plain or inside gzip or zstd."""
+def test_rows_come_as_they_were_written(path):
+    """All kinds of values over several row groups."""
     rows = [
         {
             "a": None if i % 3 else f"é{i}",
@@ -156,7 +143,6 @@ def test_rows_come_as_they_were_written(path, pack):
     ]
     maps = pa.array([[(str(b), 0.5)] for b in range(700)], pa.map_(pa.string(), pa.float64()))
     pq.write_table(pa.Table.from_pylist(rows).append_column("m", maps), path, row_group_size=300)
-    path.write_bytes(pack(path.read_bytes()))
     assert read(path) == [(i + 1, {**row, "m": {str(i): 0.5}}) for i, row in enumerate(rows)]
 
 

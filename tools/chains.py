@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import KernelArchiveError
 from kernel_archive.ids import program_id
 from kernel_archive.problems import get_problem
-from kernel_archive.program_text import artificial_patterns, telling_words
+from kernel_archive.program_text import artificial_patterns
 from kernel_measure.agent import read_chain
 from kernel_measure.tasks import get_task
 
@@ -41,6 +42,23 @@ remeasure = 1
 method = "agentic"
 chains = "chains/*/*"
 """
+
+
+#: Words of comments and names that say how fast a program is or is meant to be.
+TELLING = re.compile(
+    r"(?i)\b(naive\w*|slow\w*|fast\w*|optimi[sz]\w*|optimal\w*|efficien\w*|inefficien\w*|baseline\w*"
+    r"|better|worse|quick\w*|bottleneck\w*|performan\w*|speed\w*|unoptimi\w*|latency|throughput"
+    r"|deliberate\w*|intentional\w*|wasteful\w*|expensive\w*|cheap\w*|costly)\b"
+)
+#: Names of functions and compiler options that contain such a word and say nothing.
+TECHNICAL = re.compile(
+    r"(?i)fast_?math|libdevice\.fast_\w+|__fast\w*|fast_\w+f\b|fast_dividef|(?:use|enable|allow)_fast\w*"
+)
+
+
+def telling_words(code: str) -> list[str]:
+    """List the words that say how fast a program is or is meant to be, each once."""
+    return sorted({match[0] for match in TELLING.finditer(TECHNICAL.sub(" ", code))})
 
 
 def _plain(path: Path) -> bytes:

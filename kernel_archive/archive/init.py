@@ -1,8 +1,8 @@
 """For ``kernel-archive init``: a recipe and a query for a folder, and the first rows of it.
 
-Files that a shipped query reads get that query, a search log gets its reader. Any other table gets
-a query made from the names of its columns, with the word LOOK where it is a guess. Names are data:
-they are quoted.
+A folder that a shipped query can read gets that query. A table of another kind gets a query made
+from the names of its columns, with a comment where it is a guess. Names are data: they are quoted,
+and no file that a table names is opened by that name.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,43 +27,66 @@ from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import Evaluation, SearchFacts
 from kernel_archive.readers.sql import QueryError, files_below, run_query
+from kernel_archive.readers.sql_doubts import failure_of
 from kernel_archive.storage import content_path, write_atomically
+from kernel_archive.untrusted import UntrustedFileError, open_uncompressed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-#: Look at this many files of a folder, tables of it, and columns of a table.
+#: Look at this many files of a folder, columns of a table and rows of it.
 _MAX_FILES: Final = 20_000
-_MAX_TABLES: Final = 20
 _MAX_COLUMNS: Final = 2_000
-#: Ending of a table -> how DuckDB reads it. The dialect of CSV is stated: a guess could move with a
-#: damaged byte.
+_SAMPLE: Final = 200
+#: Read this many runs of a recipe; the others are only counted.
+_MAX_RUNS: Final = 25
+#: Look into this many tables of a folder.
+_MAX_TABLES: Final = 20
+#: How DuckDB reads CSV. The dialect is stated: a guess could move with a damaged byte.
 _CSV: Final = (
     "read_csv(getvariable('file'), all_varchar = true, header = true, "
     "delim = '{}', quote = '\"', escape = '\"')"
 )
+#: Ending of a table -> how DuckDB reads it.
 _READ: Final = {
-    ".csv": _CSV.format(","),
-    ".tsv": _CSV.format("\t"),
+    **dict.fromkeys((".csv", ".tsv"), _CSV),
     **dict.fromkeys((".json", ".jsonl", ".ndjson"), "read_json(getvariable('file'))"),
     ".parquet": "read_parquet(getvariable('file'))",
 }
 _PROGRAMS: Final = (".py", ".cu", ".cuh", ".cpp", ".hip", ".txt")
-
-
-class KnownColumn(msgspec.Struct, frozen=True, kw_only=True):
-    """A column of ours, and how theirs are called and read (``init_names.toml``)."""
-
-    name: str
-    patterns: list[str]  # over the words of a name, the best first
-    sql: str = "{}"  # what makes ours of theirs
-    file: bool = False  # whether theirs names a file with the text
-    look: str | None = None  # what a person must check
-
-
-_KNOWN: Final = msgspec.toml.decode(
-    Path(__file__).with_name("init_names.toml").read_bytes(), type=dict[str, list[KnownColumn]]
-)["column"]
+#: Column of ours -> names of theirs, the best first, as patterns over lower case with underscores.
+_SYNONYMS: Final = {
+    "reference_code": "(ref|reference|baseline|original|py_?torch|torch)_?(arch_)?"
+    "(code|source|src|program)(_module)? reference ref",
+    "code": "(custom|candidate|generated|cuda|triton|kernel|optimi[sz]ed|best)_"
+    "(code|source|src|kernel) code program source(_code)? src kernel solution .*_code "
+    ".*(path|file)(name)?",
+    "speedup": "speed_?up(_(vs|over)_\\w+)?(_native)? .*speed_?up.* score_default x ratio",
+    "correct": "correct(ness)? is_correct passed pass valid is_valid ok .*_(correct|passed|valid)",
+    "compiled": "(is_)?compiled compiles built",
+    "outcome": "outcome status verdict result state",
+    "problem": "problem(_(name|id))? task(_(name|id))? op(_name)? operator kernel_name workload "
+    "benchmark name",
+    "gpu": "gpu(_(name|type|model))? device(_name)? hardware card accelerator",
+    "node_id": "(node|program|candidate|kernel|sample|run|attempt)_?id id uuid commit hash",
+    "parent_node_id": "parent(_(node|program|kernel|id|commit))*",
+    "step": "step iter(ation)? generation round turn trial",
+    "model": "model(_(name|id))? llm author",
+    "search": "(search|session|experiment|run)(_(id|name))?",
+    "error_type": "error_(type|name|kind|class)",
+    "error_text": "error(_(text|message|msg))? message stderr traceback",
+    "input_tokens": "(input|prompt)_tokens",
+    "output_tokens": "(output|completion)_tokens",
+    "started_at": "(started|created|submitted)(_at|_time)? timestamp",
+}  # fmt: skip
+_UNITS: Final = {"ns": "/ 1000", "us": "* 1", "ms": "* 1000", "s": "* 1000000", "sec": "* 1000000"}
+_TIME_WORDS: Final = frozenset(["time", "runtime", "latency", "duration", "elapsed"])
+_NO_TIME: Final = frozenset(
+    ["std", "var", "min", "max", "total", "start", "end", "wall", "compile", "tokens", "speedup"]
+)
+_REFERENCE_WORDS: Final = frozenset(
+    ["ref", "reference", "baseline", "base", "torch", "eager", "original", "naive"]
+)
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -85,8 +109,8 @@ def draft_recipe(place: Path) -> Draft:
         message = "there is no such file or folder"
         raise DataError.of(code="missing-file", message=message, file=str(place))
     folder = place if place.is_dir() else place.parent
-    files = files_below(folder) if place.is_dir() else [str(place)]
-    names = sorted(os.path.relpath(name, folder) for name in islice(files, _MAX_FILES))
+    listed = files_below(folder) if place.is_dir() else [str(place)]
+    names = sorted(os.path.relpath(name, folder) for name in islice(listed, _MAX_FILES))
     names = [name for name in names if not any(part.startswith(".") for part in Path(name).parts)]
     draft = _shipped(folder, names) or _own_format(folder, names) or _table(folder, names)
     if draft is None:
@@ -99,6 +123,11 @@ def draft_recipe(place: Path) -> Draft:
             fix='Write a query yourself: format = "sql" (docs/own-data.md)',
         )
     return draft
+
+
+def _pattern(path: str) -> str:
+    """Write a path as a recipe's pattern that stands for itself."""
+    return re.sub(r"[{}]", "?", re.sub(r"([*?\[])", r"[\1]", path))
 
 
 def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
@@ -114,11 +143,10 @@ def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
         is_each = "getvariable('file')" in text
         paths = [str(folder / name) for name in fitting] if is_each else [str(folder)]
         label = path.stem if path.parent.name == "queries" else path.parent.name
-        found = f"{len(fitting):,} files that the shipped query {label} reads"
+        shown = f"{len(fitting):,} files that the shipped query {label} reads"
+        sources = [{"path": each, "format": "sql", "query": "import.sql"} for each in paths]
         return Draft(
-            found=f"{found}, first {printable(fitting[0], 80)}",
-            sources=[{"path": each, "format": "sql", "query": "import.sql"} for each in paths],
-            query=text,
+            found=f"{shown}, first {printable(fitting[0], 80)}", sources=sources, query=text
         )
     return None
 
@@ -135,55 +163,86 @@ def _own_format(folder: Path, names: Sequence[str]) -> Draft | None:
     return None
 
 
-def _table(folder: Path, names: Sequence[str]) -> Draft | None:
-    """Recognise the table from which most columns of ours are known, and the tables like it."""
-    tables = [name for name in names if _uncompressed(name).suffix.lower() in _READ]
-    columns = {name: _columns(folder, name) for name in tables[:_MAX_TABLES]}
-    n_known = {name: len(_matched(c)) for name, c in columns.items()}
-    best = max(n_known, key=n_known.__getitem__, default=None)
-    if best is None or n_known[best] < 2:
-        return None
-    same = [name for name in columns if columns[name] == columns[best]]
-    query, notes = _query(best, columns[best], names)
-    more = f", and {len(same) - 1} like it" if len(same) > 1 else ""
-    return Draft(
-        found=f"the table {printable(best, 80)}{more}",
-        sources=[{"path": str(folder / n), "format": "sql", "query": "import.sql"} for n in same],
-        query=query,
-        notes=notes,
-    )
-
-
 def _uncompressed(name: str) -> Path:
     return Path(name.removesuffix(".zst").removesuffix(".gz"))
 
 
-def _columns(folder: Path, table: str) -> list[str]:
-    """Names of a table's columns; none where DuckDB cannot read it."""
-    read = _READ[_uncompressed(table).suffix.lower()]
-    describe = f"SELECT column_name FROM (DESCRIBE FROM {read}) LIMIT {_MAX_COLUMNS}"
+def _reader(folder: Path, name: str) -> str:
+    """Write the call that reads a table; the mark between fields of CSV is the header's."""
+    suffix = _uncompressed(name).suffix.lower()
+    header = ""
+    with suppress(UntrustedFileError), open_uncompressed(folder / name) as f:
+        header = f.read(1 << 16).split(b"\n", 1)[0].decode("utf-8", "replace")
+    marks = "\t" if suffix == ".tsv" else ",;\t"
+    return _READ[suffix].format(next((mark for mark in marks if mark in header), marks[0]))
+
+
+def _rows(folder: Path, file: str, select: str) -> list[dict[str, Any]]:
+    """Return the rows of a query over one table; none where DuckDB cannot read it."""
     with tempfile.TemporaryFile() as answer:
         try:
-            rows = run_query(describe, folder, {"file": table}, answer, seconds=60)
-            return [str(name) for name in rows["column_name"].to_pylist()]
+            return list(run_query(select, folder, {"file": file}, answer, seconds=60).to_pylist())
         except (QueryError, ValueError):  # a text that is no UTF-8
             return []
 
 
-def _matched(columns: Sequence[str]) -> dict[str, tuple[str, KnownColumn]]:
-    """Map columns of ours to a column of theirs, with what is known of such."""
-    words = {}
-    for column in columns:
-        # kernelTime (ms) becomes kernel_time_ms.
-        split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", column).lower().replace("\u00b5s", "us")
-        words[column] = re.sub(r"[^a-z0-9]+", "_", split).strip("_")
-    matched: dict[str, tuple[str, KnownColumn]] = {}
-    for known in _KNOWN:
-        fits = [c for p in known.patterns for c, name in words.items() if re.fullmatch(p, name)]
-        if fits and known.name not in matched:
-            matched[known.name] = (fits[0], known)
-            del words[fits[0]]
+def _table(folder: Path, names: Sequence[str]) -> Draft | None:
+    """Recognise the table from which most columns of ours are known, and the tables like it."""
+    tables = [name for name in names if _uncompressed(name).suffix.lower() in _READ]
+    columns: dict[str, list[str]] = {}
+    for name in tables[:_MAX_TABLES]:
+        select = f"SELECT column_name FROM (DESCRIBE FROM {_reader(folder, name)})"
+        rows = _rows(folder, name, f"{select} LIMIT {_MAX_COLUMNS}")
+        columns[name] = [row["column_name"] for row in rows]
+    n_known = {name: len(_matched(c)) + len(_times(c)) for name, c in columns.items()}
+    best = max(n_known, key=n_known.__getitem__, default=None)
+    if best is None or n_known[best] < 2:
+        return None
+    same = [name for name in tables if columns.get(name) == columns[best]]
+    query, notes = _query(folder, best, columns[best], names)
+    sources = [
+        {"path": str(folder / name), "format": "sql", "query": "import.sql"} for name in same
+    ]
+    more = f", and {len(same) - 1} like it" if len(same) > 1 else ""
+    found = f"the table {printable(best, 80)}{more}"
+    return Draft(found=found, sources=sources, query=query, notes=notes)
+
+
+def _words(name: str) -> list[str]:
+    """The words of a column's name: ``kernelTime (ms)`` gives kernel, time and ms."""
+    split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("\u00b5s", "us")
+    return [word for word in re.split(r"[^a-z0-9]+", split) if word]
+
+
+def _matched(columns: Iterable[str]) -> dict[str, str]:
+    """Map columns of ours to the column of theirs with the best synonym; each is taken once."""
+    plain = {column: "_".join(_words(column)) for column in columns if column.strip()}
+    matched: dict[str, str] = {}
+    for ours, patterns in _SYNONYMS.items():
+        for pattern in patterns.split():
+            fits = [c for c, words in plain.items() if re.fullmatch(pattern, words)]
+            if fits:
+                matched[ours] = fits[0]
+                del plain[fits[0]]
+                break
     return matched
+
+
+def _times(columns: Iterable[str]) -> dict[str, tuple[str, str | None]]:
+    """Map our columns of times to theirs, and its unit where its name has one."""
+    times: dict[str, tuple[str, str | None]] = {}
+    for column in columns:
+        words = _words(column)
+        unit = next((word for word in reversed(words) if word in _UNITS), None)
+        is_time = _TIME_WORDS.intersection(words) or unit not in (None, "s")
+        if is_time and not _NO_TIME.intersection(words):
+            name = "reference_runtime_us" if _is_reference(column) else "runtime_us"
+            times.setdefault(name, (column, unit))
+    return times
+
+
+def _is_reference(column: str) -> bool:
+    return bool(_REFERENCE_WORDS.intersection(_words(column)))
 
 
 def quoted(name: str) -> str:
@@ -191,33 +250,46 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _query(table: str, columns: Sequence[str], names: Sequence[str]) -> tuple[str, list[str]]:
+def _query(
+    folder: Path, table: str, columns: Sequence[str], names: Sequence[str]
+) -> tuple[str, list[str]]:
     """Write a query over a table, and what a person must look at."""
-    matched = _matched(columns)
-    lines, joins, notes = list[str](), list[str](), list[str]()
-    programs = Counter(ending for n in names if (ending := Path(n).suffix) in _PROGRAMS)
-    for ours, (theirs, known) in matched.items():
-        value = f"t.{quoted(theirs)}"
-        if known.file:
-            ending = programs.most_common(1)[0][0] if programs else ".py"
-            alias = f"{ours}_file"
-            joins.append(
-                f"LEFT JOIN read_text('**/*{ending}') {alias}\n"
-                f"  ON ends_with('/' || {alias}.filename, '/' || ltrim({value}, './'))"
-            )
-            lines.append(f"{alias}.content AS {ours},  -- the file that {printable(theirs)} names")
-        else:
-            look = f"  -- LOOK: {known.look}" if known.look else ""
-            lines.append(f"{known.sql.format(value)} AS {ours},{look}")
-        if known.look:
-            notes.append(f"{printable(theirs, 60)}: {known.look}")
-    if "code" not in matched:
+    matched, times, notes = _matched(columns), _times(columns), list[str]()
+    read = _reader(folder, table)
+    places = [c for c in columns if {"path", "file", "filename"}.intersection(_words(c))]
+    sampled = dict.fromkeys([*matched.values(), *places])
+    select = ", ".join(f"{quoted(c)}::VARCHAR AS {quoted(c)}" for c in sampled) or "1 AS x"
+    rows = _rows(folder, table, f"SELECT {select} FROM {read} LIMIT {_SAMPLE}")
+    values = {c: [str(row[c]) for row in rows if row.get(c) is not None] for c in sampled}
+    lines, joins = [], []
+    programs = [name for name in names if Path(name).suffix in _PROGRAMS]
+    for ours, theirs in _programs(values, matched, programs).items():
+        first = values[theirs][0].strip().removeprefix("./")
+        ending = Path(next(n for n in programs if first in _endings(n))).suffix
+        alias = "program" if ours == "code" else "reference"
+        lines.append(f"{alias}.content AS {ours},  -- the file that {printable(theirs, 40)} names")
+        path = f"t.{quoted(theirs)}" + ("" if first.endswith(ending) else f" || '{ending}'")
+        joins.append(
+            f"LEFT JOIN read_text('**/*{ending}') {alias}\n"
+            f"  ON ends_with('/' || {alias}.filename, '/' || ltrim({path}, './'))"
+        )
+        matched.pop(ours, None)
+    for ours, (theirs, unit) in times.items():
+        remark = f"{unit} by its name"
+        if unit is None:
+            remark = "LOOK: ms is a guess, its name states no unit"
+            notes.append(f"the unit of {printable(theirs, 60)} is not in its name: ms is a guess")
+        factor = _UNITS[unit or "ms"]
+        lines.append(f"TRY_CAST(t.{quoted(theirs)} AS DOUBLE) {factor} AS {ours},  -- {remark}")
+    lines += _verdict(matched, values, notes)
+    lines += [f"t.{quoted(theirs)} AS {ours}," for ours, theirs in matched.items()]
+    if not any(line.split(",")[0].endswith("AS code") for line in lines):
         notes.append("no column with the program, or with the name of its file, was recognised")
-    used = {theirs for theirs, _ in matched.values()}
-    unused = ", ".join([printable(c, 40) for c in columns if c not in used][:40])
-    read = _READ[_uncompressed(table).suffix.lower()]
+    text = "\n".join([*lines, *joins])
+    unused = ", ".join([printable(c, 40) for c in columns if f"t.{quoted(c)}" not in text][:40])
     query = [
         "-- Written by kernel-archive init from the names of the columns: read it first.",
+        *(f"-- LOOK: {note}" for note in notes),
         f"-- Columns that nothing is read from: {unused or 'none'}",
         "SELECT",
         *(f"  {line}" for line in lines),
@@ -230,6 +302,62 @@ def _query(table: str, columns: Sequence[str], names: Sequence[str]) -> tuple[st
     return "\n".join(query) + "\n", notes
 
 
+def _programs(
+    values: dict[str, list[str]], matched: dict[str, str], programs: Sequence[str]
+) -> dict[str, str]:
+    """Map code and reference_code to columns that name files: the most varied is the program."""
+    known = {part for name in programs for part in _endings(name)}
+    naming = []
+    for column, cells in values.items():
+        is_name = [cell.strip().removeprefix("./") in known for cell in cells]
+        if cells and is_name[0] and sum(is_name) > len(cells) / 2:
+            naming.append(column)
+    naming.sort(key=lambda column: (-len(set(values[column])), _is_reference(column)))
+    code = matched.get("code")
+    # Where a column holds the texts themselves, files can only be the reference's.
+    has_texts = code not in (None, *naming) and any("\n" in text for text in values[str(code)])
+    columns = {} if has_texts or not naming else {"code": naming[0]}
+    references = [c for c in naming if _is_reference(c) and c not in columns.values()]
+    return columns | ({"reference_code": references[0]} if references else {})
+
+
+def _endings(name: str) -> set[str]:
+    """List the parts of a path that a cell may name it by: a/b.py, b.py, a/b and b."""
+    parts = Path(name).parts[-4:]
+    tails = {"/".join(parts[i:]) for i in range(len(parts))}
+    return tails | {tail.removesuffix(Path(name).suffix) for tail in tails}
+
+
+def _verdict(matched: dict[str, str], values: dict[str, list[str]], notes: list[str]) -> list[str]:
+    """Write the outcome, from columns that say true and false or in words."""
+    cases = []
+    for ours, failure in (("compiled", "compile_failed"), ("correct", "incorrect")):
+        if (theirs := matched.pop(ours, None)) is not None:
+            cases.append(
+                f"WHEN lower(t.{quoted(theirs)}::VARCHAR) IN "
+                f"('false', '0', '0.0', 'no', 'fail', 'failed') THEN '{failure}'"
+            )
+    theirs = matched.pop("outcome", None)
+    if theirs is not None:
+        for word in sorted(set(values[theirs]))[:20]:
+            is_good = re.fullmatch(
+                r"(?i)ok|pass(ed)?|success(ful)?|correct|valid|true|1", word.strip()
+            )
+            outcome = "success" if is_good else failure_of(word)
+            if outcome is None:
+                notes.append(
+                    f"what {printable(word, 40)} of {printable(theirs, 40)} means is not known: "
+                    "its rows are left out"
+                )
+            else:
+                quote = word.replace("'", "''")
+                cases.append(f"WHEN t.{quoted(theirs)}::VARCHAR = '{quote}' THEN '{outcome}'")
+    if not cases:
+        return []
+    last = f"t.{quoted(theirs)}::VARCHAR" if theirs is not None else "'success'"
+    return ["CASE", *(f"  {case}" for case in cases), f"  ELSE {last} END AS outcome,"]
+
+
 def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, str]) -> None:
     """Write ``builder.toml``, and the query beside it."""
     here = target.absolute().parent
@@ -239,8 +367,7 @@ def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, st
     for source in draft.sources:
         place = Path(source["path"])
         inside = place.relative_to(here).as_posix() if place.is_relative_to(here) else str(place)
-        pattern = re.sub(r"[{}]", "?", re.sub(r"([*?\[])", r"[\1]", inside))
-        sources.append({**source, "path": pattern, **stated})
+        sources.append({**source, "path": _pattern(inside), **stated})
     gpu = answers.get("gpu")
     own_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rsplit("/", 1)[-1]).lstrip("._-")[:60]
     recipe = {
@@ -264,42 +391,42 @@ def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, st
 
 def preview(recipe: Path) -> dict[str, Any]:
     """Read what a recipe names, without building: counts, first rows, findings, what is missing."""
-    findings: list[Finding] = []
-    rows: list[dict[str, Any]] = []
-    n_rows = 0
     jobs = jobs_of([load_recipe(recipe)])
-    for job in jobs:
+    outcomes, gpus, problems = Counter[str](), Counter[str](), Counter[str]()
+    findings: list[Finding] = []
+    first: list[dict[str, Any]] = []
+    n_rows = 0
+    for job in jobs[:_MAX_RUNS]:
         records = list(READERS[job.source.format].read(job.run_files))
         findings += [record for record in records if isinstance(record, Finding)]
         facts = next((r for r in records if isinstance(r, SearchFacts)), SearchFacts())
         evaluations = [record for record in records if isinstance(record, Evaluation)]
         n_rows += facts.counts.get("rows", len(evaluations))
-        rows += [
-            {
-                "problem": record.problem or facts.problem or job.source.problem or "",
-                "gpu": canonical_gpu(record.gpu or facts.gpu or job.source.gpu or ""),
-                "outcome": "refused" if record.excluded else record.outcome,
-                "speedup": record.speedup,
-                "code": record.code.strip().split("\n", 1)[0][:80],
-                "from": record.source_file,
-                "line": record.source_line,
-            }
-            for record in evaluations
-        ]
-    counts = {name: Counter(row[name] for row in rows) for name in ("outcome", "problem", "gpu")}
+        for record in evaluations:
+            gpu = canonical_gpu(record.gpu or facts.gpu or job.source.gpu or "")
+            problem = record.problem or facts.problem or job.source.problem or ""
+            outcomes["refused" if record.excluded else record.outcome] += 1
+            gpus[gpu] += 1
+            problems[problem] += 1
+            if len(first) < 3 and record.outcome == "success" and record.excluded is None:
+                code = record.code.strip().split("\n", 1)[0][:80]
+                row = {"problem": problem, "gpu": gpu, "speedup": record.speedup, "code": code}
+                first.append({**row, "from": record.source_file, "line": record.source_line})
+    without = {"gpu": gpus.pop("", 0), "problem": problems.pop("", 0)}
     missing = [
-        f"the {name} of {n:,} rows: {name} = ... in the [[source]]"
-        for name in ("gpu", "problem")
-        if (n := counts[name].pop("", 0))
+        f"the {what} of {n:,} rows: {what} = ... in the [[source]]"
+        for what, n in without.items()
+        if n
     ]
     return {
         "runs": len(jobs),
+        "runs_read": min(len(jobs), _MAX_RUNS),
         "rows": n_rows,
-        "evaluations": len(rows),
-        "outcomes": dict(counts["outcome"].most_common()),
-        "problems": len(counts["problem"]),
-        "gpus": dict(counts["gpu"].most_common()),
-        "first": [row for row in rows if row["outcome"] == "success"][:3],
+        "evaluations": outcomes.total(),
+        "outcomes": dict(outcomes.most_common()),
+        "problems": len(problems),
+        "gpus": dict(gpus.most_common()),
+        "first": first,
         "findings": findings,
         "missing": missing,
     }

@@ -33,7 +33,7 @@ _Small = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 
 
 class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One line of the file: calls of one case of a program that are alike (columns: schema.py)."""
+    """One line of the file: calls of one case of a program that are alike (see schema.toml)."""
 
     program_id: Annotated[str, msgspec.Meta(pattern=rf"^[0-9a-f]{{{ID_LENGTH}}}$")]
     problem: Annotated[str, msgspec.Meta(max_length=300)]

@@ -89,7 +89,7 @@ def lines_beside(
     path = loaded.beside(name, field)
     fail = partial(RecipeError.of, code=code, file=str(path), fix=fix)
     decode = msgspec.json.Decoder(kind).decode
-    for line in Lines(path, max_bytes=MAX_BYTES, max_lines=MAX_LINES, hashed=False):
+    for line in Lines(path, max_bytes=MAX_BYTES, max_lines=MAX_LINES):
         if not isinstance(line, tuple):
             raise RecipeError.from_findings([line])
         number, text = line

@@ -11,7 +11,6 @@ from typing import Final
 import click
 
 from kernel_archive._version import __version__
-from kernel_archive.without_pandas import without_pandas
 
 #: Command -> module and one line of help, which stands here so that ``--help`` imports nothing.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -131,8 +130,6 @@ def main(argv: list[str] | None = None) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the caller closed it
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
-    if argv is None:  # no other code runs in this process
-        without_pandas()
     status = run_command(cli, sys.argv[1:] if argv is None else argv, "kernel-archive")
     try:
         sys.stdout.flush()

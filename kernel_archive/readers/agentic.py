@@ -42,12 +42,9 @@ class _AgenticRun(LogReader):
     def add_row(self, line: int, row: _Call) -> None:
         """Add one call."""
         number = line - 1
-        node = f"call-{number}"
-        if node in self.nodes:  # a glued line
-            node = f"{node}@{len(self.nodes)}"
         sha = hashlib.sha256(row.kernel_source.encode()).hexdigest()
         record = self.new_evaluation(
-            node_id=node,
+            node_id=f"call-{number}",
             code=row.kernel_source,
             step=number,
             is_root=number == 0 and sha == self._seed,

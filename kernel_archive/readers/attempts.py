@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, Any, Final
 
+from kernel_archive.bins import N_BINS
 from kernel_archive.readers.events import Attempt
 from kernel_archive.readers.log_reader import LogReader, feedback_of, log_format
 from kernel_archive.readers.salvage import RowKind
-from kernel_archive.readers.values import object_of, seconds_between, step_number, text_of
+from kernel_archive.readers.values import natural, object_of, seconds_between, step_number, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +97,7 @@ def batch_goals(goals: Sequence[Any], expected: Sequence[Sequence[int | None]]) 
     >>> batch_goals([1, 6], [[1, 1], [2, 1], [6, 5]])
     [1, 1, 6]
     """
-    known = all(type(goal) is int and 1 <= goal <= 8 for goal in goals)
+    known = all(natural(goal, N_BINS) for goal in goals)
     stated = len(goals) == 1 or None not in [b for batch in expected for b in batch]
     if not known or not stated or max(len(goals), len(expected)) > MAX_ROUNDS:
         return [None] * len(expected)

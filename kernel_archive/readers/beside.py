@@ -14,6 +14,7 @@ from kernel_archive.readers.values import (
     inner_value,
     not_negative,
     object_of,
+    objects_of,
     seconds_between,
     text_of,
 )
@@ -33,16 +34,11 @@ _FACTS: Final[dict[str, dict[str, str]]] = tomllib.loads(
 _LAST: Final = frozenset({"summary.json", "result.json", "eval_dataset_manifest.json", "DONE"})
 #: Facts of which a log and the files beside it must agree -> how their spellings are compared.
 _NORMALISE: Final = {"problem": normalise_problem, "gpu": canonical_gpu}
-
-
 #: Column -> what makes a sound value of a stated one, or ``None``; all others are objects.
 _SOUND: Final[dict[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(("problem", "gpu", "reference_code", "model"), text_of),
     **dict.fromkeys(("gpu_seconds", "wall_seconds"), not_negative),
-    **dict.fromkeys(
-        ("benchmark_cases", "correctness_cases"),
-        lambda v: v if isinstance(v, list) and all(isinstance(c, dict) for c in v) else None,
-    ),
+    **dict.fromkeys(("benchmark_cases", "correctness_cases"), objects_of),
     "tolerance": lambda v: {k: x for k, x in object_of(v).items() if finite(x) is not None} or None,
     "finished": lambda v: v if isinstance(v, bool) else None,
 }

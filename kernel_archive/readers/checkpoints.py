@@ -16,7 +16,7 @@ from kernel_archive.readers.events import Feedback, Node
 from kernel_archive.readers.log_reader import LogReader, feedback_of, log_format
 from kernel_archive.readers.records import EVALUATION_FAILED
 from kernel_archive.readers.salvage import BadRow, RowKind
-from kernel_archive.readers.values import inner_value, natural, object_of, text_of
+from kernel_archive.readers.values import inner_value, natural, object_of, objects_of, text_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,10 +60,10 @@ class _State(LogReader):
             self.error("python-pickle", message, fix=_FIX_PICKLE)
             return None
         value = self.run.json(path)
-        if not isinstance(value, Finding):
-            return value
-        self.findings.add(value)
-        return None
+        if isinstance(value, Finding):
+            self.findings.add(value)
+            return None
+        return value
 
     def struct(self, kind: RowKind[Any], value: Any, where: str) -> Any:
         """Make a struct of one node; ``None``, reported, where it is none."""
@@ -83,14 +83,14 @@ class _Checkpoint(_State):
         archive, seeds = value.get("archive"), value.get("seed_ids")
         if not isinstance(archive, list):
             return False
-        self.count("steps_completed", natural(value.get("current_step")) or 0)
+        self.facts.counts["steps_completed"] += natural(value.get("current_step")) or 0
         for i, entry in enumerate(archive):
             where = f"archive[{i}]"
             node: Node | None = self.struct(_NODE, entry, where)
             if node is None:
                 continue
             if node.evaluation is not None and node.evaluation.observation.kind == "forecast":
-                self.count("compound_forecasts")
+                self.facts.counts["compound_forecasts"] += 1
                 continue
             is_seed = node.is_seed or (isinstance(seeds, list) and node.ulid in seeds)
             record = self.new_evaluation(
@@ -113,53 +113,43 @@ class _Greedy(_State):
         candidates = inner_value(value, "candidates.candidates")
         if not isinstance(candidates, dict):
             return False
-        rounds = inner_value(value, "trace.rounds") or value.get("rounds")
         steps: dict[str, int] = {}  # candidate -> its round
-        raised: dict[str, str | None] = {}  # candidate -> the error of its scoring
+        raised: dict[str, dict[str, Any]] = {}  # candidate -> the error of its scoring
         self.facts.n_mutations_failed = 0
+        rounds = inner_value(value, "trace.rounds") or value.get("rounds")
         for step, entry in enumerate(rounds if isinstance(rounds, list) else []):
-            self.count("steps_completed")
-            for attempt in _objects(inner_value(entry, "mutation_attempts")):
+            self.facts.counts["steps_completed"] += 1
+            for attempt in objects_of(inner_value(entry, "mutation_attempts")) or []:
                 if attempt.get("kind") == "failure":
                     self.facts.n_mutations_failed += 1
                 else:
                     steps[str(attempt.get("candidate_ulid"))] = step
-            for attempt in _objects(inner_value(entry, "scoring_attempts")):
+            for attempt in objects_of(inner_value(entry, "scoring_attempts")) or []:
                 if attempt.get("kind") == "failure":
-                    error = object_of(attempt.get("error"))
-                    text = text_of(error.get("exception_repr")) or text_of(error.get("message"))
-                    raised[str(attempt.get("candidate_ulid"))] = text
+                    raised[str(attempt.get("candidate_ulid"))] = object_of(attempt.get("error"))
         for name, entry in candidates.items():
             where = f"candidates.candidates.{name}"
             candidate: _Candidate | None = self.struct(_CANDIDATE, entry, where)
-            if candidate is not None:
-                self._add_candidate(candidate, where, steps, raised)
+            if candidate is None:
+                continue
+            record = self.new_evaluation(
+                node_id=candidate.ulid,
+                code=candidate.code,
+                parent_node_id=candidate.parent_ulid,
+                step=steps.get(candidate.ulid),
+                is_root=candidate.parent_ulid is None,
+            )
+            if candidate.evaluation is not None:
+                self.add_result(record, _verdict(candidate.evaluation), field=where)
+            elif candidate.ulid in raised:
+                self.facts.counts["evaluation_failed"] += 1
+                error = raised[candidate.ulid]
+                record.error_type = EVALUATION_FAILED
+                record.error_text = text_of(error.get("exception_repr") or error.get("message"))
+                self.add(record)
+            else:
+                self.facts.n_pending += 1
         return True
-
-    def _add_candidate(
-        self,
-        candidate: _Candidate,
-        where: str,
-        steps: dict[str, int],
-        raised: dict[str, str | None],
-    ) -> None:
-        """Add a candidate with a verdict; count one that is pending."""
-        record = self.new_evaluation(
-            node_id=candidate.ulid,
-            code=candidate.code,
-            parent_node_id=candidate.parent_ulid,
-            step=steps.get(candidate.ulid),
-            is_root=candidate.parent_ulid is None,
-        )
-        scored = candidate.evaluation
-        if scored is None and candidate.ulid in raised:
-            self.count("evaluation_failed")
-            record.error_type, record.error_text = EVALUATION_FAILED, raised[candidate.ulid]
-            self.add(record)
-        elif scored is None:
-            self.facts.n_pending += 1
-        else:
-            self.add_result(record, _verdict(scored), field=where)
 
 
 def _verdict(scored: _Scored) -> Feedback:
@@ -172,11 +162,6 @@ def _verdict(scored: _Scored) -> Feedback:
         return Feedback("incorrect", error_message=message)
     kind = "success" if is_valid else scored.reason or ""
     return Feedback(kind, speedup=scored.speedup if is_valid else None)
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    """Return the objects in a list."""
-    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
 
 
 PUCT_V1: Final = log_format("puct-checkpoint", _Checkpoint)

@@ -38,12 +38,11 @@ def add_durations(
     settings = facts.hyperparameters or {}
     search = object_of(settings.get("search"))
     limit = positive(search.get("per_request_timeout_s", settings.get("per_request_timeout_s")))
-    for record in evaluations if limit is not None else ():
+    for record in evaluations:
         # A longer span holds a crash, and the time until the search was resumed.
         if limit is not None and (record.gpu_seconds or 0.0) > limit + _TIMEOUT_SLACK_S:
             record.gpu_seconds = None
-            name = "durations_with_downtime"
-            facts.counts[name] = facts.counts.get(name, 0) + 1
+            facts.counts["durations_with_downtime"] += 1
     _add_invocations(run, evaluations, findings)
     path = run.find("timing.jsonl")
     if path is not None and path in run.files and path != run.path:
@@ -57,28 +56,19 @@ def _add_timing(
     facts: SearchFacts,
     findings: FindingLog,
 ) -> None:
-    """Give evaluations the wall times of the timing file, and count the lines that fit none."""
+    """Give evaluations the wall times of the timing file, and count the lines that fit none.
+
+    A line fits the only evaluation of its speedup, or the only one in whose span it lies, or is
+    itself the only one without a time.
+    """
     log = FindingLog()
-    lines = [row for _, row in Salvage(_TIMING, run.name(path), log, {}).rows(run.lines(path))]
+    lines = [
+        row for _, row in Salvage(_TIMING, run.name(path), log, Counter()).rows(run.lines(path))
+    ]
     for finding in log:
-        code = "unreadable" if finding.line is None else "bad-timing"
-        findings.add(msgspec.structs.replace(finding, code=code, severity="warning"))
+        findings.add(msgspec.structs.replace(finding, code="bad-timing", severity="warning"))
     if run.name(path) in run.unsound:
         return
-    left = _match_lines(evaluations, lines)
-    # Where the log holds no failures, only their timing lines tell that they ran.
-    has_failures = any(record.outcome != "success" for record in evaluations)
-    n_lost = 0 if has_failures else sum(line.speedup is None for line in left)
-    facts.counts["evaluations_without_program"] = n_lost
-    facts.counts["timing_lines_unmatched"] = len(left) - n_lost
-
-
-def _match_lines(evaluations: list[Evaluation], lines: list[TimingLine]) -> list[TimingLine]:
-    """Give each line to the one evaluation that it fits; return the lines left.
-
-    That one has the only such speedup, or the only one in whose span the line lies, or is itself
-    the only one without a time.
-    """
     groups: dict[float | None, list[Evaluation]] = defaultdict(list)
     for record in sorted(evaluations, key=_start):
         groups[record.speedup].append(record)
@@ -97,7 +87,11 @@ def _match_lines(evaluations: list[Evaluation], lines: list[TimingLine]) -> list
     bare = [r for r in evaluations if r.started_at is None and r.gpu_seconds is None]
     if len(bare) == len(left) == 1 and left[0].speedup == bare[0].speedup:
         _set_time(bare[0], left.pop())
-    return left
+    # Where the log holds no failures, only their timing lines tell that they ran.
+    has_failures = any(record.outcome != "success" for record in evaluations)
+    n_lost = 0 if has_failures else sum(line.speedup is None for line in left)
+    facts.counts["evaluations_without_program"] = n_lost
+    facts.counts["timing_lines_unmatched"] = len(left) - n_lost
 
 
 def _set_time(record: Evaluation, line: TimingLine) -> None:

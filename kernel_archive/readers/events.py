@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -23,7 +23,7 @@ class Feedback(msgspec.Struct, omit_defaults=True):
     kind: str
     aggregated_speedup: float | None = None
     aggregation_method: str | None = None
-    per_case_speedups: list[dict[str, Any]] | None = None
+    per_case_speedups: Annotated[list[dict[str, Any]], msgspec.Meta(max_length=1000)] | None = None
     speedup: float | None = None
     runtime_us: float | None = None  # KernelBench: misnamed in the logs, milliseconds
     ref_runtime_us: float | None = None
@@ -146,22 +146,12 @@ class MutationFailed(_OfRequest, tag="mutation_failed"):
     completed_at: str | None = None
 
 
-class ForecastRequested(_OfRequest, tag="forecast_requested"):
-    """A forecast of a proposed program was asked for (v3, like the next four)."""
-
-
 class ForecastCompleted(_OfRequest, tag="forecast_completed"):
     """A program was forecast, not measured."""
 
     forecast: Any = None
     completed_at: str | None = None
     llm_usage: Usage | None = None
-
-
-class ForecastFailed(_OfRequest, tag="forecast_failed"):
-    """There is no forecast; such programs are never evaluated."""
-
-    reason: str | None = None
 
 
 class CandidateSelected(_OfRequest, tag="candidate_selected"):
@@ -205,10 +195,13 @@ class EvaluationFailed(_OfRequest, tag="evaluation_failed"):
     step: int | None = None
 
 
-#: v3: no further proposals, forecasts or evaluations of this parent; nothing is read of them.
-_DRAINED: Final = [
+#: v3: events of which nothing is read but that they happened.
+_BARE: Final = [
     msgspec.defstruct(kind, [], bases=(_Event,), tag=kind)
-    for kind in ("mutations_drained", "forecasts_drained", "evaluations_drained")
+    for kind in (
+        *("forecast_requested", "forecast_failed"),
+        *("mutations_drained", "forecasts_drained", "evaluations_drained"),
+    )
 ]
 #: Kind -> struct, of every event.
 EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {

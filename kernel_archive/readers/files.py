@@ -18,7 +18,7 @@ from kernel_archive.untrusted import (
     allowance,
     is_compressed,
     lacks_checksum,
-    open_bounded,
+    open_uncompressed,
     read_whole,
 )
 
@@ -93,18 +93,14 @@ class RunFiles:
     def lines(self, path: Path) -> Iterator[tuple[int, bytes] | Finding]:
         """Yield the lines of a file with their numbers from 1, and a finding where one is lost."""
         name = self.name(path)
-        limit = MAX_FILE_BYTES
-        with suppress(OSError):  # reported by the lines themselves
-            if is_compressed(path):
-                limit = allowance(path, limit)
-                self.unsound.add(name)  # until it was read to its end
+        if is_compressed(path):
+            self.unsound.add(name)  # until it was read to its end
         lines = Lines(
             path,
-            max_bytes=limit,
+            max_bytes=allowance(path, MAX_FILE_BYTES),
             max_lines=MAX_LINES,
             max_line=MAX_LINE_BYTES,
             name=name,
-            hashed=False,
         )
         yield from lines
         if lines.at_end:
@@ -112,11 +108,9 @@ class RunFiles:
 
     def head(self, path: Path, n: int) -> bytes:
         """Read the first bytes of a file, decompressed; none where it can't be read."""
-        try:
-            with open_bounded(path, max_bytes=MAX_FILE_BYTES) as stream:
-                return stream.read(n)
-        except (OSError, UntrustedFileError):
-            return b""
+        with suppress(UntrustedFileError), open_uncompressed(path) as stream:
+            return stream.read(n)
+        return b""
 
     def whole(self, path: Path) -> bytes | Finding:
         """Read a whole file; a finding where it can't be."""
@@ -124,9 +118,6 @@ class RunFiles:
             return read_whole(path, max_bytes=allowance(path, MAX_WHOLE_BYTES))
         except UntrustedFileError as error:
             return error.finding(self.name(path))
-        except OSError as error:
-            message = f"cannot be read: {error.strerror}"
-            return Finding(code="unreadable", message=message, file=self.name(path))
 
     def json(self, path: Path) -> Any:
         """Read a whole JSON file as plain data; a finding where it can't be."""
@@ -153,21 +144,21 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
     foreign: bool = False  # problems are the writer's own, unless their reference is one of ours
 
     def read(self, run: RunFiles) -> Iterator[Record]:
-        """Yield the records of a run: rows first, then findings, then facts.
+        """Yield the records of a run.
 
         Rows of a damaged compressed file are dropped; files without a checksum are counted.
         """
-        records = [*self.records(run)]
-        rows = [r for r in records if isinstance(r, Evaluation | PublishedRow)]
-        sound = [row for row in rows if row.source_file not in run.unsound]
-        yield from sound
-        if len(sound) < len(rows):
-            message = f"a damaged compressed file: its {len(rows) - len(sound)} rows are left out"
+        n_unsound, n_unchecked = 0, sum(map(lacks_checksum, run.files))
+        for record in [*self.records(run)]:  # only then it is known which files are sound
+            if isinstance(record, Evaluation | PublishedRow):
+                if record.source_file in run.unsound:
+                    n_unsound += 1
+                    continue
+            elif isinstance(record, SearchFacts) and n_unchecked:
+                record.counts["files_without_checksum"] = n_unchecked
+                n_unchecked = 0  # counted with the first search of the file
+            yield record
+        if n_unsound:
+            message = f"a damaged compressed file: its {n_unsound} rows are left out"
             fix = "Get the file again, whole"
             yield Finding(code="unsound-file", message=message, file=min(run.unsound), fix=fix)
-        yield from (r for r in records if isinstance(r, Finding))
-        facts = [r for r in records if isinstance(r, SearchFacts)]
-        n_unchecked = sum(map(lacks_checksum, run.files)) if facts else 0
-        if n_unchecked:
-            facts[0].counts["files_without_checksum"] = n_unchecked
-        yield from facts

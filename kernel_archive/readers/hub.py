@@ -31,7 +31,7 @@ from kernel_archive.readers.values import (
     storable,
     text_of,
 )
-from kernel_archive.untrusted import allowance
+from kernel_archive.untrusted import allowance, is_parquet
 from kernel_archive.untrusted_tables import parquet_rows
 
 if TYPE_CHECKING:
@@ -59,28 +59,23 @@ def table_rows(
     Nothing is yielded of a table whose first row lacks one of ``columns``.
     """
     name = run.name(path)
-    if run.head(path, 4) == b"PAR1":
-        items = parquet_rows(
-            path,
-            name=name,
-            wanted=None,
-            max_rows=_MAX_ROWS,
-            max_bytes=allowance(path, MAX_FILE_BYTES),
-            max_row=MAX_LINE_BYTES,
-        )
+    if is_parquet(path):
+        limit = allowance(path, MAX_FILE_BYTES)
+        options = {"max_rows": _MAX_ROWS, "max_bytes": limit, "max_row": MAX_LINE_BYTES}
+        items = parquet_rows(path, name=name, wanted=None, **options)
     else:
-        items = Salvage(_OBJECTS, name, findings, {}).rows(run.lines(path))
+        items = Salvage(_OBJECTS, name, findings, Counter()).rows(run.lines(path))
     is_first = True
     for item in items:
         if isinstance(item, Finding):
             findings.add(item)
             if item.code == "unreadable":  # pages are compressed
                 run.unsound.add(name)
-            continue
-        if is_first and not item[1].keys() >= columns:
+        elif is_first and not item[1].keys() >= columns:
             return
-        is_first = False
-        yield item
+        else:
+            is_first = False
+            yield item
 
 
 class _Published(LogReader):
@@ -113,7 +108,7 @@ class _Published(LogReader):
             lacking, code = lacking or names["row_id"], "bad-row" if lacking else "duplicate-row"
             message = "the row lacks a value, has a wrong one, or an id that stood before; skipped"
             self.error(code, message, line=line, field=lacking, value=repr(row.get(lacking)))
-            self.count("rows_skipped")
+            self.facts.counts["rows_skipped"] += 1
             return
         if bin_of(values["speedup"], "released") != values["label"]:
             message = f"not the released rule's label of {speedup:.6g}; kept as published"
@@ -151,8 +146,8 @@ class _Published(LogReader):
         yield from self.findings
         counts = self.facts.counts
         for search, n in (searches or {None: 0}).items():
-            yield SearchFacts(search=search, counts={"published_rows": n, **counts})
-            counts = {}
+            yield SearchFacts(search=search, counts=Counter({"published_rows": n, **counts}))
+            counts = Counter()
 
 
 def _published(name: str, split: Split, columns: str) -> ReaderSpec:
@@ -179,10 +174,7 @@ TRAINING_POOL: Final = _published(
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """Return an object, also of its JSON text, without nulls.
-
-    A table's struct has every field of every kind of event.
-    """
+    """Return an object, also of its JSON text; a table's struct has nulls for all other kinds."""
     if isinstance(value, str):
         value = any_json(value.encode("utf-8", "surrogatepass"))
     return object_of(_without_nulls(storable(value)))

@@ -6,6 +6,9 @@ whole file is taken apart (``read``). :func:`log_format` makes a :class:`ReaderS
 
 from __future__ import annotations
 
+import tomllib
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from kernel_archive.errors import Finding, printable
@@ -15,24 +18,20 @@ from kernel_archive.readers.durations import add_durations
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.records import EVALUATION_FAILED, Case, Evaluation, SearchFacts
 from kernel_archive.readers.salvage import FindingLog, Salvage
-from kernel_archive.readers.sniff import FORMATS, looks_like, wrong_format
 from kernel_archive.readers.values import positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     from kernel_archive.readers.events import Feedback, LoggedEvaluation
     from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.records import Record
     from kernel_archive.readers.salvage import RowKind
 
-#: Timed cases of one evaluation; longer lists are left out with a finding.
-MAX_CASES: Final = 1000
-#: Shape fields of one case; a shape of more is left out.
-MAX_SHAPE_FIELDS: Final = 64
-#: Characters of one shape field; a longer one is left out.
-MAX_SHAPE_TEXT: Final = 100
+#: Format -> what it is; ``formats.toml`` says what each field means.
+_FORMATS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
+    (Path(__file__).parent / "formats.toml").read_text(encoding="utf-8")
+)
 #: Failure -> fields of the feedback that name the error, and that describe it; the first counts.
 _ERROR_FIELDS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "compile_failed": (("compilation_error_name",), ("compilation_error",)),
@@ -43,7 +42,7 @@ _ERROR_FIELDS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "incorrect": ((), ("error_message", "correctness_issue")),
     "infrastructure_failure": ((), ("reason",)),
 }
-#: Faults of a whole file, which say more than what it looks like.
+#: Faults of a whole file, which say more than that it is of another format.
 _FILE_FAULTS: Final = frozenset(
     {"unreadable", "line-too-long", "file-too-large", "bad-utf8", "python-pickle"}
 )
@@ -80,8 +79,7 @@ class LogReader:
         self.findings = findings
         self.facts = SearchFacts(search=search)
         self.nodes: dict[str, Evaluation] = {}  # by node id, in the order of the log
-        self._shapes: dict[tuple[tuple[str, Any], ...], dict[str, Any]] = {}
-        self._shape_fields: set[frozenset[str]] = set()
+        self._shapes: dict[str, dict[str, Any]] = {}  # the one dictionary of each shape
 
     def add_row(self, line: int, row: Any) -> None:
         """Add one row of the log; formats that are read whole have none."""
@@ -93,7 +91,7 @@ class LogReader:
         facts.problem = facts.problem or self._problem()
         add_facts(self.run, facts, self.findings)
         add_durations(self.run, evaluations, facts, self.findings)
-        facts.counts = {name: n for name, n in sorted(facts.counts.items()) if n}
+        facts.counts = Counter({name: n for name, n in sorted(facts.counts.items()) if n})
 
     def records(self) -> Iterator[Record]:
         """Yield evaluations, findings and facts."""
@@ -122,10 +120,6 @@ class LogReader:
         """Report something that was salvaged or left out."""
         self.findings.warning(code, message, file=self.file, **where)
 
-    def count(self, name: str, n: int = 1) -> None:
-        """Add to a count of the search."""
-        self.facts.counts[name] = self.facts.counts.get(name, 0) + n
-
     def new_evaluation(self, **fields: Any) -> Evaluation:
         """Make an evaluation of this log that has no verdict yet."""
         return Evaluation(source_file=self.file, search=self.facts.search, **fields)
@@ -139,7 +133,7 @@ class LogReader:
             if record.error_type == EVALUATION_FAILED:
                 record = earlier
             record.n_logged = n_logged
-            self.count("results_doubled")
+            self.facts.counts["results_doubled"] += 1
             message = f"a result of node {printable(node)} again; the last of a harness counts"
             fix = None if before is None else f"the earlier one is on line {before}"
             self.warning("doubled-result", message, line=line, value=node, fix=fix)
@@ -156,7 +150,7 @@ class LogReader:
         """Add an evaluation with what its harness said; without a known outcome it is left out."""
         outcome: Any = feedback.kind if feedback is not None else None
         if feedback is None or (outcome != "success" and outcome not in _ERROR_FIELDS):
-            self.count("unknown_outcomes")
+            self.facts.counts["unknown_outcomes"] += 1
             message = "the result has no outcome that these logs know; it is left out"
             self.error("unknown-outcome", message, line=line, field=field, value=outcome)
             return
@@ -177,16 +171,11 @@ class LogReader:
         stated = feedback.aggregated_speedup
         if stated is None:
             stated = feedback.speedup
-        logged = feedback.per_case_speedups or ()
-        if len(logged) > MAX_CASES:
-            message = f"{len(logged):,} timed cases; they are left out"
-            self.warning("too-long", message, line=line)
-            logged = ()
-        record.cases = tuple(map(self._case, logged))
+        record.cases = tuple(map(self._case, feedback.per_case_speedups or ()))
         record.speedup = positive(stated)
         if record.speedup is None:
             # Non-finite numbers are written as null: no measurement, not the program's fault.
-            self.count("successes_without_speedup")
+            self.facts.counts["successes_without_speedup"] += 1
             message = f"success without a finite speedup above 0: {stated}"
             place = None if line is not None else field
             self.warning("null-score", message, line=line, field=place)
@@ -204,62 +193,58 @@ class LogReader:
         speedup = fields.pop("speedup", None)
         runtime, reference = fields.pop("runtime_ns", None), fields.pop("ref_runtime_ns", None)
         fields.pop("seed", None)  # the random seed of the inputs is no shape
-        try:
-            shape = self._shapes.get(tuple(fields.items()))
-        except TypeError:  # a list or an object in it
-            shape = None
+        key = str(fields)
+        shape = self._shapes.get(key)
         if shape is None:
-            shape = self._new_shape(fields)
+            sizes = {k: size for k, size in fields.items() if not isinstance(size, list | dict)}
+            shape = self._shapes[key] = sizes
         return Case(shape, positive(speedup), _from_ns(runtime), _from_ns(reference))
-
-    def _new_shape(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the one dictionary of a shape, without what can be no size of anything."""
-        sizes = {
-            name: size
-            for name, size in fields.items()
-            if not isinstance(size, list | dict) and len(str(size)) <= MAX_SHAPE_TEXT
-        }
-        if len(sizes) > MAX_SHAPE_FIELDS:
-            sizes = {}
-        if sizes:
-            self._shape_fields.add(frozenset(sizes))
-        return self._shapes.setdefault(tuple(sizes.items()), sizes)
 
     def _problem(self) -> str | None:
         """Return the one problem whose cases have the shape fields read, if it is only one."""
-        names = [
-            name for fields in self._shape_fields for name in _PROBLEMS_BY_SHAPE.get(fields, [None])
-        ]
+        shapes = {frozenset(shape) for shape in self._shapes.values() if shape}
+        names = [name for fields in shapes for name in _PROBLEMS_BY_SHAPE.get(fields, [None])]
         return names[0] if len(names) == 1 else None
+
+
+def _blames_file(finding: Finding, *, is_object: bool) -> bool:
+    """Tell whether a finding explains why nothing could be read of a file.
+
+    A file that begins as an object and is no JSON, or has one broken line, is damaged; a log of
+    other lines is of another format.
+    """
+    damage = {("bad-json", None), ("truncated-line", 1)}
+    is_damaged = is_object and (finding.code, finding.line) in damage
+    return is_damaged or finding.code in _FILE_FAULTS
 
 
 def log_format(name: str, reader: Callable[[RunFiles, Path, FindingLog], LogReader]) -> ReaderSpec:
     """Make the spec of a format with one log per search, of its facts in ``formats.toml``."""
-    facts = FORMATS[name]
+    facts = _FORMATS[name]
     log = facts.get("log", [])
 
     def records(run: RunFiles) -> Iterator[Record]:
         """Yield the evaluations of one search, what was wrong, and its facts."""
         path = run.log(*log)
-        if path is None:
-            yield wrong_format(run, spec, None)
-            return
         findings = FindingLog()
-        search = reader(run, path, findings)
-        if search.read(path):
+        search = reader(run, path, findings) if path is not None else None
+        if search is not None and path is not None and search.read(path):
             search.complete_facts()
             yield from search.records()
             return
-        looks = looks_like(run, path)
-        if name in looks or any(f.code in _FILE_FAULTS for f in findings):
-            yield from findings
-            if all(finding.severity != "error" for finding in findings):
-                message = "no whole record can be read of it"
-                yield Finding(code="no-records", message=message, file=run.name(path))
-        else:
-            yield wrong_format(run, spec, path, " or ".join(looks[:3]))
+        is_object = path is not None and run.head(path, 1) == b"{"
+        faults = [finding for finding in findings if _blames_file(finding, is_object=is_object)]
+        yield from faults
+        if all(finding.severity != "error" for finding in faults):
+            message = f"no whole record of the format {name!r} can be read of it"
+            yield Finding(
+                code="no-records" if faults else "wrong-format",
+                message=message if path is not None else "there is no log of the format here",
+                fix=f"{name} expects {facts['expects']}",
+                file=run.name(path or run.path),
+            )
 
-    spec = ReaderSpec(
+    return ReaderSpec(
         name=name,
         title=facts["title"],
         expects=facts["expects"],
@@ -267,4 +252,3 @@ def log_format(name: str, reader: Callable[[RunFiles, Path, FindingLog], LogRead
         version=facts["version"],
         records=records,
     )
-    return spec

@@ -17,18 +17,18 @@ from kernel_archive.readers.values import natural, seconds_between, step_number
 if TYPE_CHECKING:
     from kernel_archive.readers.records import Evaluation
 
-#: Events of which every one is counted.
-_COUNTED: Final[dict[type, str]] = {
-    ev.StepCompleted: "steps_completed",
-    ev.MutationRequested: "mutations_requested",
-    ev.MutationCompleted: "mutations_completed",
-    ev.MutationFailed: "mutations_failed",
-    ev.ForecastRequested: "forecasts_requested",
-    ev.ForecastCompleted: "forecasts_completed",
-    ev.ForecastFailed: "forecasts_failed",
-    ev.CandidateSelected: "candidates_selected",
-    ev.CandidateDeferred: "candidates_deferred",
-    ev.EvaluationFailed: "evaluation_failed",
+#: Kinds of events of which every one is counted -> name of the count.
+_COUNTED: Final = {
+    "step_completed": "steps_completed",
+    "mutation_requested": "mutations_requested",
+    "mutation_completed": "mutations_completed",
+    "mutation_failed": "mutations_failed",
+    "forecast_requested": "forecasts_requested",
+    "forecast_completed": "forecasts_completed",
+    "forecast_failed": "forecasts_failed",
+    "candidate_selected": "candidates_selected",
+    "candidate_deferred": "candidates_deferred",
+    "evaluation_failed": "evaluation_failed",
 }
 
 
@@ -47,18 +47,15 @@ class EventLog(LogReader):
 
     def add_row(self, line: int, row: Any) -> None:
         """Add the event of one line."""
-        count, handler = _COUNTED.get(type(row)), _HANDLERS.get(type(row))
-        if count is not None:
-            self.count(count)
+        kind = row.__struct_config__.tag
+        if kind in _COUNTED:
+            self.facts.counts[_COUNTED[kind]] += 1
+        handler = getattr(self, f"_{kind}", None)
         if handler is not None:
-            handler(self, line, row)
+            handler(line, row)
 
     def _search_initialized(self, line: int, event: ev.SearchInitialized) -> None:
         root, facts, task = event.root, self.facts, event.kernel_task
-        is_second = any(record.is_root for record in self.nodes.values())
-        if is_second and self.outer_step is None and root.ulid not in self.nodes:
-            message = "the search is initialised again with another root; both are kept"
-            self.warning("second-root", message, line=line, value=root.ulid)
         if task is not None and facts.problem is None:
             is_kernelbench = natural(task.level_id) and natural(task.task_id)
             name = f"level{task.level_id}/{task.task_id}" if is_kernelbench else task.op_name
@@ -87,16 +84,13 @@ class EventLog(LogReader):
 
     def _forecast_completed(self, _line: int, event: ev.ForecastCompleted) -> None:
         if event.llm_usage is not None:
-            sent, answered = self._add_tokens(event.llm_usage)
-            self.count("forecast_input_tokens", sent)
-            self.count("forecast_output_tokens", answered)
+            self._add_tokens(event.llm_usage)
 
-    def _add_tokens(self, usage: ev.Usage) -> tuple[int, int]:
-        """Add the tokens of one call to those of the search and return them."""
-        sent, answered = natural(usage.input_tokens) or 0, natural(usage.output_tokens) or 0
-        self.facts.input_tokens = (self.facts.input_tokens or 0) + sent
-        self.facts.output_tokens = (self.facts.output_tokens or 0) + answered
-        return sent, answered
+    def _add_tokens(self, usage: ev.Usage) -> None:
+        """Add the tokens of one call to those of the search."""
+        facts = self.facts
+        facts.input_tokens = (facts.input_tokens or 0) + (natural(usage.input_tokens) or 0)
+        facts.output_tokens = (facts.output_tokens or 0) + (natural(usage.output_tokens) or 0)
 
     def _evaluation_requested(self, _line: int, event: ev.EvaluationRequested) -> None:
         step = self._step if event.step is None else step_number(event.step)
@@ -108,7 +102,7 @@ class EventLog(LogReader):
     ) -> Evaluation | None:
         """Make the evaluation that a result answers; ``None`` where its request is lost."""
         if event.request_id not in self._requests:
-            self.count("results_without_request")
+            self.facts.counts["results_without_request"] += 1
             message = "the log has no request for this result, so its program is unknown; left out"
             self.error("result-without-request", message, line=line, value=event.request_id)
             return None
@@ -143,10 +137,10 @@ class EventLog(LogReader):
         """Add an evaluation with its result, unless that is only a forecast (compound search)."""
         observation = result.observation
         if observation.kind == "forecast":
-            self.count("compound_forecasts")
+            self.facts.counts["compound_forecasts"] += 1
             return
         if observation.deferral_reason is not None:
-            self.count("compound_deferrals")
+            self.facts.counts["compound_deferrals"] += 1
         self.add_result(record, feedback_of(result), line=line, field="evaluation.observation")
 
     def complete_facts(self) -> None:
@@ -159,13 +153,6 @@ class EventLog(LogReader):
         facts.n_deferred = counts.pop("candidates_deferred", None)
         super().complete_facts()
 
-
-#: A look-up: matching eight classes one after the other takes a quarter longer.
-_HANDLERS: Final[dict[type, Any]] = {
-    event: getattr(EventLog, f"_{name}")
-    for name, event in ev.EVENT_TYPES.items()
-    if hasattr(EventLog, f"_{name}")
-}
 
 PUCT_EVENTS: Final = log_format("puct-events", EventLog)
 BIN_FILLER: Final = log_format("bin-filler", EventLog)

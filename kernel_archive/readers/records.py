@@ -6,6 +6,7 @@ A reader never raises for a damaged log. It yields whatever can be salvaged, and
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -93,7 +94,7 @@ class SearchFacts(msgspec.Struct, kw_only=True):
     n_mutations_failed: int | None = None  # proposals that gave no program
     n_deferred: int | None = None  # programs proposed but never run
     n_forecasts: int | None = None
-    counts: dict[str, int] = {}  # further counts of the format, for the manifest
+    counts: Counter[str] = msgspec.field(default_factory=Counter)  # for the manifest
     search: str | None = None  # where one file holds several searches (one record each)
 
 

@@ -45,7 +45,7 @@ class _Rollouts(LogReader):
 
     def add_row(self, line: int, row: _Rollout) -> None:
         """Add one rollout."""
-        self.count("rollouts")
+        self.facts.counts["rollouts"] += 1
         self._places.add((row.step, row.group_index, row.rollout_index))
         facts, sent, answered = self.facts, natural(row.prompt_tokens), natural(row.response_tokens)
         facts.input_tokens = (facts.input_tokens or 0) + (sent or 0)
@@ -69,7 +69,7 @@ class _Rollouts(LogReader):
         """Add the facts of the run. The real trainer logs step 0 throughout: no step at all."""
         n_rollouts = self.facts.counts["rollouts"]
         if len(self._places) < n_rollouts and len({step for step, _, _ in self._places}) == 1:
-            self.count("constant_steps", n_rollouts)
+            self.facts.counts["constant_steps"] += n_rollouts
             for record in self.nodes.values():
                 record.step = None
         super().complete_facts()

@@ -1,13 +1,12 @@
 """Rows from the lines of a log, whatever happened to the log.
 
 A line is decoded once, by a typed decoder that skips what nobody reads; where that fails, as what
-Python writes, with ``NaN`` and lone surrogates. A line that is no JSON is searched for whole rows:
+Python writes, with ``NaN`` and lone surrogates. A line that is no JSON is searched for a whole row:
 a writer that goes on after a crash glues its first row to the broken line.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from contextlib import suppress
@@ -18,10 +17,10 @@ import msgspec
 
 from kernel_archive.errors import Finding, printable
 from kernel_archive.readers.values import BAD_JSON, any_json
-from kernel_archive.untrusted import has_few_values, misfit
+from kernel_archive.untrusted import misfit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator
 
 T = TypeVar("T")
 
@@ -40,58 +39,55 @@ class BadRow(Exception):  # noqa: N818 - no error of a user: caught in this modu
 class RowKind(Generic[T]):
     """What a line of a format may be: one struct, a dictionary, or a union of event structs.
 
-    ``events`` maps the ``kind`` of each event of a union to its struct.
+    ``events`` are the ``kind`` of each event of a union.
     """
 
-    def __init__(self, row: Any, events: Mapping[str, type[Any]] | None = None) -> None:
+    def __init__(self, row: Any, events: Collection[str] = ()) -> None:
         self.decode = msgspec.json.Decoder(row).decode
         self.events = events
-        names = ("kind",) if events is not None else getattr(row, "__struct_fields__", ())
-        self._start = re.compile(r'\{\s?"(?:' + "|".join(names) + r')"\s?:') if names else None
+        names = ("kind",) if events else getattr(row, "__struct_fields__", ())
+        #: How a row begins; a dictionary begins in any way.
+        self._start = (
+            re.compile(rb'\{\s?"(?:' + "|".join(names).encode() + rb')"\s?:') if names else None
+        )
 
-    def convert(self, value: Any) -> T | None:
-        """Make a row of decoded JSON, or ``None`` of an event of an unknown kind.
+    def convert(self, value: Any) -> T:
+        """Make a row of decoded JSON.
 
         Raises:
             BadRow: it is no row.
         """
         if not isinstance(value, dict):
             raise BadRow("no JSON object", None)
-        kind = value.get("kind") if self.events is not None else None
-        if self.events is not None and isinstance(kind, str) and kind not in self.events:
-            return None
         try:
             return self.decode(msgspec.json.encode(value))  # type: ignore[no-any-return]
         except msgspec.ValidationError as error:
             raise BadRow(*misfit(error)) from None
 
-    def glued_rows(self, line: bytes) -> list[T]:
-        """Find the whole rows in a broken line."""
-        rows: list[T] = []
-        if self._start is None or not has_few_values(line):
-            return rows
-        text, decoder, end = line.decode("utf-8", "surrogateescape"), json.JSONDecoder(), 0
-        for match in [*self._start.finditer(text)][-_MAX_TRIES:]:
-            if match.start() < end:  # inside of the row before
-                continue
-            with suppress(BadRow, *BAD_JSON):
-                value, after = decoder.raw_decode(text, match.start())
-                row = self.convert(value)
-                if row is not None:
-                    rows.append(row)
-                    end = after
-        return rows
+    def is_unknown(self, value: Any) -> bool:
+        """Tell whether decoded JSON is an event of a kind that is not known."""
+        kind = value.get("kind") if self.events and isinstance(value, dict) else None
+        return isinstance(kind, str) and kind not in self.events
+
+    def glued_row(self, line: bytes) -> T | None:
+        """Find the row that a writer glued to a broken line, as it went on after a crash."""
+        starts = [match.start() for match in self._start.finditer(line)] if self._start else []
+        for start in starts[-_MAX_TRIES:]:
+            with suppress(*BAD_JSON):
+                return self.decode(line[start:])  # type: ignore[no-any-return]
+        return None
 
 
 class Salvage(Generic[T]):
     """The rows of one file; ``counts`` takes how many lines were skipped, salvaged or unknown."""
 
     def __init__(
-        self, kind: RowKind[T], file: str, findings: FindingLog, counts: dict[str, int]
+        self, kind: RowKind[T], file: str, findings: FindingLog, counts: Counter[str]
     ) -> None:
         self.kind, self.file, self.findings, self.counts = kind, file, findings, counts
         self._unknown: set[str] = set()  # kinds of events that were reported
-        self._broken: Finding | None = None  # whether it is the last line shows at the next one
+        #: Line and fault of a line that is no JSON; whether it is the last shows at the next one.
+        self._broken: tuple[int, str] | None = None
 
     def rows(self, lines: Iterable[tuple[int, bytes] | Finding]) -> Iterator[tuple[int, T]]:
         """Yield every row with its line, as far as it can be read."""
@@ -102,62 +98,55 @@ class Salvage(Generic[T]):
                 continue
             number, line = item
             if self._broken is not None:
-                self.findings.add(self._broken)
+                broken, fault = self._broken
+                self._report("error", "bad-json", f"{fault}; the line is skipped", broken)
                 self._broken = None
             try:
                 row = decode(line)
             except BAD_JSON:
-                for whole in self._recover(number, line):
-                    yield number, whole
-                if self.counts.get("lines_skipped", 0) >= _MAX_BAD_LINES:
-                    message = f"reading stopped here: {_MAX_BAD_LINES:,} lines are no rows"
-                    self.findings.error("file-too-large", message, file=self.file, line=number)
-                    break
-            else:
+                row = self._recovered(number, line)
+            if row is not None:
                 yield number, row
+            elif self.counts["lines_skipped"] >= _MAX_BAD_LINES:
+                message = f"reading stopped here: {_MAX_BAD_LINES:,} lines are no rows"
+                self._report("error", "file-too-large", message, number)
+                break
         if self._broken is not None:
             message = "the last line is broken off, as after a crash of the writer; it is skipped"
-            place: Any = {"file": self.file, "line": self._broken.line}
-            self.findings.warning("truncated-line", message, **place)
+            self._report("warning", "truncated-line", message, self._broken[0])
 
-    def _count(self, name: str) -> None:
-        self.counts[name] = self.counts.get(name, 0) + 1
-
-    def _recover(self, number: int, line: bytes) -> list[T]:
-        """Make rows of a line that is none as it stands, or report it."""
+    def _recovered(self, number: int, line: bytes) -> T | None:
+        """Make a row of a line that is none as it stands; ``None``, reported, where it can't be."""
         try:
             value = any_json(line)
         except BAD_JSON as error:
-            rows = self.kind.glued_rows(line)
-            place: Any = {"file": self.file, "line": number}
-            if rows:
-                self._count("lines_salvaged")
-                message = f"pieces of several rows on one line; {len(rows)} whole kept"
-                self.findings.warning("glued-line", message, **place)
+            row = self.kind.glued_row(line)
+            if row is not None:
+                self.counts["lines_salvaged"] += 1
+                message = "a piece of a row stands before a whole one; the whole one is kept"
+                self._report("warning", "glued-line", message, number)
             else:
-                self._count("lines_skipped")
-                message = f"not valid JSON: {error}; the line is skipped"
-                self._broken = Finding(code="bad-json", message=message, **place)
-            return rows
+                self.counts["lines_skipped"] += 1
+                self._broken = number, f"not valid JSON: {error}"
+            return row
+        if self.kind.is_unknown(value):
+            self.counts["events_unknown"] += 1
+            if value["kind"] not in self._unknown:
+                self._unknown.add(value["kind"])
+                message = "a kind of event that is not known; such events are skipped"
+                self._report("info", "unknown-event", message, number, value=value["kind"])
+            return None
         try:
-            row = self.kind.convert(value)
+            return self.kind.convert(value)
         except BadRow as error:
             fault, field = error.args
-            self._count("lines_skipped")
-            code = "bad-row" if self.kind.events is None else "bad-event"
-            message = f"{fault}; the line is skipped"
-            self.findings.error(code, message, field=field, file=self.file, line=number)
-            return []
-        if row is not None:
-            return [row]
-        kind = value["kind"]
-        self._count("events_unknown")
-        if kind not in self._unknown:
-            self._unknown.add(kind)
-            message = "a kind of event that is not known; such events are skipped"
-            place = {"value": kind, "file": self.file, "line": number}
-            self.findings.info("unknown-event", message, **place)
-        return []
+            self.counts["lines_skipped"] += 1
+            code = "bad-event" if self.kind.events else "bad-row"
+            self._report("error", code, f"{fault}; the line is skipped", number, field=field)
+            return None
+
+    def _report(self, severity: Any, code: str, message: str, line: int, **where: Any) -> None:
+        self.findings.report(severity, code, message, file=self.file, line=line, **where)
 
 
 class FindingLog:

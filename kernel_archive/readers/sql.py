@@ -6,7 +6,6 @@ its source and with no file outside of it. :mod:`kernel_archive.readers.sql_doub
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import json
 import os
@@ -14,7 +13,9 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from functools import cache, lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,7 @@ from kernel_archive.readers import sql_doubts, sql_sandbox
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.records import Evaluation, SearchFacts
 from kernel_archive.readers.sql_doubts import COLUMNS
+from kernel_archive.readers.sql_sandbox import nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -89,18 +91,6 @@ def check_query(text: str) -> dict[str, Any]:
     return tree if isinstance(tree, dict) else {}
 
 
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Every object in a syntax tree, outer ones first."""
-    waiting = [tree]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            yield value
-            waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)
-
-
 def patterns_of(tree: dict[str, Any], variables: Iterable[str]) -> list[str]:
     """List the patterns that may name files in a query; ``**`` where it computes one.
 
@@ -108,7 +98,7 @@ def patterns_of(tree: dict[str, Any], variables: Iterable[str]) -> list[str]:
     ['k/*.py', 'x.csv']
     """
     found = set(variables)
-    for node in _nodes(tree):
+    for node in nodes_of(tree):
         if node.get("kind") == "STRING":
             found.add(str(node.get("text")))
         elif node.get("type") == "BASE_TABLE":
@@ -117,7 +107,7 @@ def patterns_of(tree: dict[str, Any], variables: Iterable[str]) -> list[str]:
             call = node.get("function") or {}
             inner = {
                 str(each.get("function_name"))
-                for each in _nodes(call.get("arguments"))
+                for each in nodes_of(call.get("arguments"))
                 if each.get("class") == "FUNCTION"
             }
             name = str(call.get("function_name"))
@@ -140,44 +130,30 @@ def files_below(folder: Path) -> Iterator[str]:
 
 def _matches(folder: Path, pattern: str) -> Iterable[str]:
     """The files that a pattern may name, perhaps too many; none where it leads out by its name."""
-    if not pattern or len(pattern) > MAX_PATTERN or "\0" in pattern:
-        return ()
     name = os.path.normpath(folder / pattern)
-    if not name.startswith(f"{folder}{os.sep}"):
+    if len(pattern) > MAX_PATTERN or "\0" in pattern or not name.startswith(f"{folder}{os.sep}"):
         return ()
-    above, wild, last = name.partition("**")
-    if not wild:
-        escaped = glob.escape(str(folder)) + name[len(str(folder)) :]
-        return filter(os.path.isfile, glob.iglob(escaped))  # noqa: PTH207 - an absolute pattern
-    top = Path(above) if above.endswith(os.sep) else Path(above).parent
-    end = last.rpartition(os.sep)[2] or "*"
-    if not top.is_dir() or any(mark in str(top.relative_to(folder)) for mark in "*?["):
-        top = folder
-    return (path for path in files_below(top) if fnmatch.fnmatchcase(os.path.basename(path), end))  # noqa: PTH119
+    if "**" in pattern:
+        end = pattern.rpartition("/")[2].replace("**", "*")
+        return (path for path in files_below(folder) if fnmatchcase(Path(path).name, end))
+    below = os.path.relpath(name, folder)
+    return filter(os.path.isfile, glob.iglob(f"{glob.escape(str(folder))}/{below}"))  # noqa: PTH207
 
 
-def _files_of(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    """Find the files in a folder that some patterns name, in a fixed order.
+def _inputs(run: RunFiles) -> list[Path]:
+    """The files that a query may read, in a fixed order.
 
     Raises:
-        QueryError: there are too many, or one can't be looked for.
+        QueryError: the query is at fault, or there are too many files.
     """
-    found: set[str] = set()
-    for pattern in patterns:
-        try:
-            for name in _matches(folder, pattern):
-                found.add(name)
-                if len(found) > MAX_FILES:
-                    raise QueryError(
-                        f"more than {MAX_FILES:,} files match {printable(pattern, 60)}",
-                        "Name fewer files, or give every run a source of its own",
-                    )
-        except OSError as error:
-            raise QueryError(
-                f"{printable(pattern, 60)} cannot be looked for: {error.strerror}",
-                "Let the source's path name a folder further down",
-            ) from None
-    return [Path(name) for name in sorted(found)]
+    folder = run.root.resolve()
+    paths: set[str] = set()
+    for pattern in patterns_of(check_query(_query(run)), _variables(run).values()):
+        paths.update(islice(_matches(folder, pattern), MAX_FILES + 1))
+        if len(paths) > MAX_FILES:
+            message = f"more than {MAX_FILES:,} files match {printable(pattern, 60)}"
+            raise QueryError(message, "Name fewer files, or give every run a source of its own")
+    return [Path(name) for name in sorted(paths)]
 
 
 def _refuse_links(paths: Iterable[Path], folder: Path) -> None:
@@ -191,20 +167,13 @@ def _refuse_links(paths: Iterable[Path], folder: Path) -> None:
             )
 
 
+def _query(run: RunFiles) -> str:
+    return str(run.settings.get("query") or "")
+
+
 def _variables(run: RunFiles) -> dict[str, str]:
     """The variables of the query: ``file``, the matched file."""
     return {"file": run.path.name} if run.path.is_file() else {}
-
-
-def _inputs(run: RunFiles) -> list[Path]:
-    """The files that a query may read.
-
-    Raises:
-        QueryError: the query is at fault.
-    """
-    tree = check_query(str(run.settings.get("query") or ""))
-    folder = run.root.resolve()
-    return _files_of(folder, patterns_of(tree, _variables(run).values()))
 
 
 def _also(run: RunFiles) -> Iterator[Path]:
@@ -292,8 +261,7 @@ def _records(run: RunFiles) -> Iterator[Record]:
     try:
         _refuse_links(_inputs(run), folder)
         with tempfile.TemporaryFile() as answer:
-            query = str(run.settings.get("query") or "")
-            table = run_query(query, folder, _variables(run), answer)
+            table = run_query(_query(run), folder, _variables(run), answer)
             _check_columns(table.column_names)
             yield from _judged(run, table)
     except QueryError as error:
@@ -337,7 +305,7 @@ SQL: Final = ReaderSpec(
     title="Anybody's tables and programs: a DuckDB query that returns an evaluation a row",
     expects='files or folders; query = "import.sql" or the text of one SELECT (docs/own-data.md)',
     files=(),
-    version=2,
+    version=3,
     records=_records,
     also=_also,
     foreign=True,

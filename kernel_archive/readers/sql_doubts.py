@@ -9,65 +9,34 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import duckdb
 import msgspec
 
 from kernel_archive.errors import Finding, printable
 from kernel_archive.gpus import same_gpu
-from kernel_archive.readers.records import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
+_FOLDER: Final = Path(__file__).parent
 #: Columns that a query may return -> their type in DuckDB, and what each means.
 COLUMNS: Final[dict[str, tuple[str, str]]] = {
-    "code": ("VARCHAR", "the program's text; needed, but a failure may lack it"),
-    "speedup": ("DOUBLE", "reference time / candidate time, x; without it the ratio of the times"),
-    "runtime_us": ("DOUBLE", "time of the candidate, us"),
-    "reference_runtime_us": ("DOUBLE", "time of the reference on the same GPU, us"),
-    "mean_runtime_us": ("DOUBLE", "a second statement of the candidate's time, held against it"),
-    "outcome": ("VARCHAR", "how it ended: " + ", ".join(get_args(Outcome)) + "; success if absent"),
-    "node_id": ("VARCHAR", "the row's own name; row-NUMBER where it has none"),
-    "parent_node_id": ("VARCHAR", "the row that it was made from"),
-    "is_root": ("BOOLEAN", "whether it is the program that the search began with"),
-    "search": ("VARCHAR", "the search that it belongs to, where the answer holds several"),
-    "step": ("INTEGER", "step of the search, from 0"),
-    "problem": ("VARCHAR", "what the program computes"),
-    "gpu": ("VARCHAR", "the GPU that the candidate was timed on"),
-    "reference_gpu": ("VARCHAR", "the GPU that the reference was timed on"),
-    "reference_code": ("VARCHAR", "the text of the reference program"),
-    "model": ("VARCHAR", "the language model that wrote it"),
-    "error_type": ("VARCHAR", "name of the error of a failure"),
-    "error_text": ("VARCHAR", "message of the error"),
-    "started_at": ("VARCHAR", "begin of the evaluation, ISO 8601"),
-    "completed_at": ("VARCHAR", "its end, ISO 8601"),
-    "gpu_seconds": ("DOUBLE", "GPU time of the evaluation, s"),
-    "input_tokens": ("BIGINT", "tokens sent to the model for it"),
-    "output_tokens": ("BIGINT", "tokens answered"),
-    "source_file": ("VARCHAR", "the file that the row is from, as filename columns have it"),
-    "source_row": ("BIGINT", "its row or line in that file, from 1"),
+    name: (kind, meaning)
+    for name, (kind, meaning) in tomllib.loads(
+        (_FOLDER / "sql_columns.toml").read_text(encoding="utf-8")
+    ).items()
 }
-#: A speedup further from the ratio of its own times is doubted; beyond the second, it counts not.
-DOUBTFUL_RATIO: Final = 1.02
-REFUSED_RATIO: Final = 1.20
-#: Upper edge of the lowest bin, and rows among which its share is judged.
-LOWEST_BIN: Final = 0.25
-_FEW: Final = 4
-#: Spread of one text's speedups beyond which it can't be one program that was measured again.
-_SPREAD: Final = 2.0
 #: Rows that one finding names, and words of outcomes.
 _ROWS_NAMED: Final = 5
 _WORDS_NAMED: Final = 8
 _MEMORY: Final = "4GiB"
 _MISSING: Final = "('', 'none', 'null', 'nan', 'na', 'n/a', '<na>')"
-_PATH: Final = (
-    r"[\w./\\:@+-]{1,300}|[^\n]{1,300}\.(?:py|cu|cuh|cpp|cc|hip|txt|triton|ptx)"  # no program
-)
 
 #: The failure that a word seems to say, the plainest first; ``None`` for words of success.
 _FAILURES: Final = (
@@ -102,27 +71,9 @@ class Doubt(msgspec.Struct, frozen=True):
     fix: str | None = None
 
 
-def _constants(columns: frozenset[str]) -> dict[str, object]:
-    """Map the names in braces of the two files of SQL to what they stand for."""
-    others = [name for name in COLUMNS if name not in ("code", "source_file", "source_row")]
-    return {
-        "doubtful": DOUBTFUL_RATIO,
-        "refused": REFUSED_RATIO,
-        "spread": _SPREAD,
-        "few": _FEW,
-        "path": _PATH,
-        "outcomes": ", ".join(map(repr, get_args(Outcome))),
-        "others": ", ".join(others),
-        "has_outcome": "outcome" in columns,
-        "both_times": columns >= {"runtime_us", "reference_runtime_us"},
-    }
-
-
-def _filled(name: str, columns: frozenset[str]) -> str:
-    """Read a file of this package with its constants; braces of DuckDB's ``format`` stay."""
-    template = Path(__file__).with_name(name).read_text(encoding="utf-8")
-    constants = _constants(columns)
-    return re.sub(r"\{([a-z_]+)\}", lambda brace: str(constants[brace[1]]), template)
+_DOUBTS: Final = msgspec.convert(
+    tomllib.loads((_FOLDER / "sql_doubts.toml").read_text(encoding="utf-8"))["doubt"], list[Doubt]
+)
 
 
 class Judge:
@@ -154,7 +105,13 @@ class Judge:
         self._connection.execute(
             f"CREATE TABLE given AS SELECT row_number() OVER () AS n, {listed} FROM answer"
         )
-        self._connection.execute(_filled("sql_judged.sql", self._columns))
+        has_outcome = "outcome" in self._columns
+        both_times = self._columns >= {"runtime_us", "reference_runtime_us"}
+        self._connection.execute("SET VARIABLE has_outcome = ?", [has_outcome])
+        self._connection.execute("SET VARIABLE both_times = ?", [both_times])
+        others = [name for name in COLUMNS if name not in ("code", "source_file", "source_row")]
+        script = (_FOLDER / "sql_judged.sql").read_text(encoding="utf-8")
+        self._connection.execute(script.replace("{others}", ", ".join(others)))
 
     def _all(self, query: str) -> list[tuple[Any, ...]]:
         return self._connection.execute(query).fetchall()
@@ -163,19 +120,13 @@ class Judge:
         """Yield what was doubted, each once; where no row counts, that is the last one."""
         place = file_of(None)
         found = [*self._bad_values(place), *self._unknown_outcomes(place)]
-        for doubt in msgspec.convert(
-            tomllib.loads(_filled("sql_doubts.toml", self._columns))["doubt"], list[Doubt]
-        ):
-            found += self._doubted(doubt, file_of)
+        found += [finding for doubt in _DOUBTS for finding in self._doubted(doubt, file_of)]
         yield from found
-        has_bad_baseline = False
-        for finding in self._bad_baseline(place):
-            has_bad_baseline = True
-            yield finding
         total, counting = self._all(
             "SELECT count(*), count(*) FILTER (left_out IS NULL AND excluded IS NULL) FROM judged"
         )[0]
         has_errors = any(finding.severity == "error" for finding in found)
+        has_bad_baseline = any(finding.code == "bad-baseline" for finding in found)
         self.refused = has_bad_baseline or not total or (has_errors and not counting)
         if self.refused:
             message = f"none of its {total:,} rows counts" if total else "the query returns no row"
@@ -230,58 +181,33 @@ class Judge:
     def _unknown_outcomes(self, file: str) -> Iterator[Finding]:
         """Yield a finding of words that are no outcome, with the failures that they seem to say."""
         words = self._all(
-            """SELECT outcome, count(*) AS n, sum(count(*)) OVER () FROM judged
+            """SELECT coalesce(outcome, 'nothing'), count(*) AS n FROM judged
                WHERE left_out = 'unknown-outcome' GROUP BY outcome ORDER BY n DESC, outcome"""
         )
         if not words:
             return
-        total, words = words[0][2], words[:_WORDS_NAMED]
-        listed = ", ".join(f"{printable(word or 'nothing', 40)} {n:,}x" for word, n, _ in words)
+        total, shown = sum(n for _, n in words), words[:_WORDS_NAMED]
+        listed = ", ".join(f"{printable(word, 40)} {n:,}x" for word, n in shown)
         cases = " ".join(
-            f"WHEN '{printable(word, 40)}' THEN '{failure_of(word) or '?'}'"
-            for word, *_ in words
-            if word is not None
+            f"WHEN '{printable(word, 40)}' THEN '{failure_of(word) or '?'}'" for word, _ in shown
         )
         yield Finding(
             code="unknown-outcome",
             message=f"{total:,} rows have no outcome that is known, and are left out: {listed}",
             file=file,
             field="outcome",
-            fix=f"Say what they mean: CASE outcome {cases} ELSE outcome END"
-            if cases
-            else "Return 'success' or a failure for every row",
+            fix=f"Say what they mean: CASE outcome {cases} ELSE outcome END",
         )
 
-    def _bad_baseline(self, file: str) -> Iterator[Finding]:
-        """Yield a refusal of reference times that put most rows into the lowest bin."""
-        low, total, middle = self._all(
-            f"""SELECT count(*) FILTER (x <= {LOWEST_BIN}), count(*), median(x) FROM judged
-                WHERE left_out IS NULL AND excluded IS NULL AND ok AND speedup IS NULL
-                  AND NOT coalesce(is_root, false)"""
-        )[0]
-        if total >= _FEW and low > total / 2:
-            message = f"{low:,} of {total:,} speedups are below {LOWEST_BIN}x, their median is "
-            yield Finding(
-                code="bad-baseline",
-                message=f"{message}{middle:.3g}x: the reference's times are of another unit, GPU "
-                "or size",
-                file=file,
-                field="reference_runtime_us",
-                fix="Correct reference_runtime_us; if it is right, return the ratio AS speedup",
-            )
-
-    def counts(self) -> dict[str, int]:
-        """Count the rows, and those left out for what."""
-        kinds = dict(self._all("SELECT coalesce(left_out, ''), count(*) FROM judged GROUP BY 1"))
-        rows = sum(kinds.values())
-        of = {
-            "rows_left_out": rows - kinds.get("", 0),
-            "rows_unknown_outcome": kinds.get("unknown-outcome", 0),
-            "rows_bad_value": kinds.get("no-program", 0),
-            "rows_without_code": kinds.get("no-code", 0) + kinds.get("no-measurement", 0),
-            "rows_without_speedup": kinds.get("no-speedup", 0) + kinds.get("no-measurement", 0),
-        }
-        return {"rows": rows} | {name: n for name, n in of.items() if n}
+    def counts(self) -> Counter[str]:
+        """Count the rows, and those that are left out, by the reason."""
+        reasons = dict(self._all("SELECT left_out, count(*) FROM judged GROUP BY ALL ORDER BY ALL"))
+        counts = Counter(rows=sum(reasons.values()))
+        for reason, n in reasons.items():
+            if reason is not None:
+                counts["rows_left_out"] += n
+                counts[f"rows_{reason.replace('-', '_')}"] = n
+        return counts
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the fields of an evaluation for each row that is not left out, in order."""

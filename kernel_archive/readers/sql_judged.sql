@@ -1,9 +1,15 @@
 -- The rows of a query's answer, given, with what follows from their own values and from the other rows of their problem.
--- In braces: constants of sql_doubts.py.
+-- {others}, has_outcome and both_times come from sql_doubts.py.
+SET VARIABLE doubtful = 1.02::DOUBLE;  -- a speedup further from the ratio of its own times is doubted
+SET VARIABLE refused = 1.20::DOUBLE;  -- and beyond this it does not count
+SET VARIABLE spread = 2.0::DOUBLE;  -- one text's speedups spread further: it can't be one program that was measured again
+SET VARIABLE lowest = 0.25::DOUBLE;  -- upper edge of the lowest bin
+SET VARIABLE few = 4;  -- rows of a problem, or ratios, among which shares are judged
+SET VARIABLE path = '[\w./\\:@+-]{1,300}|[^\n]{1,300}\.(?:py|cu|cuh|cpp|cc|hip|txt|triton|ptx)';  -- a text that is no program
 CREATE TABLE judged AS
 WITH ended AS (
-  SELECT *, CASE WHEN NOT {has_outcome} THEN 'success'
-                 WHEN lower(outcome) IN ({outcomes}) THEN lower(outcome)
+  SELECT *, CASE WHEN NOT getvariable('has_outcome') THEN 'success'
+                 WHEN lower(outcome) IN ('success', 'compile_failed', 'runtime_error', 'incorrect', 'infrastructure_failure') THEN lower(outcome)
                  WHEN lower(outcome) = 'compile_error' THEN 'compile_failed'
                  WHEN lower(outcome) = 'true' THEN 'success'
                  WHEN lower(outcome) = 'false' THEN 'incorrect' END AS ended
@@ -20,7 +26,7 @@ numbers AS (
          CASE WHEN ok THEN greatest(speedup / ratio, ratio / speedup) END AS apart,
          greatest(runtime_us / mean_runtime_us, mean_runtime_us / runtime_us) AS apart_from_mean,
          coalesce(NOT same_gpu(gpu, reference_gpu), false) AS two_gpus,
-         regexp_full_match(trim(code), '{path}') AS is_path,
+         regexp_full_match(trim(code), getvariable('path')) AS is_path,
          md5(code) AS text FROM timed),
 groups AS (
   SELECT *, count(text) OVER problem AS n_problem, count(text) OVER (PARTITION BY search, problem, text) AS n_text,
@@ -34,16 +40,17 @@ groups AS (
 steady AS (
   SELECT *, greatest(implied / usual, usual / implied) AS from_usual,
          count(implied) OVER problem_gpu AS n_implied,
-         count(*) FILTER (greatest(implied / usual, usual / implied) <= {refused}) OVER problem_gpu AS n_steady
+         count(*) FILTER (greatest(implied / usual, usual / implied) <= getvariable('refused')) OVER problem_gpu AS n_steady
   FROM groups WINDOW problem_gpu AS (PARTITION BY search, problem, gpu)),
 flagged AS (
   SELECT *,
-    coalesce(n_text > n_problem / 2 AND n_problem >= {few} AND NOT coalesce(is_root, false)
-             AND NOT coalesce(most_reference > {spread} * least_reference, false)
-             AND (code = reference_code OR spread > {spread}), false) AS is_reference,
+    coalesce(n_text > n_problem / 2 AND n_problem >= getvariable('few') AND NOT coalesce(is_root, false)
+             AND NOT coalesce(most_reference > getvariable('spread') * least_reference, false)
+             AND (code = reference_code OR spread > getvariable('spread')), false) AS is_reference,
     row_number() OVER (PARTITION BY code, {others} ORDER BY n) > 1 AS repeated,
     coalesce(min(text) OVER of_row <> max(text) OVER of_row, false) AS joined_twice
-  FROM steady WINDOW of_row AS (PARTITION BY source_file, source_row, CASE WHEN source_row IS NULL THEN n END, {others}))
+  FROM steady WINDOW of_row AS (PARTITION BY source_file, source_row, CASE WHEN source_row IS NULL THEN n END, {others})),
+sorted AS (
 SELECT *,
   CASE WHEN apart BETWEEN 500 AND 2000 OR apart BETWEEN 5e5 AND 2e6 THEN ' (is a time in another unit?)'
        WHEN speedup * ratio BETWEEN 0.98 AND 1.02 THEN ' (it is the inverse)' ELSE '' END AS hint,
@@ -51,14 +58,18 @@ SELECT *,
        WHEN ok AND code IS NULL AND x IS NULL THEN 'no-measurement'
        WHEN ok AND code IS NULL THEN 'no-code'
        WHEN is_path THEN 'no-program'
-       WHEN ok AND apart_from_mean > {doubtful} THEN 'runtime-contradicted'
+       WHEN ok AND apart_from_mean > getvariable('doubtful') THEN 'runtime-contradicted'
        WHEN ok AND x IS NULL THEN 'no-speedup' END AS left_out,
   CASE WHEN NOT ok AND code IS NULL THEN 'a failure without a program'
-       WHEN apart > {refused} THEN 'its speedup contradicts the ratio of its times'
+       WHEN apart > getvariable('refused') THEN 'its speedup contradicts the ratio of its times'
        WHEN ok AND two_gpus THEN 'its two times come from different GPUs'
        WHEN joined_twice THEN 'its join matches several programs'
        WHEN is_reference THEN 'the reference stands in the place of its program' END AS excluded
-FROM flagged;
+FROM flagged)
+SELECT *, count(*) FILTER (is_ratio) OVER () AS n_ratios, median(x) FILTER (is_ratio) OVER () AS middle,
+  count(*) FILTER (is_ratio AND x <= getvariable('lowest')) OVER () AS n_low
+FROM (SELECT *, coalesce(left_out IS NULL AND excluded IS NULL AND ok AND speedup IS NULL AND NOT coalesce(is_root, false),
+                         false) AS is_ratio FROM sorted);
 
 CREATE VIEW evaluation AS
 WITH named AS (

@@ -8,23 +8,30 @@ error lists the damaged lines of CSV files that were left out. The working direc
 from __future__ import annotations
 
 import csv
+import glob
 import json
 import os
 import resource
 import sys
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Exit status of a query that DuckDB refused; any other failure is this script's own.
 REFUSED = 3
 #: Rows that are written at once.
 _BATCH = 10_000
-#: Lines of a CSV file among which its header is looked for, and bytes of each.
-_HEAD_LINES, _LINE_BYTES = 50, 1 << 16
+#: Lines of a CSV file among which its header is looked for, and bytes of its longest field.
+_HEAD_LINES, _FIELD_BYTES = 50, 16 << 20
 #: Damaged lines that are listed; the others are left out like them.
 _MAX_DAMAGED = 50
+#: Options of ``read_csv`` that say what the lines mean; where one stands, they are read as it says.
+_FIXED = frozenset({"columns", "names", "skip", "quote", "escape", "comment"})
 
 
 def connect(memory: int, variables: dict[str, str], folder: str) -> duckdb.DuckDBPyConnection:
@@ -55,121 +62,101 @@ def _answer(connection: duckdb.DuckDBPyConnection, query: str) -> None:
             stream.write_batch(batch)
 
 
-def _calls(tree: Any) -> list[dict[str, Any]]:
-    """List the calls of table functions in a syntax tree."""
-    inner = list(tree.values()) if isinstance(tree, dict) else tree
-    if not isinstance(inner, list):
-        return []
-    own = [tree] if isinstance(tree, dict) and tree.get("type") == "TABLE_FUNCTION" else []
-    return own + [call for value in inner for call in _calls(value)]
+def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object in a syntax tree, outer ones first."""
+    waiting = [tree]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            yield value
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
 
 
-def _columns_of(tree: Any) -> set[str]:
-    """List the names of columns in a syntax tree."""
-    if isinstance(tree, list):
-        return set().union(*map(_columns_of, tree))
-    if not isinstance(tree, dict):
-        return set()
-    own = {str(name) for name in tree.get("column_names") or ()}
-    return own.union(*map(_columns_of, tree.values()))
-
-
-def _passing_over(
+def _without_damage(
     connection: duckdb.DuckDBPyConnection, request: dict[str, Any], damaged: list[Any]
 ) -> str:
-    """Write a query anew, so that its ``read_csv`` pass over damaged lines.
-
-    The header is the line that has most of the columns that the query names; every column is text.
-    Where lines stand above it, they are listed as damaged and a table of the lines below takes
-    the place of the call: DuckDB's ``skip`` would read on to the end of a quote that is torn there.
-    """
-    names, text = _columns_of(request["tree"]), str(request["query"]).encode()
-    calls = [c for c in _calls(request["tree"]) if c["function"]["function_name"] == "read_csv"]
+    """Write a query anew, with tables of the sound lines in the place of its ``read_csv``."""
+    nodes, query = [*nodes_of(request["tree"])], str(request["query"]).encode()
+    names = {str(name) for node in nodes for name in node.get("column_names") or ()}
+    calls = [n for n in nodes if n.get("function", {}).get("function_name") == "read_csv"]
     for call in sorted(calls, key=lambda call: -int(call["query_location"])):
-        first, *options = [a["expression"] for a in call["function"]["arguments"]]
+        path, *options = [argument["expression"] for argument in call["function"]["arguments"]]
         stated = {o["left"]["column_names"][0]: o["right"] for o in options if "left" in o}
-        path = first.get("literal", {}).get("text")
-        if first.get("function_name") == "getvariable":
-            variable = first["arguments"][0]["expression"]["literal"]["text"]
-            path = request["variables"].get(variable)
-        last = (options or [first])[-1]
+        if path.get("function_name") == "getvariable":
+            variable = path["arguments"][0]["expression"]["literal"]["text"]
+            pattern = request["variables"][variable]
+        else:
+            pattern = path["literal"]["text"]
+        if stated.keys() & _FIXED:
+            continue
+        mark = stated.get("delim", stated.get("sep", {})).get("literal", {}).get("text", ",")
+        tables = [
+            _sound_rows(file, mark, names, "filename" in stated, damaged)
+            for file in sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - relative
+        ]
+        name = f"sound_{call['query_location']}"
+        table = pa.concat_tables(tables)
+        connection.register(name, table if "all_varchar" in stated else _typed(table))
+        last = (options or [path])[-1]
         end = int(last["query_location"]) + int(last["query_location_length"])
-        more = {"store_rejects": "true"}
-        if _is_inside(path) and not stated.keys() & {"columns", "skip"}:
-            mark = stated.get("delim", {}).get("literal", {}).get("text", ",")
-            number, header = _header(path, mark, names)
-            if number:
-                table = f"below_{call['query_location']}"
-                connection.register(table, _below(path, mark, (number, header), damaged))
-                start, close = int(call["query_location"]), text.index(b")", end) + 1
-                text = text[:start] + table.encode() + text[close:]
-                continue
-            listed = ", ".join(f"{_text(name)}: 'VARCHAR'" for name in header)
-            more |= {"auto_detect": "false", "header": "true", "delim": _text(mark)}
-            more |= {"quote": "'\"'", "escape": "'\"'", "columns": f"{{{listed}}}"}
-        added = "".join(f", {k} = {v}" for k, v in more.items() if k not in stated)
-        text = text[:end] + added.encode() + text[end:]
-    return text.decode()
+        close = query.index(b")", end) + 1
+        query = query[: int(call["query_location"])] + name.encode() + query[close:]
+    return query.decode()
 
 
-def _is_inside(path: str | None) -> bool:
-    """Whether a name is that of one file inside the working directory."""
-    if path is None or not os.path.isfile(path):  # noqa: PTH113 - relative to the folder
-        return False
-    folder = os.path.realpath(".")
-    return os.path.commonpath([folder, os.path.realpath(path)]) == folder
+def _sound_rows(
+    path: str, mark: str, names: set[str], has_filename: bool, damaged: list[Any]
+) -> pa.Table:
+    """Read the rows of a CSV file as text; lines of another width than its header are damaged.
 
+    The header is the line that has most of the columns that the query names. A line that opens a
+    quote and does not close it is given up alone: reading goes on at the next line.
+    """
+    if not Path(path).resolve().is_relative_to(Path.cwd()):
+        raise OSError(f"{path} leads out of the folder")
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:  # noqa: PTH123
+        lines = file.readlines()
 
-def _header(path: str, mark: str, names: set[str]) -> tuple[int, list[str]]:
-    """Find the header of a CSV file: how many lines stand before it, and its columns."""
-    with open(path, "rb") as file:  # noqa: PTH123 - relative to the folder
-        lines = [file.readline(_LINE_BYTES).decode("utf-8", "replace") for _ in range(_HEAD_LINES)]
-    rows = [next(csv.reader([line], delimiter=mark), []) for line in lines]
-    number = max(range(len(rows)), key=lambda n: (len(names.intersection(rows[n])), -n))
-    return number, list(dict.fromkeys(rows[number]))
+    def row_at(begin: int) -> tuple[list[str], int]:
+        reader = csv.reader((lines[i] for i in range(begin, len(lines))), delimiter=mark)
+        try:
+            return next(reader, []), reader.line_num
+        except csv.Error:
+            return [""], 1
 
-
-def _below(path: str, mark: str, header: tuple[int, list[str]], damaged: list[Any]) -> pa.Table:
-    """Read the rows below a header as text; lines above it and of another width are damaged."""
-    number, columns = header
+    heads = [row_at(n)[0] for n in range(min(_HEAD_LINES, len(lines)))]
+    number = max(range(len(heads)), key=lambda n: (len(names.intersection(heads[n])), -n))
+    columns = heads[number]
     damaged += [[path, n + 1, "It stands above the header."] for n in range(number)]
     rows: list[list[str]] = []
-    with open(path, encoding="utf-8", errors="replace", newline="") as file:  # noqa: PTH123
-        for _ in range(number + 1):
-            file.readline()
-        lines = csv.reader(file, delimiter=mark)
-        first = number + 2
-        for row in lines:
-            if len(row) == len(columns):
-                rows.append(row)
-            elif row:
-                damaged.append([path, first, f"{len(row)} values for {len(columns)} columns."])
-            first = number + 2 + lines.line_num
-    texts = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
-    return pa.table(texts or [pa.array([], pa.string())] * len(columns), names=columns)
+    begin = number + 1
+    while begin < len(lines):
+        row, n_lines = row_at(begin)
+        if len(row) == len(columns):
+            rows.append(row)
+        elif row:
+            message = f"{len(row)} values for {len(columns)} columns."
+            damaged.append([path, begin + 1, message])
+            n_lines = 1
+        begin += n_lines
+    cells = {name: [row[i] or None for row in rows] for i, name in enumerate(columns)}
+    if has_filename:
+        cells["filename"] = [path] * len(rows)
+    return pa.table({name: pa.array(column, pa.string()) for name, column in cells.items()})
 
 
-def _damaged_lines(connection: duckdb.DuckDBPyConnection) -> list[list[Any]]:
-    """List file, line and message of the rows that ``read_csv`` passed over."""
-    if not connection.execute("FROM duckdb_tables() WHERE table_name = 'reject_errors'").fetchall():
-        return []  # no call of the query has stored any
-    rows = connection.execute(
-        "SELECT file_path, line_byte_position, max(error_message) FROM reject_errors "
-        f"JOIN reject_scans USING (scan_id, file_id) GROUP BY ALL ORDER BY ALL LIMIT {_MAX_DAMAGED}"
-    ).fetchall()
-    damaged: list[list[Any]] = []
-    for path in {row[0]: None for row in rows}:
-        line = 1
-        with open(path, "rb") as file:  # noqa: PTH123 - relative to the folder
-            for position, message in [row[1:] for row in rows if row[0] == path]:
-                while rest := max(0, position - 1 - file.tell()):
-                    line += file.read(min(rest, 1 << 20)).count(b"\n")
-                damaged.append([path, line, message])
-    return damaged
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
+def _typed(table: pa.Table) -> pa.Table:
+    """Make numbers of the columns that hold nothing else."""
+    for i, name in enumerate(table.column_names):
+        for kind in (pa.int64(), pa.float64()):
+            try:
+                table = table.set_column(i, name, table[name].cast(kind))
+                break
+            except pa.ArrowInvalid:
+                continue
+    return table
 
 
 def main() -> None:
@@ -177,23 +164,22 @@ def main() -> None:
     request = json.load(sys.stdin)
     resource.setrlimit(resource.RLIMIT_AS, (request["address_space"],) * 2)
     resource.setrlimit(resource.RLIMIT_FSIZE, (request["result_bytes"],) * 2)
-    query, variables = request["query"], request["variables"]
+    csv.field_size_limit(_FIELD_BYTES)
     damaged: list[Any] = []
     try:
-        connection = connect(request["memory"], variables, os.getcwd())  # noqa: PTH109
+        connection = connect(request["memory"], request["variables"], str(Path.cwd()))
         try:
-            _answer(connection, query)
+            _answer(connection, request["query"])
         except (duckdb.Error, OSError) as error:
-            if "CSV" not in str(error) and "read_csv" not in query:
+            if "read_csv" not in request["query"]:
                 raise
             try:
-                _answer(connection, _passing_over(connection, request, damaged))
+                _answer(connection, _without_damage(connection, request, damaged))
             except Exception:  # noqa: BLE001 - the first error is the one to report
                 raise error from None
-            damaged += _damaged_lines(connection)
             if not damaged:
                 raise
-        sys.stderr.write(json.dumps(damaged))
+        sys.stderr.write(json.dumps(damaged[:_MAX_DAMAGED]))
     except (duckdb.Error, pa.ArrowException, MemoryError, OSError) as error:
         sys.stderr.write(f"{type(error).__name__}: {error}"[:4000])
         sys.stderr.flush()

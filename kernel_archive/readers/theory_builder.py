@@ -32,7 +32,7 @@ class _TheoryBuilder(EventLog):
         for step, _, log in sorted(logs):
             self.outer_step, self.file = None if step < 0 else step, self.run.name(log)
             any_read |= super().read(log)
-        self.count("inner_logs", len(logs))
+        self.facts.counts["inner_logs"] += len(logs)
         return any_read
 
 

@@ -66,6 +66,12 @@ def object_of(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def objects_of(value: object) -> list[dict[str, Any]] | None:
+    """Return a list of dictionaries as it is, else ``None``."""
+    is_one = isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+    return value if is_one else None  # type: ignore[return-value]
+
+
 def inner_value(value: object, path: str) -> Any:
     """Return the value at a path of keys; ``None`` where there is none.
 

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import subprocess
+import time
 import tomllib
 from typing import TYPE_CHECKING, Any
 
@@ -40,42 +41,60 @@ def write_table(path: Path, head: list[str], *rows: list[Any]) -> None:
 
 
 def test_a_table_with_programs_in_files(tmp_path: Path) -> None:
-    """Columns that name files are joined with their texts; a word that says no success does not."""
+    """The program is the file that differs between rows of a problem."""
     place = tmp_path / "results"
-    place.mkdir()
-    (place / "ref.py").write_text("def ref(): ...\n")
-    for n in range(2):
-        (place / f"k{n}.py").write_text(f"def k(): return {n}\n")
+    rows = []
+    for n in range(6):
+        task = "gemm" if n < 4 else "relu"
+        rows.append(
+            [
+                task,
+                f"refs/{task}.py",
+                f"out/{task}_{n}.py",
+                "ok" if n != 2 else "wrong answer",
+                4.0,
+                2.0 + n,
+            ]
+        )
+        if n != 2:
+            (place / "out").mkdir(parents=True, exist_ok=True)
+            (place / f"out/{task}_{n}.py").write_text(f"def k(): return {n}\n")
+    (place / "refs").mkdir()
+    for task in ("gemm", "relu"):
+        (place / f"refs/{task}.py").write_text(f"def ref(): return '{task}'\n")
     write_table(
         place / "results.csv",
         ["task", "reference_path", "kernel path", "status", "torch_ms", "kernel_ms"],
-        *(["gemm", "./ref.py", f"k{n}.py", "ok", 4.0, 2.0 + n] for n in range(2)),
-        ["gemm", "ref.py", "none.py", "wrong answer", 4.0, 2.0],
+        *rows,
     )
     shown, query, notes = start(tmp_path, place, gpu="H100")
-    counts = (shown["outcomes"], shown["problems"], shown["gpus"], shown["rows"])
-    assert counts == ({"success": 2}, 1, {"H100": 2}, 3)
-    assert [row["speedup"] for row in shown["first"]] == [2.0, 4 / 3]
+    assert (shown["outcomes"], shown["problems"], shown["gpus"]) == (
+        {"success": 5, "refused": 1},
+        2,
+        {"H100": 6},
+    )
+    assert [row["speedup"] for row in shown["first"]] == [2.0, 4 / 3, 0.8]
     assert shown["first"][0]["code"] == "def k(): return 0"
-    assert "code_file.content AS code,  -- the file that kernel path names" in query
-    assert len(notes) == 1
-    assert [f.code for f in shown["findings"]] == ["unknown-outcome"]
+    assert "program.content AS code,  -- the file that kernel path names" in query
+    assert not notes
+    assert [f.code for f in shown["findings"]] == ["failure-without-program"]
 
 
 def test_a_table_with_programs_in_a_column(tmp_path: Path) -> None:
-    """A unit that no name states is said; nothing is made up."""
-    head = ["problem", "code", "latency", "baseline_latency", "correct", "mood"]
+    """A unit that no name states, and a word that is not known, are said; nothing is made up."""
+    head = ["problem", "code", "latency", "baseline_latency", "status", "mood"]
     write_table(
         tmp_path / "t.csv",
         head,
-        ["p", "def a(): ...", 1, 2, "True", "x"],
-        ["p", "def b(): ...", 2, 2, "False", "y"],
+        ["p", "def a(): ...", 1, 2, "passed", "x"],
+        ["p", "def b(): ...", 2, 2, "meh", "y"],
     )
     shown, query, notes = start(tmp_path, tmp_path / "t.csv")
-    assert shown["outcomes"] == {"success": 1, "incorrect": 1}
-    assert shown["missing"] == ["the gpu of 2 rows: gpu = ... in the [[source]]"]
-    assert len(notes) == 2
+    assert shown["evaluations"] == 1
+    assert shown["missing"] == ["the gpu of 1 rows: gpu = ... in the [[source]]"]
+    assert len(notes) == 3
     assert "ms is a guess" in notes[0]
+    assert "meh" in notes[2]
     assert "nothing is read from: mood" in query
 
 
@@ -154,3 +173,13 @@ def test_a_folder_a_thousand_deep(tmp_path: Path) -> None:
     finally:
         subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)
     assert shown["outcomes"] == {"success": 1}
+
+
+def test_a_table_of_a_hundred_thousand_columns(tmp_path: Path) -> None:
+    """It is refused or read within seconds; nothing is made up."""
+    names = ["problem", "code", "speedup", *(f"c{n}" for n in range(100_000))]
+    write_table(tmp_path / "t.csv", names, ["p", "def a(): ...", 2.0, *range(100_000)])
+    started = time.monotonic()
+    with pytest.raises(DataError, match=r"1 \.csv"):
+        draft_recipe(tmp_path)
+    assert time.monotonic() - started < 20

@@ -7,6 +7,7 @@ Where lines or a gzip stream were changed, every label is one that the log held 
 
 from __future__ import annotations
 
+import copy
 import gzip
 import io
 import json
@@ -15,12 +16,15 @@ import resource
 import tempfile
 import time
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from support.puct import V2, gpu_mode, ulid
+from readers.conftest import unpack
+from readers.reading import SAMPLE_FILES
+from support.puct import gpu_mode
 
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.recipe import find_recipe
@@ -53,119 +57,83 @@ JUNK = (
 # fmt: on
 
 
-def _programs(rng: random.Random) -> list[tuple[str, dict[str, Any], float]]:
-    """Programs of a search with feedback and speedup."""
-    programs = []
-    for n in range(rng.randint(2, 8)):
-        speedup = round(rng.uniform(0.1, 9.0), 6) + n * 1e-9
-        code = f"import torch\n\n\ndef kernel_{n}(x, y):\n    return f(x, 2.5, '{n}'), {speedup}\n"
-        failures = ("compile_failed", "runtime_error", "incorrect", "infrastructure_failure")
-        kind = rng.choice(failures) if rng.random() < 0.3 else "success"
-        shapes = [{"vocab_size": 1}, {"vocab_size": 2}]
-        evaluation = gpu_mode(speedup, kind=kind, shapes=shapes)
-        programs.append((code, evaluation["observation"]["feedback"], speedup))
-    return programs
+def _published(names: str) -> Callable[[list[Any]], list[Any]]:
+    """Rows of an evaluation set as a published table has them, under its names of columns."""
+
+    def rows(samples: list[Any]) -> list[Any]:
+        given = ("reference_code", "candidate_code", "aggregated_speedup")
+        more = {"hardware": "NVIDIA L40S", "pair_type": "pair", "source_search": "s"}
+        return [
+            dict(zip(names.split(), (f"c{n}", "trimul", *(row[g] for g in given), 4), strict=True))
+            | more
+            for n, row in enumerate(samples)
+        ]
+
+    return rows
 
 
-def _logged(feedback: dict[str, Any]) -> dict[str, Any]:
-    return {"observation": {"feedback": feedback, "per_case_results": []}, "reward": 0.5}
-
-
-def _time(n: int) -> str:
-    return f"2026-05-01T00:{n // 60:02d}:{n % 60:02d}.000000Z"
-
-
-def _node(n: int, code: str, feedback: dict[str, Any]) -> dict[str, Any]:
-    node = {"program_code": code, "ancestors": [ulid(0)] if n else [], "ulid": ulid(n)}
-    return {**node, "evaluation": _logged(feedback), "is_seed": not n}
-
-
-def _events(programs: list[Any]) -> list[dict[str, Any]]:
-    (code, feedback, _), *others = programs
-    log = V2(_logged(feedback), code=code).step(0)
-    for n, (code, feedback, _) in enumerate(others, 1):
-        log.child(n, _logged(feedback), code=code)
-    return log.end(0).rows
-
-
-def _checkpoint(programs: list[Any]) -> dict[str, Any]:
-    nodes = [_node(n, code, feedback) for n, (code, feedback, _) in enumerate(programs)]
-    return {"archive": nodes, "visit_counts": {}, "visited": [], "current_step": 3}
-
-
-def _rollout(n: int, code: str, feedback: dict[str, Any], _: float) -> dict[str, Any]:
-    place = {"step": 0, "group_index": 0, "rollout_index": n, "candidate_id": f"c{n}"}
-    tokens = {"prompt_tokens": 1, "response_tokens": 2, "eval_time_s": 1.5, "reward": 0.1}
-    return {**place, **tokens, "parsed_code": code, "outcome": feedback, "timestamp_utc": _time(n)}
-
-
-def _call(n: int, code: str, feedback: dict[str, Any], _: float) -> dict[str, Any]:
-    return {"timestamp_utc": _time(n), "kernel_source": code, "feedback": feedback}
-
-
-def _attempt(n: int, code: str, feedback: dict[str, Any], _: float) -> dict[str, Any]:
-    row = {"attempt": n, "parent_attempt": n - 1 if n else None, "code": code}
-    return {**row, "evaluation": _logged(feedback), "started_at": _time(n)}
-
-
-def _eval_row(n: int, code: str, _: Any, speedup: float) -> dict[str, Any]:
-    row = {"reference_code": "r", "candidate_code": code, "aggregated_speedup": speedup}
-    return {**row, "hardware": {"device_name": "NVIDIA L40S"}, "source_id": f"t/{n}"}
-
-
-def _rows(row: Callable[..., dict[str, Any]]) -> Callable[[list[Any]], list[dict[str, Any]]]:
-    return lambda programs: [row(n, *program) for n, program in enumerate(programs)]
-
-
-def _greedy(programs: list[Any]) -> dict[str, Any]:
-    candidates = {}
-    for n, (code, feedback, speedup) in enumerate(programs):
-        passed = feedback["kind"] == "success"
-        score = {"kind": "valid", "speedup": speedup} if passed else None
-        node = {"ulid": ulid(n), "code": code, "parent_ulid": ulid(0) if n else None}
-        candidates[ulid(n)] = {**node, "evaluation": score}
-    trace = {"rounds": [{"mutation_attempts": []}]}
-    return {"cursor": {}, "candidates": {"candidates": candidates}, "trace": trace}
-
-
-def _hub_events(programs: list[Any]) -> list[dict[str, Any]]:
+def _hub_events(events: list[Any]) -> list[Any]:
     return [
         {"event_index": i, "event_kind": event["kind"], "source_search": "s"}
-        | {"payload": event if i % 2 else json.dumps(event)}
-        for i, event in enumerate(_events(programs))
+        | {"payload": json.dumps(event)}
+        for i, event in enumerate(events)
     ]
 
 
-def _published(names: str) -> Callable[[list[Any]], list[dict[str, Any]]]:
-    more = {"hardware": "NVIDIA L40S", "pair_type": "pair", "source_search": "s"}
-
-    def row(n: int, code: str, _: Any, speedup: float) -> dict[str, Any]:
-        values = (f"c{n}", "trimul", "anchor", code, speedup, 4)
-        return dict(zip(names.split(), values, strict=True)) | more
-
-    return _rows(row)
+def _attempts(samples: list[Any]) -> list[Any]:
+    return [
+        {"attempt": n, "parent_attempt": n - 1 if n else None, "code": row["candidate_code"]}
+        | {"evaluation": gpu_mode(row["aggregated_speedup"])}
+        for n, row in enumerate(samples)
+    ]
 
 
-_EVAL = "comparison_id pack anchor_code candidate_code aggregated_speedup true_bin"
-_PAIRS = "pair_id problem_id parent_code child_code g_speedup true_bin"
-_POOL = "row_id pack anchor_code candidate_code aggregated_speedup relative_bin"
-#: Format -> name of its log, its content, and the forms in which it can be written.
-FORMATS: dict[str, tuple[str, Callable[[list[Any]], Any], str]] = {
-    **dict.fromkeys(("puct-events", "bin-filler"), ("events.jsonl", _events, "jsonl")),
-    "theory-builder": ("inner_events.jsonl", _events, "jsonl"),
-    **dict.fromkeys(
-        ("puct-checkpoint", "hill-climbing-checkpoint"), ("checkpoint.json", _checkpoint, "json")
+#: Format without a sample -> the format whose sample its rows are made of, and how.
+DERIVED: dict[str, tuple[str, Callable[[list[Any]], list[Any]]]] = {
+    "attempts": ("eval-set-jsonl", _attempts),
+    "hub-events": ("bin-filler", _hub_events),
+    "hub-eval-set": (
+        "eval-set-jsonl",
+        _published("comparison_id pack anchor_code candidate_code aggregated_speedup true_bin"),
     ),
-    "greedy-checkpoint": ("checkpoint.json", _greedy, "json"),
-    "ttt-rollouts": ("rollouts.jsonl", _rows(_rollout), "jsonl"),
-    "agentic-run": ("trajectory.jsonl", _rows(_call), "jsonl"),
-    "eval-set-jsonl": ("eval_dataset.jsonl", _rows(_eval_row), "jsonl"),
-    "attempts": ("attempts.jsonl", _rows(_attempt), "jsonl"),
-    "hub-events": ("t.jsonl", _hub_events, "jsonl parquet"),
-    "hub-eval-set": ("t.jsonl", _published(_EVAL), "jsonl parquet"),
-    "hub-discovery-pairs": ("t.jsonl", _published(_PAIRS), "jsonl parquet"),
-    "hub-training-pool": ("t.jsonl", _published(_POOL), "jsonl parquet"),
+    "hub-discovery-pairs": (
+        "eval-set-jsonl",
+        _published("pair_id problem_id parent_code child_code g_speedup true_bin"),
+    ),
+    "hub-training-pool": (
+        "eval-set-jsonl",
+        _published("row_id pack anchor_code candidate_code aggregated_speedup relative_bin"),
+    ),
 }
+#: Lines of a sample that a case takes, at most.
+MOST_LINES = 40
+
+
+@cache
+def _samples() -> Path:
+    return unpack("simulated", Path(tempfile.mkdtemp(prefix="fuzz-logs-")))
+
+
+@cache
+def _sample(name: str) -> tuple[str, Any]:
+    """A real log of a format: the name of its file, and its content decoded."""
+    path = _samples() / SAMPLE_FILES[name]
+    if path.suffix == ".json":
+        return path.name, json.loads(path.read_text())
+    return path.name, [json.loads(line) for line in path.read_text().splitlines()[:MOST_LINES]]
+
+
+def _log(rng: random.Random, name: str) -> tuple[str, Any, str]:
+    """File name, content and form of a log of a format."""
+    source, make = DERIVED.get(name, (name, None))
+    file, content = copy.deepcopy(_sample(source))
+    if isinstance(content, dict):
+        return file, content, "json"
+    content = content[: rng.randint(2, MOST_LINES)]
+    if make is None:
+        return file, content, "jsonl"
+    form = rng.choice(("jsonl", "parquet")) if name.startswith("hub-") else "jsonl"
+    return "t.jsonl", make(content), form
 
 
 # -- mutations of values
@@ -201,6 +169,11 @@ def mutate_value(rng: random.Random, value: Any) -> None:
 
 
 # -- mutations of bytes
+
+
+def zstd(data: bytes) -> bytes:
+    """Compressed as one frame."""
+    return pa.Codec("zstd").compress(data, asbytes=True)
 
 
 def mutate_lines(rng: random.Random, data: bytes) -> bytes:
@@ -242,14 +215,6 @@ def mutate_bytes(rng: random.Random, data: bytes) -> bytes:
     return data[:at] + middle + data[until:]
 
 
-def _pack(rng: random.Random, data: bytes, ending: str) -> bytes:
-    return (
-        gzip.compress(data, rng.randint(0, 9))
-        if ending == ".gz"
-        else pa.Codec("zstd").compress(data, asbytes=True)
-    )
-
-
 # -- writing
 
 
@@ -289,20 +254,19 @@ def _mutated(rng: random.Random, data: bytes, how: str, form: str) -> tuple[byte
             data = mutate_bytes(rng, data)
     ending = rng.choice((".gz", ".zst")) if how == "compression" or rng.random() < 0.2 else ""
     if ending:
-        data = _pack(rng, data, ending)
+        pack = gzip.compress if ending == ".gz" else zstd
+        data = pack(data)
     return (mutate_bytes(rng, data) if how == "compression" else data), ending
 
 
 def _case(rng: random.Random, folder: Path, counts: Counter[str]) -> None:
-    name = rng.choice(list(FORMATS))
-    log, make, forms = FORMATS[name]
-    form = rng.choice(forms.split())
-    programs = _programs(rng)
-    content = make(programs)
-    labels_all = "hub-" in name or name == "eval-set-jsonl"
-    truth = {
-        (code, speedup) for code, f, speedup in programs if labels_all or "per_case_speedups" in f
-    }
+    name = rng.choice([*SAMPLE_FILES, *DERIVED])
+    log, content, form = _log(rng, name)
+    (folder / "run").mkdir(exist_ok=True)
+    path = folder / "run" / ("t.parquet" if form == "parquet" else log)
+    path.write_bytes(_write(content, form))
+    truth = set(_labels(_read(name, path, folder)))
+    path.unlink()
     how = rng.choice(("values", "lines", "bytes", "compression"))
     if how == "values" or (how == "lines" and form != "jsonl"):
         for _ in range(rng.randint(1, 4)):
@@ -314,8 +278,7 @@ def _case(rng: random.Random, folder: Path, counts: Counter[str]) -> None:
     except (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError, UnicodeError):
         return  # what this form can't hold
     data, ending = _mutated(rng, data, how, form)
-    (folder / "run").mkdir(exist_ok=True)
-    path = folder / "run" / (("t.parquet" if form == "parquet" else log) + ending)
+    path = path.with_name(path.name + ending)
     path.write_bytes(data)
     counts[f"{name} {form}"] += 1
     records = _read(name, path, folder)

@@ -14,7 +14,8 @@ import pytest
 LOGS = Path(__file__).parent.parent / "data" / "logs"
 
 
-def _unpack(name: str, target: Path) -> Path:
+def unpack(name: str, target: Path) -> Path:
+    """Unpack an archive of samples into a folder."""
     data = pa.input_stream(str(LOGS / f"{name}.tar.zst"), compression="zstd").read()
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         # Python 3.11.4 brought filters; the samples are our own.
@@ -27,13 +28,13 @@ def _unpack(name: str, target: Path) -> Path:
 @pytest.fixture(scope="session")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The simulated samples of every format."""
-    return _unpack("simulated", tmp_path_factory.mktemp("simulated"))
+    return unpack("simulated", tmp_path_factory.mktemp("simulated"))
 
 
 @pytest.fixture(scope="session")
 def h200(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some measured H200 runs."""
-    return _unpack("h200", tmp_path_factory.mktemp("h200"))
+    return unpack("h200", tmp_path_factory.mktemp("h200"))
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 #: The formats of logs; tables of others are read by queries of their own.
 LOG_FORMATS = [name for name, spec in READERS.items() if not spec.foreign]
 
+#: Format -> a file of the samples that it reads, and the name that the file has in a run.
+SAMPLE_FILES = {
+    "puct-events": "puct_v3/trimul__sim0101/run_00/events.jsonl",
+    "bin-filler": "eval_dataset_builder/fp8_quant__sim0801/HIGH_SPEEDUP/events.jsonl",
+    "theory-builder": "puct_v2/trimul__sim0001/run_00/events.jsonl",
+    "puct-checkpoint": "puct_v1/trimul__sim0301/checkpoint.json",
+    "greedy-checkpoint": "greedy_search/kernelbench_l1__sim0401/checkpoint.json",
+    "hill-climbing-checkpoint": "hill_climbing/trimul__sim0201/checkpoint_as_json.json",
+    "ttt-rollouts": "ttt_discover_v2/trimul__sim0501/tinker_log/seed_00/rollouts.jsonl",
+    "agentic-run": "agentic_gemini_cli/trimul__sim0601/run_01/trajectory.jsonl",
+    "eval-set-jsonl": "eval_dataset_builder/fp8_quant__sim0801/eval_dataset.jsonl",
+}
+
 
 @dataclass
 class Read:

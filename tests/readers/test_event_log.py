@@ -65,17 +65,15 @@ def test_sample_agrees_with_independent_count(simulated: Path, sample: str) -> N
     assert len(result.findings) == len(expected["bad_lines"])
 
 
-def test_gpu_seconds_come_from_the_invocation_records(simulated: Path) -> None:
-    """The wall times of the invocation records win over the log's time spans, and add up."""
-    expected = json.loads((simulated / SAMPLES[0] / "EXPECTED.json").read_text())
-    result = read("puct-events", simulated / SAMPLES[0])
-    total = expected["invocations"]["wall_clock_seconds"]["gpu_mode_kernel_evaluation_v2"]
-    assert sum(e.gpu_seconds for e in result.evaluations) == pytest.approx(total)
-
-
 def test_facts_around_an_upstream_run(simulated: Path) -> None:
-    """Problem, GPU, model, settings and whether it finished stand in the files around the log."""
-    finished = read("puct-events", simulated / SAMPLES[0]).facts
+    """Problem, GPU, model, settings and whether it finished stand in the files around the log; GPU
+    seconds in its invocation records.
+    """
+    expected = json.loads((simulated / SAMPLES[0] / "EXPECTED.json").read_text())
+    total = expected["invocations"]["wall_clock_seconds"]["gpu_mode_kernel_evaluation_v2"]
+    result = read("puct-events", simulated / SAMPLES[0])
+    assert sum(e.gpu_seconds for e in result.evaluations) == pytest.approx(total)
+    finished = result.facts
     assert (finished.problem, finished.gpu, finished.finished) == ("trimul", "A100-80GB", True)
     assert finished.model == "gemini/gemini-3-flash-preview"
     assert finished.hyperparameters["search"]["total_budget_steps"] == 14
@@ -153,10 +151,7 @@ def test_kernelbench_arms_and_milliseconds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "problem"),
-    [
-        ({"vocab_size": 32000}, "cross_entropy"),
-        ({"B": 1, "T": 64, "H": 1, "K": 64, "V": 64}, None),
-    ],
+    [({"vocab_size": 32000}, "cross_entropy"), ({"B": 1, "T": 64, "H": 1, "K": 64, "V": 64}, None)],
 )
 def test_problem_of_a_lone_v2_log(
     tmp_path: Path, shape: dict[str, Any], problem: str | None
@@ -233,35 +228,6 @@ def test_glued_line_is_salvaged(tmp_path: Path) -> None:
     assert result.facts.counts["lines_salvaged"] == 1
 
 
-def test_deferred_candidates_are_not_evaluated_and_v3_nodes_are_their_requests(
-    simulated: Path,
-) -> None:
-    """Traps 7 and 8: no deferred candidate is an evaluation; in v3 a node's id is its request's."""
-    sample = simulated / SAMPLES[2]
-    events = [json.loads(line) for line in (sample / "events.jsonl").read_text().splitlines()]
-    deferred = {e["request_id"] for e in events if e["kind"] == "candidate_deferred"}
-    requested = {e["request_id"] for e in events if e["kind"] == "evaluation_requested"}
-    result = read("puct-events", sample)
-    nodes = {e.node_id for e in result.evaluations if not e.is_root}
-    assert deferred
-    assert not nodes & deferred
-    assert nodes == requested
-    assert result.facts.n_deferred == len(deferred)
-
-
-def test_failed_mutations_are_no_kernels(tmp_path: Path) -> None:
-    """Trap 18: proposals that gave no program are counted, nothing else."""
-    log = V2().step(0)
-    log.rows += [
-        {"kind": "mutation_requested", "request_id": "a", "parent_ulid": ulid(0)},
-        {"kind": "mutation_failed", "request_id": "a", "reason": "timeout after 9.0s"},
-        {"kind": "mutation_completed", "request_id": "b", "code": "residue = 1"},
-    ]
-    result = read("puct-events", log.write(tmp_path))
-    assert len(result.evaluations) == 1
-    assert (result.facts.n_mutations_failed, result.facts.n_pending) == (1, 0)
-
-
 def test_driver_failure_beside_a_result(tmp_path: Path) -> None:
     """Whichever comes first, the harness's result counts."""
     log = V2().step(0).child(1, gpu_mode(2.0)).fail(1).ask(2).fail(2).answer(2, gpu_mode(3.0))
@@ -278,22 +244,6 @@ def test_steps_are_inferred_from_position(tmp_path: Path) -> None:
     log.rows = [row for row in log.rows if (row["kind"], row.get("step")) != ("step_started", 1)]
     nodes = read("puct-events", log.write(tmp_path)).by_node
     assert [nodes[ulid(n)].step for n in range(4)] == [None, 0, None, 2]
-
-
-def test_result_without_its_request(tmp_path: Path) -> None:
-    """A v2 result whose request is lost has no program: reported and left out."""
-    log = V2().step(0).child(1, gpu_mode(2.0)).child(2, gpu_mode(3.0))
-    log.rows = [
-        r for r in log.rows if not (r["kind"] == "evaluation_requested" and r["request_id"] == "r1")
-    ]
-    result = read("puct-events", log.write(tmp_path))
-    assert set(result.by_node) == {ulid(0), ulid(2)}
-    (finding,) = result.findings
-    assert (finding.code, finding.severity, finding.value) == (
-        "result-without-request",
-        "error",
-        "r1",
-    )
 
 
 def test_unknown_events_and_fields_are_tolerated(tmp_path: Path) -> None:

@@ -85,48 +85,7 @@ def test_constant_steps_are_no_time(tmp_path: Path) -> None:
     assert len(result.evaluations) == 4
 
 
-def test_rollouts_without_program_cost_tokens_only(tmp_path: Path) -> None:
-    """A parse failure is a proposal that gave no program; its tokens belong to the run."""
-    failure = rollout(1, outcome={"kind": "parse_failure", "reason": "no code"}, parsed_code=None)
-    result = read("ttt-rollouts", write_lines(tmp_path / "rollouts.jsonl", [rollout(0), failure]))
-    assert len(result.evaluations) == 1
-    assert (
-        result.facts.n_mutations_failed,
-        result.facts.input_tokens,
-        result.facts.output_tokens,
-    ) == (1, 20, 40)
-    (record,) = result.evaluations
-    assert (record.input_tokens, record.output_tokens, record.gpu_seconds) == (10, 20, 1.5)
-
-
 # -- agents
-
-
-def call(code: str, speedup: float | None = 2.0, kind: str = "success") -> dict[str, Any]:
-    """A row of an agent's trajectory."""
-    feedback = gpu_mode(speedup, kind=kind)["observation"]["feedback"]
-    return {
-        "timestamp_utc": "2026-05-01T00:00:00+00:00",
-        "path": "k.py",
-        "sha256": sha(code),
-        "kernel_source": code,
-        "feedback": feedback,
-    }
-
-
-def test_calls_of_an_agent(tmp_path: Path) -> None:
-    """The same source called twice is two evaluations."""
-    rows = [call("seed"), call("a"), call("a"), call("b")]
-    (tmp_path / "seed_kernel.py").write_text("seed")
-    write_lines(tmp_path / "trajectory.jsonl", rows)
-    result = read("agentic-run", tmp_path)
-    assert [(e.node_id, e.is_root, e.step) for e in result.evaluations] == [
-        ("call-0", True, 0),
-        ("call-1", False, 1),
-        ("call-2", False, 2),
-        ("call-3", False, 3),
-    ]
-    assert not result.findings
 
 
 def test_attempts_of_one_number(tmp_path: Path) -> None:
