@@ -153,7 +153,7 @@ def main() -> None:
     target = load_split(archive, "eval")
     bases = [
         make_baseline(name, archive).probabilities
-        for name in ("uniform", "prior", "nearest", "trees")
+        for name in ("uniform", "prior", "trees")
     ]
     with tempfile.TemporaryDirectory() as scratch:
         board = Path(options.keep or scratch) / "board"
