@@ -113,13 +113,11 @@ def address(tmp_path_factory):
             extra = {"rationale": EVIL * 4, "input_tokens": 10} if name == "nearest" else {}
             path = write_lines(root / f"{name}.jsonl", target, p, **extra)
             shown = EVIL.split("\u202e", maxsplit=1)[0][:80] if name == "nearest" else name
-            slug = f"{name}-{split}"
             add_submission(
                 path,
                 target,
                 name=shown,
                 url="https://example.org/",
-                slug=slug,
                 board=root / "b",
                 draws=DRAWS,
             )

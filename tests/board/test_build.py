@@ -111,7 +111,7 @@ def test_entries_of_another_archive_are_left_out_and_named(archive, board, files
     ]
     (tmp_path / "other.jsonl").write_text("\n".join(lines))
     path = tmp_path / "other.jsonl"
-    add_submission(path, target, name="from elsewhere", slug="x", board=tmp_path / "c")
+    add_submission(path, target, name="x", board=tmp_path / "c")
     shutil.copytree(tmp_path / "c/submissions/x", board / "submissions/x")
     result = build_board(archive, board, draws=DRAWS, jobs=1)
     assert "x" not in [entry.slug for entry in result.boards[0].entries]
@@ -202,7 +202,7 @@ def test_a_folder_of_something_else_is_left_alone(archive, board, tmp_path):
     """--out takes a new folder, an empty one, or a board; a planted stage is refused."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out/thesis.txt").write_text("x")
-    with pytest.raises(TargetExistsError, match="no board"):
+    with pytest.raises(TargetExistsError, match="not a board"):
         build_board(archive, board, draws=DRAWS, jobs=1, out=tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
     (board.parent / ".leaderboard.stage").symlink_to(tmp_path / "out")
@@ -215,7 +215,7 @@ def test_no_board_and_an_empty_board_say_what_to_do(archive, tmp_path):
     with pytest.raises(UsageError, match="leaderboard add"):
         build_board(archive, tmp_path / "none", draws=DRAWS, jobs=1)
     (tmp_path / "b/submissions").mkdir(parents=True)
-    with pytest.raises(UsageError, match="no submission yet"):
+    with pytest.raises(UsageError, match="leaderboard add"):
         build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1)
 
 

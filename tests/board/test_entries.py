@@ -9,14 +9,16 @@ from support.boards import DRAWS
 from kernel_archive.board import entries as module
 from kernel_archive.board.entries import RATIONALE_CHARACTERS, ScoringTerms, evaluate
 from kernel_archive.board.store import add_submission
+from kernel_archive.board.submissions import Identity
 from kernel_archive.scoring import read_record
 from kernel_archive.scoring.metrics import COMPARED
 
 
 @pytest.fixture
-def evaluated(archive, board):
+def evaluated(archive, target, board):
     """Evaluates a submission of the board."""
-    terms = ScoringTerms(archive=archive.path, split="eval", labels=None, draws=DRAWS, seed=0)
+    rows = {Identity.of(target).rows: None}
+    terms = ScoringTerms(archive=archive.path, splits=rows, draws=DRAWS, seed=0)
     return lambda name, where=board: evaluate(where / "submissions" / name, terms)
 
 
@@ -34,12 +36,12 @@ def test_what_is_shown_is_what_was_forecast(evaluated, target):
     """Masses, states and rationales of a complete, a three-repeat and a partial entry."""
     fair, good, half = map(evaluated, ("fair", "good", "half"))
     n = len(target)
-    assert fair.shown.masses.shape == (3, n, 8)
-    assert abs(fair.shown.masses.astype(int).sum(axis=-1) - 255).max() <= 4
+    assert fair.masses.shape == (3, n, 8)
+    assert abs(fair.masses.astype(int).sum(axis=-1) - 255).max() <= 4
     assert set(good.rationales) == set(range(n))
     assert good.rationales[0] == "it halves the loads"
-    assert (half.shown.states > 0).sum() == 10
-    assert ((half.shown.predicted == 0) == (half.shown.states == 0)).all()
+    assert (half.states > 0).sum() == 10
+    assert ((half.predicted == 0) == (half.states == 0)).all()
 
 
 def test_a_control_is_recognised(evaluated):

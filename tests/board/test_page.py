@@ -147,7 +147,6 @@ def test_hostile_names_are_text(tmp_path, files):
         name=EVIL,
         model=EVIL,
         url=f"https://example.org/?{EVIL.replace(' ', '')}",
-        slug="x",
         board=tmp_path / "b",
         draws=DRAWS,
     )

@@ -68,7 +68,7 @@ def test_figures_and_pairs_are_those_of_the_standings(data, archive, board):
     assert low == pytest.approx(
         standings.pairs["crps"].low[np.triu_indices(4, 1)].tolist(), rel=1e-5
     )
-    first = standings.entries[0].evaluated.shown.masses
+    first = standings.entries[0].masses
     assert (
         np.frombuffer(base64.b64decode(shown["entries"][0]["p"]), np.uint8).reshape(first.shape)
         == first

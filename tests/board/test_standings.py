@@ -146,8 +146,7 @@ def test_the_oracle_leads_and_nobody_ranks_above_a_forecaster_that_knows_more(
         ]
         path = tmp_path / f"{name}.jsonl"
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        slug = name.replace("_", "-")
-        add_submission(path, target, name=name, slug=slug, board=tmp_path / "b", draws=0)
+        add_submission(path, target, name=name, board=tmp_path / "b", draws=0)
     result = build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1)
     assert not result.left_out
     standings = result.boards[0]
