@@ -84,6 +84,15 @@ def existing_store(board: str | Path | None) -> Path:
     return store
 
 
+def scoring_terms(
+    archive: Archive, targets: Sequence[Split], labels: str | Path | None, *, draws: int, seed: int
+) -> ScoringTerms:
+    """State how the submissions of these splits are scored."""
+    withheld = Path(labels).absolute() if labels is not None else None
+    splits = {Identity.of(t).rows: withheld if t.withheld else None for t in targets}
+    return ScoringTerms(archive=archive.path.absolute(), splits=splits, draws=draws, seed=seed)
+
+
 def _evaluate_all(
     store: Path,
     terms: ScoringTerms,
@@ -135,20 +144,16 @@ def build_board(
 
     store = existing_store(board)
     labels = options.get("labels")
-    targets = {Identity.of(target).rows: target for target in load_targets(archive, labels)}
-    withheld = Path(labels).absolute() if labels is not None else None
-    terms = ScoringTerms(
-        archive=archive.path.absolute(),
-        splits={rows: withheld if t.withheld else None for rows, t in targets.items()},
-        draws=options.get("draws", 4_000),
-        seed=options.get("seed", 0),
-    )
+    targets = load_targets(archive, labels)
+    draws, seed = options.get("draws", 4_000), options.get("seed", 0)
+    terms = scoring_terms(archive, targets, labels, draws=draws, seed=seed)
     entries, left_out = _evaluate_all(store, terms, options.get("jobs"), advance)
     boards = []
-    for rows, target in targets.items():
+    for target in targets:
+        rows = Identity.of(target).rows
         own = [entry for entry in entries if entry.submission.archive.rows == rows]
         if own:
-            boards.append(make_standings(target, own, seed=terms.seed, draws=terms.draws))
+            boards.append(make_standings(target, own, seed=seed, draws=draws))
     if not boards:
         findings = [finding for left in left_out for finding in left.findings]
         message = f"every submission of this board is at fault: {len(findings)} faults"

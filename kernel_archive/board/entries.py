@@ -17,7 +17,6 @@ from kernel_archive.scoring import METRICS, Score, load_split, read_forecasts
 from kernel_archive.scoring.controls import controls_of
 from kernel_archive.scoring.metrics import COMPARED, RANKED_BY
 from kernel_archive.scoring.scorer import score_with_draws
-from kernel_archive.untrusted import is_parquet
 
 if TYPE_CHECKING:
     from kernel_archive.scoring import Forecasts, Split
@@ -106,20 +105,10 @@ def findings_of(error: Exception, folder: Path) -> tuple[Finding, ...]:
     return (Finding(code="bad-submission", message=message, file=str(folder)),)
 
 
-def read_stored(
-    folder: Path, submission: Submission, target: Split, *, keep_rationales: bool = False
-) -> Forecasts:
-    """Read the stored forecasts of a submission.
-
-    Raises:
-        ForecastError: they have a fault.
-        DataError: they are not those that its record names.
-    """
+def _read_stored(folder: Path, submission: Submission, target: Split) -> Forecasts:
+    """Read the stored forecasts of a submission, which must be those that its record names."""
     path = folder / FORECASTS_FILE
-    if is_parquet(path):
-        message = "a Parquet table under the name of JSON lines"
-        raise DataError.of(code="bad-form", message=message, file=str(path))
-    forecasts = read_forecasts(path, target, name=submission.name, keep_rationales=keep_rationales)
+    forecasts = read_forecasts(path, target, name=submission.name, keep_rationales=True)
     if forecasts.digest.removeprefix("sha256:") != submission.forecasts_sha256:
         raise DataError.of(
             code="changed-forecasts",
@@ -157,7 +146,7 @@ def evaluate(folder: Path, terms: ScoringTerms) -> Entry | tuple[Finding, ...]:
     try:
         submission = load_submission(folder)
         target = _split_of(submission, terms, folder)
-        forecasts = read_stored(folder, submission, target, keep_rationales=True)
+        forecasts = _read_stored(folder, submission, target)
         record, drawn = score_with_draws(target, forecasts, draws=terms.draws, seed=terms.seed)
         overall = drawn.overall if drawn is not None else {}
         states = PRESENT * forecasts.present + PARSED * forecasts.parsed

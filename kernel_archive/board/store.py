@@ -98,20 +98,6 @@ def _lines(path: Path) -> bytes:
         raise DataError.from_findings([error.finding(name)]) from None
 
 
-def _prompt_of(prompts: tuple[str, ...], name: str) -> str:
-    """Return the one prompt that forecasts answer; empty where they name none."""
-    if len(prompts) > 1:
-        raise DataError.of(
-            code="several-prompts",
-            message="the forecasts answer several prompts",
-            file=name,
-            field="prompt",
-            value=", ".join(printable(prompt or "none") for prompt in prompts[:5]),
-            fix="A changed prompt is another entry: give each a file of its own",
-        )
-    return prompts[0]
-
-
 def run_facts(file: str | Path) -> dict[str, Any] | None:
     """Take what was asked of which model from ``FILE.run.json``; ``None`` where there is none.
 
@@ -162,9 +148,17 @@ def add_submission(
         )
     slug = _slug(name, target)
     forecasts = read_forecasts(file, target, name=name)
+    if len(forecasts.prompts) > 1:
+        raise DataError.of(
+            code="several-prompts",
+            message="the forecasts answer several prompts",
+            file=printable(str(file), 300),
+            value=", ".join(printable(prompt or "none") for prompt in forecasts.prompts[:5]),
+            fix="A changed prompt is another entry: give each a file of its own",
+        )
     lines, facts = _lines(Path(file)), statement.get("facts")
-    if prompt := _prompt_of(forecasts.prompts, printable(str(file), 300)):
-        facts = msgspec.structs.replace(facts or ModelFacts(), prompt=prompt)
+    if forecasts.prompts[0]:
+        facts = msgspec.structs.replace(facts or ModelFacts(), prompt=forecasts.prompts[0])
     submission = parse_submission(
         {
             "name": name,

@@ -7,25 +7,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from kernel_archive.bins import scheme as scheme_of
-from kernel_archive.board.build import existing_store, load_targets
-from kernel_archive.board.entries import findings_of, read_stored
-from kernel_archive.board.submissions import (
-    SCORE_FILE,
-    Identity,
-    load_submission,
-    submission_folders,
-)
+from kernel_archive.board.build import existing_store, load_targets, scoring_terms
+from kernel_archive.board.entries import Entry, ScoringTerms, evaluate, findings_of
+from kernel_archive.board.submissions import SCORE_FILE, load_submission, submission_folders
 from kernel_archive.errors import DataError, Finding, UsageError, printable
-from kernel_archive.scoring import read_record, score
+from kernel_archive.scoring import read_record
 from kernel_archive.storage import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring import Score, Split
+    from kernel_archive.scoring import Score
 
 #: Stored and new figures may differ by this share: sums of another processor's vector units.
 _TOLERANCE: Final = 1e-9
@@ -68,12 +62,12 @@ def verify_board(
     if missing:
         names = ", ".join(map(printable, folders))
         raise UsageError(f"no submission {missing[0]!r} in {store}; there are: {names}")
-    targets = {Identity.of(target).rows: target for target in load_targets(archive, labels)}
+    terms = scoring_terms(archive, load_targets(archive, labels), labels, draws=0, seed=0)
     verdicts = []
     chosen = [folder for slug, folder in folders.items() if not slugs or slug in slugs]
     for number, folder in enumerate(chosen, 1):
         try:
-            verdicts.append(_verify(folder, targets, update=update))
+            verdicts.append(_verify(folder, terms, update=update))
         except Exception as error:  # noqa: BLE001 - whatever a stranger's file does, the others go on
             verdict = Verdict(
                 slug=printable(folder.name), status="failed", findings=findings_of(error, folder)
@@ -84,23 +78,23 @@ def verify_board(
     return verdicts
 
 
-def _verify(folder: Path, targets: Mapping[tuple[str, str], Split], *, update: bool) -> Verdict:
-    submission, path = load_submission(folder), folder / SCORE_FILE
+def _verify(folder: Path, terms: ScoringTerms, *, update: bool) -> Verdict:
+    """Score a submission on its stored score's terms; DataError where the two differ."""
+    path = folder / SCORE_FILE
     stored = read_record(path)
-    target = targets.get(submission.archive.rows)
-    if target is None:
-        if stored.target.split_digest != submission.archive.split_digest:
-            message = "the stored score is of other rows than the record says"
-            raise DataError.of(code="other-score", message=message, file=str(path))
-        return Verdict(slug=folder.name, status="other_archive")
     if stored.draws > MAX_DRAWS:
         message = f"its score has {stored.draws:,} draws, and at most {MAX_DRAWS:,} are repeated"
         raise DataError.of(code="other-score", message=message, file=str(path))
-    target = target.under(scheme_of(stored.scheme).name)
-    forecasts = read_stored(folder, submission, target)
-    now = score(target, forecasts, draws=stored.draws, seed=stored.seed)
-    if target.withheld:
-        now = now.in_sums()
+    terms = msgspec.structs.replace(terms, draws=stored.draws, seed=stored.seed)
+    outcome = evaluate(folder.absolute(), terms)
+    if not isinstance(outcome, Entry):
+        if outcome[0].code != "other-archive":
+            raise DataError.from_findings(outcome)
+        if stored.target.split_digest != load_submission(folder).archive.split_digest:
+            message = "the stored score is of other rows than the record says"
+            raise DataError.of(code="other-score", message=message, file=str(path))
+        return Verdict(slug=folder.name, status="other_archive")
+    now = outcome.record
     before, after = _figures(stored), _figures(now)
     names = [n for n in before | after if not _close(before.get(n), after.get(n))]
     fix = "Remove the folder and add the file again"
