@@ -66,20 +66,21 @@ def is_digest(version: str) -> bool:
     return _DIGEST.fullmatch(version) is not None and not commit
 
 
-def has_digest(manifest: Manifest, version: str) -> bool:
-    """Whether a digest, or its beginning, is that of an archive."""
-    own = manifest.whole_digest.removeprefix("sha256:")
-    return own.startswith(version.removeprefix("sha256:"))
+def is_version_of(manifest: Manifest, version: str) -> bool:
+    """Whether a version names an archive: its release (with or without ``v``), or its digest."""
+    if is_digest(version):
+        own = manifest.whole_digest.removeprefix("sha256:")
+        return own.startswith(version.removeprefix("sha256:"))
+    return tag_of(version) == tag_of(manifest.version)
 
 
 def check_version(manifest: Manifest, version: str, place: str) -> None:
-    """Refuse an archive of another version: a release (with or without ``v``) or a digest.
+    """Refuse an archive of another version.
 
     Raises:
         ArchiveMismatchError: it is another one.
     """
-    same_digest = is_digest(version) and has_digest(manifest, version)
-    if not same_digest and tag_of(version) != tag_of(manifest.version):
+    if not is_version_of(manifest, version):
         digest = manifest.logical_digest.removeprefix("sha256:")
         raise ArchiveMismatchError(
             f"{place} is version {printable(manifest.version)} (sha256:{digest[:12]}…), "
@@ -136,40 +137,35 @@ def _commit_of(api: HfApi, repo: str, version: str | None) -> str:
     if version is not None and is_digest(version):
         for revision in ("main", *reversed(tags)):
             commit = commit_id(api.dataset_info(repo, revision=revision).sha, repo)
-            if has_digest(_manifest_at(api, repo, commit), version):
+            if is_version_of(_manifest_at(api, repo, commit), version):
                 return commit
     listed = ", ".join(map(printable, tags)) or "none"
     raise HubError(f"{repo} has no version {printable(version or 'main')!r}; it has: {listed}")
 
 
 def _manifest_at(api: HfApi, repo: str, commit: str) -> Manifest:
-    """Fetch the manifest of a commit; one that came damaged is fetched once more."""
+    """Fetch the manifest of a commit, anew: a damaged one does not stay in the cache."""
     from huggingface_hub.errors import RemoteEntryNotFoundError
 
-    def download(*, force: bool) -> Manifest:
-        path = api.hf_hub_download(
-            repo, MANIFEST_NAME, repo_type="dataset", revision=commit, force_download=force
-        )
-        return read_manifest(Path(path).parent)
-
     try:
-        try:
-            return download(force=False)
-        except ArchiveMismatchError:
-            return download(force=True)
+        path = api.hf_hub_download(
+            repo, MANIFEST_NAME, repo_type="dataset", revision=commit, force_download=True
+        )
     except RemoteEntryNotFoundError:
         raise ArchiveNotFoundError(
             f"{repo} holds no archive at {commit[:12]} (it has no {MANIFEST_NAME}): it was not "
             "published by kernel-archive"
         ) from None
+    return read_manifest(Path(path).parent)
 
 
-def _manifest_of(api: HfApi, repo: str, commit: str, version: str | None) -> Manifest:
-    """Fetch the manifest of a version's commit; refuse content that the version does not name."""
+def _manifest_of(api: HfApi, repo: str, version: str | None) -> tuple[str, Manifest]:
+    """Find a version's commit and fetch its manifest; refuse what the version does not name."""
+    commit = _commit_of(api, repo, version)
     manifest = _manifest_at(api, repo, commit)
     if version not in (None, commit) and (manifest.released or is_digest(version)):
         check_version(manifest, version, f"what {repo} holds under {printable(version)}")
-    return manifest
+    return commit, manifest
 
 
 def _fetch(api: HfApi, repo: str, commit: str, manifest: Manifest) -> Path:
@@ -207,10 +203,9 @@ def pull(
     target = Path(out) if out is not None else Path(repo)
     check_target(target)
     unchanged = f"{target} is as it was"
-    with hub_errors(repo, f"pulling {repo}", state=unchanged):
+    with hub_errors(f"pulling {repo}", state=unchanged):
         api = connect()
-        commit = _commit_of(api, repo, version)
-        manifest = _manifest_of(api, repo, commit, version)
+        commit, manifest = _manifest_of(api, repo, version)
     present = present_manifest(target)
     other = present is not None and present != manifest
     result = PullResult(
@@ -235,7 +230,7 @@ def pull(
         result.unchanged = all(finding.severity != "error" for finding in result.findings)
         if result.unchanged:
             return result
-    with hub_errors(repo, f"pulling {repo}", state=f"{unchanged}. {_KEPT}"):
+    with hub_errors(f"pulling {repo}", state=f"{unchanged}. {_KEPT}"):
         folder = _fetch(api, repo, commit, manifest)
     with locked_stage(stage_directory(target)), replaced_directory(target) as new:
         for name in _published_files(manifest):
@@ -276,8 +271,7 @@ def load(name_or_path: str | Path, version: str | None = None) -> Archive:
             check_version(archive.manifest, version, str(archive.path))
         return verified(archive, "Build or pull it again")
     repo = check_name(text)
-    with hub_errors(repo, f"loading {repo}", state=_KEPT):
+    with hub_errors(f"loading {repo}", state=_KEPT):
         api = connect()
-        commit = _commit_of(api, repo, version)
-        folder = _fetch(api, repo, commit, _manifest_of(api, repo, commit, version))
+        folder = _fetch(api, repo, *_manifest_of(api, repo, version))
     return verified(open_archive(folder), "The repository was changed by hand")

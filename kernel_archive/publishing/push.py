@@ -14,7 +14,7 @@ import msgspec
 from kernel_archive.archive.manifest import MANIFEST_NAME
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.connections import endpoint
-from kernel_archive.errors import DataError, HubError, TargetExistsError, UsageError
+from kernel_archive.errors import DataError, TargetExistsError, UsageError
 from kernel_archive.publishing.card import (
     CARD_FILES,
     EXTRA_FILES,
@@ -60,7 +60,6 @@ class PushResult(msgspec.Struct, kw_only=True):
     commit: str | None  # the one that holds this version; None in a dry run with changes
     tagged: bool  # the tag was (would be) set now; it was there already otherwise
     url: str  # of the version
-    not_compared: str | None = None  # why a dry run could not ask the Hub what is there
 
 
 class _Remote(msgspec.Struct, kw_only=True):
@@ -123,8 +122,6 @@ def _head(api: HfApi, repo: str) -> str | None:
     try:
         return commit_id(api.dataset_info(repo).sha, repo)
     except RepositoryNotFoundError:
-        # A login that isn't accepted shows in the next line, as itself.
-        api.whoami()
         return None
 
 
@@ -178,7 +175,7 @@ def _compare(api: HfApi, local: Mapping[str, CommitOperationAdd], result: PushRe
 
 
 def _commit(api: HfApi, local: Mapping[str, CommitOperationAdd], result: PushResult) -> str:
-    """Send the changes in one commit, compare what it holds with what was meant; return its id."""
+    """Send the changes in one commit; return its id."""
     from huggingface_hub import CommitOperationDelete
 
     repo = result.repo
@@ -193,14 +190,7 @@ def _commit(api: HfApi, local: Mapping[str, CommitOperationAdd], result: PushRes
         repo_type="dataset",
         parent_commit=result.commit or commit_id(api.dataset_info(repo).sha, repo),
     )
-    sent = commit_id(commit.oid, repo)
-    remote = _tree(api, repo, sent)
-    wrong = [path for path in local if path not in remote or not _same(local[path], remote[path])]
-    if wrong:
-        raise HubError(
-            f"{repo} now holds other content than was sent: {', '.join(wrong[:5])}. Push again"
-        )
-    return sent
+    return commit_id(commit.oid, repo)
 
 
 def push(
@@ -209,7 +199,7 @@ def push(
     """Publish an archive directory as the dataset ``repo`` (``owner/name``), and tag its version.
 
     ``private`` makes a new repository private. ``dry_run`` says what would be sent and sends
-    nothing; without the Hub, that is every file. A push of what stands there already sends nothing.
+    nothing. A push of what stands there already sends nothing.
 
     Raises:
         UsageError: the name of the repository or the version can't be one.
@@ -232,34 +222,28 @@ def push(
         tag=tag,
         dry_run=dry_run,
         created=False,
-        changes=_changes(local, {}),
+        changes=[],
         unchanged=0,
         upload_bytes=0,
         commit=None,
         tagged=True,
         url=f"{endpoint()}/datasets/{repo}/tree/{tag}",
     )
-    remote = _Remote()
-    try:
-        with hub_errors(repo, doing, state="Nothing was sent"):
-            api = connect()
-            remote = _compare(api, local, result)
-    except HubError as error:
-        if not dry_run:
-            raise
-        result.not_compared = str(error)
+    with hub_errors(doing, state="Nothing was sent"):
+        api = connect()
+        remote = _compare(api, local, result)
     result.unchanged = len(local) - sum(change.kind != "delete" for change in result.changes)
     result.upload_bytes = sum(change.bytes for change in result.changes)
     if dry_run or remote.tagged_at is not None:
         return result
     if result.changes:
         state = "Nothing of this version is published yet; what came up already is not sent again"
-        with hub_errors(repo, doing, state=state):
+        with hub_errors(doing, state=state):
             if remote.head is None:
                 api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True)
             result.commit = remote.head
             result.commit = _commit(api, local, result)
     state = f"The content is published, the tag {tag} is not set yet; pushing again sets it"
-    with hub_errors(repo, f"tagging {tag} in {repo}", state=state):
+    with hub_errors(f"tagging {tag} in {repo}", state=state):
         api.create_tag(repo, tag=tag, revision=result.commit, repo_type="dataset")
     return result

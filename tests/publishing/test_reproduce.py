@@ -122,5 +122,5 @@ def test_reproduce_from_the_hub(client, hub: FakeHub, published, result):
     shutil.rmtree(client.process.home)
     done = client.cli("reproduce")
     assert done.status == 1
-    assert "there is no dataset codezakh/gpu-forecasters-eval-set" in done.err
+    assert "fetching codezakh/gpu-forecasters-eval-set" in done.err
     assert "local copy" in done.err
