@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kernel_archive._version import __version__
 from kernel_archive.archive.labels import FLAGS
@@ -244,34 +242,24 @@ def check_card(archive: Archive, *, names: Sequence[str] = ()) -> list[Finding]:
         expected = render_card(archive, name=repository)
     except (LookupError, TypeError, ValueError, AttributeError, TemplateError) as error:
         # A manifest is foreign text: its builders, reports and facts may be of any shape.
-        reason = f"{type(error).__name__}: {printable(str(error), 200)}"
-        return [
-            Finding(
-                code="bad-manifest",
-                message=f"no card can be made from it: {reason}",
-                file=str(archive.path / MANIFEST_NAME),
-                fix="Build again",
-            )
-        ]
-    findings = (_compare(archive, name, expected.get(name)) for name in CARD_FILES)
-    return [finding for finding in findings if finding is not None]
-
-
-def _compare(archive: Archive, name: str, expected: bytes | None) -> Finding | None:
-    """Compare one file of the card with what it should hold (``None``: it should not be there)."""
-    path, package = archive.path / name, archive.manifest.package
-    present = path.read_bytes() if path.is_file() else None
-    if present == expected:
-        return None
-    code, fix = "stale-card", "Build again; the card is never edited by hand"
-    message, severity = "the card is not what the data gives", "error"
-    if present is None:
-        code, fix = "missing-card", "Build or pull again"
-        message = "a file of the card is missing"
-    elif expected is None:
-        message, fix = "this archive has no such file in its card", "Delete it"
-    elif package != __version__:
-        severity = "warning"
-        message += f"; kernel-archive {package} wrote it, this is {__version__}"
-    facts = {"code": code, "message": message, "severity": severity, "fix": fix}
-    return msgspec.convert({**facts, "file": str(path)}, Finding)
+        message = f"no card can be made from it: {type(error).__name__}: {printable(error, 200)}"
+        manifest = str(archive.path / MANIFEST_NAME)
+        return [Finding(code="bad-manifest", message=message, file=manifest, fix="Build again")]
+    package, findings = archive.manifest.package, []
+    severity: Literal["error", "warning"]
+    for name in CARD_FILES:
+        path, wanted = archive.path / name, expected.get(name)
+        if (path.read_bytes() if path.is_file() else None) == wanted:
+            continue
+        if wanted is not None and not path.is_file():
+            code, message, severity = "missing-card", "a file of the card is missing", "error"
+        else:
+            code, message, severity = "stale-card", "the card is not what the data gives", "error"
+            if wanted is not None and package != __version__:
+                severity = "warning"
+                message += f"; kernel-archive {package} wrote it, this is {__version__}"
+        fix = "Build or pull again; the card is never edited by hand"
+        findings.append(
+            Finding(code=code, message=message, severity=severity, file=str(path), fix=fix)
+        )
+    return findings

@@ -88,12 +88,8 @@ def check_version(manifest: Manifest, version: str, place: str) -> None:
         )
 
 
-def verify_bytes(directory: Path, manifest: Manifest, fix: str) -> None:
-    """Refuse an archive with a file whose bytes are not what the manifest names.
-
-    Raises:
-        ArchiveMismatchError: with a finding per file.
-    """
+def _verify_bytes(directory: Path, manifest: Manifest, fix: str) -> None:
+    """Refuse an archive with a file whose bytes are not what the manifest names."""
     damaged = list(shard_faults(directory, manifest.shards()))
     if damaged:
         paths = [Path(f.file or "").relative_to(directory).as_posix() for f in damaged]
@@ -102,15 +98,11 @@ def verify_bytes(directory: Path, manifest: Manifest, fix: str) -> None:
         raise ArchiveMismatchError(summary, findings=damaged)
 
 
-def verified(archive: Archive, fix: str) -> Archive:
-    """Return the archive when files, rows and digests are what its manifest names.
-
-    Raises:
-        ArchiveMismatchError: with the faults as findings.
-    """
+def _verified(archive: Archive, fix: str) -> Archive:
+    """Return the archive when files, rows and digests are what its manifest names."""
     from kernel_archive.archive.validate import digest_faults
 
-    verify_bytes(archive.path, archive.manifest, fix)
+    _verify_bytes(archive.path, archive.manifest, fix)
     faults = list(digest_faults(archive))
     if faults:
         names = ", ".join(finding.field or "the archive as a whole" for finding in faults)
@@ -128,19 +120,22 @@ def _commit_of(api: HfApi, repo: str, version: str | None) -> str:
     """Return the commit that a version names now: a tag, a branch, a commit or a digest."""
     from huggingface_hub.errors import RevisionNotFoundError
 
-    revisions = ("main",) if version is None else dict.fromkeys((version, tag_of(version)))
-    for revision in revisions:
+    def commit_at(revision: str) -> str:
+        return commit_id(api.dataset_info(repo, revision=revision).sha, repo)
+
+    if version is None:
+        return commit_at("main")
+    for revision in dict.fromkeys((version, tag_of(version))):
         if ":" not in revision:
             with contextlib.suppress(RevisionNotFoundError):
-                return commit_id(api.dataset_info(repo, revision=revision).sha, repo)
+                return commit_at(revision)
     tags = sorted(tag.name for tag in api.list_repo_refs(repo, repo_type="dataset").tags)
-    if version is not None and is_digest(version):
-        for revision in ("main", *reversed(tags)):
-            commit = commit_id(api.dataset_info(repo, revision=revision).sha, repo)
+    if is_digest(version):
+        for commit in map(commit_at, ("main", *reversed(tags))):
             if is_version_of(_manifest_at(api, repo, commit), version):
                 return commit
     listed = ", ".join(map(printable, tags)) or "none"
-    raise HubError(f"{repo} has no version {printable(version or 'main')!r}; it has: {listed}")
+    raise HubError(f"{repo} has no version {printable(version)!r}; it has: {listed}")
 
 
 def _manifest_at(api: HfApi, repo: str, commit: str) -> Manifest:
@@ -180,7 +175,7 @@ def _fetch(api: HfApi, repo: str, commit: str, manifest: Manifest) -> Path:
     if damaged:
         download(allow_patterns=damaged, force_download=True)
     fix = "The download came damaged twice, or the repository was changed by hand"
-    verify_bytes(folder, manifest, fix)
+    _verify_bytes(folder, manifest, fix)
     return folder
 
 
@@ -225,7 +220,7 @@ def pull(
             "--replace"
         )
     if present == manifest and not any(shard_faults(target, manifest.shards())):
-        archive = verified(open_archive(target), "Pull it again")
+        archive = _verified(open_archive(target), "Pull it again")
         result.findings = check_card(archive, names=(repo,))
         result.unchanged = all(finding.severity != "error" for finding in result.findings)
         if result.unchanged:
@@ -238,18 +233,13 @@ def pull(
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(folder / name, new / name)
         origin = f"What {repo} holds at {commit[:12]} was not published by kernel-archive"
-        result.findings = check_card(verified(open_archive(new), origin), names=(repo,))
+        result.findings = check_card(_verified(open_archive(new), origin), names=(repo,))
         errors = [finding for finding in result.findings if finding.severity == "error"]
         if errors:
             names = ", ".join(Path(finding.file or "").name for finding in errors)
             summary = f"the card of {repo} is not what its data gives: {names}. {origin}"
             raise ArchiveMismatchError.from_findings(errors, summary)
     return result
-
-
-def _looks_local(name: str) -> bool:
-    path_like = name.startswith((".", "~", "/")) or name.count("/") != 1 or "\\" in name
-    return path_like or Path(name).is_dir()
 
 
 def load(name_or_path: str | Path, version: str | None = None) -> Archive:
@@ -265,13 +255,14 @@ def load(name_or_path: str | Path, version: str | None = None) -> Archive:
         HubError: the Hub refused or can't be reached: pull once, then load the directory.
     """
     text = str(name_or_path)
-    if isinstance(name_or_path, Path) or _looks_local(text):
+    like_a_path = text.startswith((".", "~", "/")) or text.count("/") != 1 or "\\" in text
+    if isinstance(name_or_path, Path) or like_a_path or Path(text).is_dir():
         archive = open_archive(Path(name_or_path).expanduser())
         if version is not None:
             check_version(archive.manifest, version, str(archive.path))
-        return verified(archive, "Build or pull it again")
+        return _verified(archive, "Build or pull it again")
     repo = check_name(text)
     with hub_errors(f"loading {repo}", state=_KEPT):
         api = connect()
         folder = _fetch(api, repo, *_manifest_of(api, repo, version))
-    return verified(open_archive(folder), "The repository was changed by hand")
+    return _verified(open_archive(folder), "The repository was changed by hand")

@@ -7,7 +7,7 @@ behind (uploaded blobs, a commit without its tag) the next push of the same arch
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -60,15 +60,6 @@ class PushResult(msgspec.Struct, kw_only=True):
     commit: str | None  # the one that holds this version; None in a dry run with changes
     tagged: bool  # the tag was (would be) set now; it was there already otherwise
     url: str  # of the version
-
-
-class _Remote(msgspec.Struct, kw_only=True):
-    """What a repository holds: its newest commit and the content under the tag, if any."""
-
-    head: str | None = None  # None: there is no such repository
-    files: dict[str, Any] = {}  # of the newest commit
-    tagged_at: str | None = None  # the tag's commit
-    tagged_files: dict[str, Any] = {}  # under the tag, or of the newest commit without one
 
 
 def _validate(archive: Archive) -> list[Finding]:
@@ -132,18 +123,6 @@ def _tree(api: HfApi, repo: str, revision: str) -> dict[str, RepoFile]:
     return {file.path: file for file in listed if isinstance(file, RepoFile)}
 
 
-def _remote(api: HfApi, repo: str, tag: str) -> _Remote:
-    """Ask the Hub what a repository holds."""
-    head = _head(api, repo)
-    if head is None:
-        return _Remote()
-    refs = api.list_repo_refs(repo, repo_type="dataset").tags
-    files = _tree(api, repo, head)
-    tagged_at = next((ref.target_commit for ref in refs if ref.name == tag), None)
-    tagged_files = files if tagged_at in (None, head) else _tree(api, repo, tagged_at)
-    return _Remote(head=head, files=files, tagged_at=tagged_at, tagged_files=tagged_files)
-
-
 def _changes(
     local: Mapping[str, CommitOperationAdd], remote: Mapping[str, RepoFile]
 ) -> list[FileChange]:
@@ -158,24 +137,10 @@ def _changes(
     return changes
 
 
-def _compare(api: HfApi, local: Mapping[str, CommitOperationAdd], result: PushResult) -> _Remote:
-    """Compare the archive with the Hub; fill in what is to be sent, and refuse to move a tag."""
-    remote = _remote(api, result.repo, result.tag)
-    result.changes = _changes(local, remote.tagged_files)
-    if remote.tagged_at is not None and result.changes:
-        raise TargetExistsError(
-            f"{result.repo} has the tag {result.tag} already, with other content "
-            f"({len(result.changes)} files differ); a published version never changes. Build this "
-            "one with another --version"
-        )
-    result.created = remote.head is None
-    result.tagged = remote.tagged_at is None
-    result.commit = remote.tagged_at or (None if result.changes else remote.head)
-    return remote
-
-
-def _commit(api: HfApi, local: Mapping[str, CommitOperationAdd], result: PushResult) -> str:
-    """Send the changes in one commit; return its id."""
+def _commit(
+    api: HfApi, local: Mapping[str, CommitOperationAdd], result: PushResult, head: str | None
+) -> str:
+    """Send the changes in one commit after ``head``; return its id."""
     from huggingface_hub import CommitOperationDelete
 
     repo = result.repo
@@ -188,7 +153,7 @@ def _commit(api: HfApi, local: Mapping[str, CommitOperationAdd], result: PushRes
         commit_message=f"{repo} {result.version}",
         commit_description=result.logical_digest,
         repo_type="dataset",
-        parent_commit=result.commit or commit_id(api.dataset_info(repo).sha, repo),
+        parent_commit=head or commit_id(api.dataset_info(repo).sha, repo),
     )
     return commit_id(commit.oid, repo)
 
@@ -215,34 +180,40 @@ def push(
         raise UsageError(f"{tag!r} can't be a git tag: build the archive with another --version")
     local = _valid_files(archive, repo)
     doing = f"pushing to {repo}"
+    with hub_errors(doing, state="Nothing was sent"):
+        api = connect()
+        head = _head(api, repo)
+        tags = api.list_repo_refs(repo, repo_type="dataset").tags if head is not None else []
+        tagged_at = next((ref.target_commit for ref in tags if ref.name == tag), None)
+        present = _tree(api, repo, tagged_at or head) if head is not None else {}
+    changes = _changes(local, present)
+    if tagged_at is not None and changes:
+        raise TargetExistsError(
+            f"{repo} has the tag {tag} already, with other content ({len(changes)} files differ); "
+            "a published version never changes. Build this one with another --version"
+        )
     result = PushResult(
         repo=repo,
         version=manifest.version,
         logical_digest=manifest.logical_digest,
         tag=tag,
         dry_run=dry_run,
-        created=False,
-        changes=[],
-        unchanged=0,
-        upload_bytes=0,
-        commit=None,
-        tagged=True,
+        created=head is None,
+        changes=changes,
+        unchanged=len(local) - sum(change.kind != "delete" for change in changes),
+        upload_bytes=sum(change.bytes for change in changes),
+        commit=tagged_at or (None if changes else head),
+        tagged=tagged_at is None,
         url=f"{endpoint()}/datasets/{repo}/tree/{tag}",
     )
-    with hub_errors(doing, state="Nothing was sent"):
-        api = connect()
-        remote = _compare(api, local, result)
-    result.unchanged = len(local) - sum(change.kind != "delete" for change in result.changes)
-    result.upload_bytes = sum(change.bytes for change in result.changes)
-    if dry_run or remote.tagged_at is not None:
+    if dry_run or tagged_at is not None:
         return result
-    if result.changes:
+    if changes:
         state = "Nothing of this version is published yet; what came up already is not sent again"
         with hub_errors(doing, state=state):
-            if remote.head is None:
+            if head is None:
                 api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True)
-            result.commit = remote.head
-            result.commit = _commit(api, local, result)
+            result.commit = _commit(api, local, result, head)
     state = f"The content is published, the tag {tag} is not set yet; pushing again sets it"
     with hub_errors(f"tagging {tag} in {repo}", state=state):
         api.create_tag(repo, tag=tag, revision=result.commit, repo_type="dataset")
