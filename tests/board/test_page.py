@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from support.boards import DRAWS
+from support.boards import DRAWS, write_lines
 from support.small_archive import write_archive
 
 from kernel_archive.board import add_submission, build_board
@@ -129,25 +129,16 @@ def test_licences_stand_in_the_page(text):
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{7*7}}$title"
 
 
-def test_hostile_names_are_text(tmp_path, files):
+def test_hostile_names_are_text(tmp_path):
     """Markup in a name, a model, an address or a problem's id makes no element and no attribute."""
     archive = write_archive(
         tmp_path / "a", per_search=6, problems=("alpha", "</td><b onmouseover=x>")
     )
     target = load_split(archive, "eval")
     path = tmp_path / "f.jsonl"
-    path.write_text(
-        "".join(f'{{"row_id": "{r}", "probabilities": {[0.125] * 8}}}\n' for r in target.row_ids)
-    )
-    add_submission(
-        path,
-        target,
-        name=EVIL,
-        model=EVIL,
-        url=f"https://example.org/?{EVIL.replace(' ', '')}",
-        board=tmp_path / "b",
-        draws=DRAWS,
-    )
+    write_lines(path, target, [[0.125] * 8] * len(target))
+    stated = {"model": EVIL, "url": f"https://example.org/?{EVIL.replace(' ', '')}"}
+    add_submission(path, target, name=EVIL, **stated, board=tmp_path / "b", draws=DRAWS)
     build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1)
     page = Page((tmp_path / "b/index.html").read_text(encoding="utf-8"))
     assert page.balanced
