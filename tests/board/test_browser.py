@@ -411,24 +411,11 @@ def test_the_other_split_has_its_own_standings_plots_and_pairs(page):
     assert re.match("Parent.*Child", text(page, "#k-detail .code thead"))
 
 
-CONTRAST = """(() => {
-  const css = getComputedStyle(document.documentElement);
-  const light = (name) => {
-    const hex = css.getPropertyValue(name).trim().slice(1);
-    const [r, g, b] = [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16) / 255)
-      .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const ratio = (a, b) => {
-    const [x, y] = [light(a), light(b)].sort((p, q) => q - p);
-    return (x + 0.05) / (y + 0.05);
-  };
-  const code = ['--ink', '--kw', '--str', '--num', '--com', '--fn', '--type'];
-  const pairs = [...code, '--muted', '--accent', '--real'].flatMap((ink) =>
-    ['--bg', '--panel'].map((ground) => [ink, ground]));
-  pairs.push(...code.flatMap((ink) => ['--add', '--del'].map((ground) => [ink, ground])));
-  return pairs.filter(([ink, ground]) => ratio(ink, ground) < 4.5);
-})()"""
+def luminance(hex_colour):
+    """The relative luminance of a colour, as the guidelines for contrast define it."""
+    parts = [int(hex_colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    r, g, b = (v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -436,9 +423,21 @@ def test_text_has_contrast_in_both_schemes(page, scheme):
     """Ink, muted text, accents and code colours stand out at least 4.5 to 1."""
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    low = js(page, CONTRAST)
+    code = ("ink", "kw", "str", "num", "com", "fn", "type")
+    grounds = ("bg", "panel", "add", "del")
+    style = (
+        "getComputedStyle(document.documentElement).getPropertyValue(`--${arguments[0]}`).trim()"
+    )
+    light = {
+        name: luminance(js(page, style, name)) + 0.05
+        for name in (*code, "muted", "accent", "real", *grounds)
+    }
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    assert low == []
+    pairs = [(ink, ground) for ink in code for ground in grounds]
+    pairs += [(ink, ground) for ink in ("muted", "accent", "real") for ground in ("bg", "panel")]
+    for ink, ground in pairs:
+        dark, bright = sorted((light[ink], light[ground]))
+        assert bright / dark >= 4.5, (ink, ground)
 
 
 def draw_all(browser):

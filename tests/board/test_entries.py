@@ -1,7 +1,6 @@
 """Entries read and scored anew."""
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from support.boards import DRAWS
 
@@ -43,29 +42,12 @@ def test_what_is_shown_is_what_was_forecast(evaluated, target):
     assert ((half.predicted == 0) == (half.states == 0)).all()
 
 
-def test_a_control_is_recognised(evaluated):
-    """The uniform forecast is a control's, nobody else's is; a partial file is no control."""
-    assert evaluated("uniform").control == "uniform"
-    assert {evaluated(name).control for name in ("fair", "good", "half")} == {""}
-
-
 def test_long_rationales_are_cut(tmp_path, target, files, evaluated):
     """Five megabytes of reasons don't reach the page."""
     path = tmp_path / "f.jsonl"
     path.write_text(files["good"].read_text().replace("it halves the loads", "x" * 100_000))
     add_submission(path, target, name="x", board=tmp_path / "b", draws=DRAWS)
     assert len(evaluated("x", tmp_path / "b").rationales[0]) == RATIONALE_CHARACTERS + 1
-
-
-def test_changed_forecasts_are_found(board, evaluated):
-    """One byte of the forecasts changed; no zstd."""
-    path = board / "submissions/good/forecasts.jsonl.zst"
-    lines = pa.input_stream(str(path), compression="zstd").read()
-    changed = lines.replace(b"halves", b"HALVES", 1)
-    path.write_bytes(pa.Codec("zstd").compress(changed, asbytes=True))
-    assert evaluated("good")[0].code == "changed-forecasts"
-    path.write_bytes(b"garbage")
-    assert str(path) in evaluated("good")[0].file
 
 
 def test_an_error_of_ours_costs_one_entry(evaluated, monkeypatch):

@@ -63,27 +63,19 @@ def test_it_stores_lines_record_and_score(tmp_path, files, target):
     assert str(files["good"].parent) not in (made.folder / "score.json").read_text()
 
 
-@pytest.mark.parametrize(
-    "pack", [gzip.compress, lambda d: pa.Codec("zstd").compress(d, asbytes=True)]
-)
-def test_compressed_files_are_stored_as_lines(tmp_path, files, target, pack):
+def test_compressed_files_are_stored_as_lines(tmp_path, files, target):
     """Compression makes no difference: the same lines, the same score."""
     plain = files["good"].read_bytes()
-    path = tmp_path / "f"
-    path.write_bytes(pack(plain))
-    made = add_submission(path, target, name="x", board=tmp_path / "b", draws=DRAWS)
-    reference = add_submission(files["good"], target, name="x", board=tmp_path / "c", draws=DRAWS)
-    assert made.record.metrics == reference.record.metrics
-    assert stored_lines(made.folder) == plain
-
-
-def test_a_parquet_table_is_refused_with_the_way_out(tmp_path, files, target):
-    """A board takes JSON lines."""
-    rows = [json.loads(line) for line in files["good"].read_bytes().splitlines()]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "f")
-    with pytest.raises(DataError, match="write_ndjson"):
-        add_submission(tmp_path / "f", target, name="x", board=tmp_path / "b", draws=DRAWS)
-    assert not (tmp_path / "b").exists()
+    packed = (plain, gzip.compress(plain), pa.Codec("zstd").compress(plain, asbytes=True))
+    scores = []
+    for i, data in enumerate(packed):
+        (tmp_path / "f").write_bytes(data)
+        made = add_submission(
+            tmp_path / "f", target, name=f"x{i}", board=tmp_path / "b", draws=DRAWS
+        )
+        assert stored_lines(made.folder) == plain
+        scores.append(made.record.metrics)
+    assert scores[0] == scores[1] == scores[2]
 
 
 def test_a_name_is_taken_once_and_names_a_folder(tmp_path, files, target):
@@ -98,13 +90,17 @@ def test_a_name_is_taken_once_and_names_a_folder(tmp_path, files, target):
 
 
 def test_what_is_refused_leaves_no_trace(tmp_path, files, target):
-    """A faulty file, named as the user named it; a folder with other things in it."""
+    """A faulty file, named as the user named it; a Parquet table; a folder of other things."""
     bad = tmp_path / "bad.jsonl"
     bad.write_text(files["good"].read_text().replace("0.", "NaN, 0.", 1))
     with pytest.raises(ForecastError, match=r"bad\.jsonl"):
         add_submission(bad, target, name="x", board=tmp_path / "b", draws=DRAWS)
     with pytest.raises(TargetExistsError, match="not a board"):
         add_submission(files["good"], target, name="x", board=tmp_path, draws=DRAWS)
+    rows = [json.loads(line) for line in files["good"].read_text().splitlines()]
+    pq.write_table(pa.Table.from_pylist(rows), bad)
+    with pytest.raises(DataError, match="write_ndjson"):
+        add_submission(bad, target, name="x", board=tmp_path / "b", draws=DRAWS)
     assert names(tmp_path) == ["bad.jsonl"]
 
 
@@ -205,9 +201,9 @@ except Exception as error:
 """
 
 
-def start(archive, file, name, board, stop=""):
-    """An add in a process of its own."""
-    command = [sys.executable, "-c", ADD, str(archive.path), str(file), name, str(board), stop]
+def start(archive, *arguments, stop=""):
+    """An add in a process of its own: of a file, by a name, to a board."""
+    command = [sys.executable, "-c", ADD, *map(str, (archive.path, *arguments, stop))]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -219,7 +215,7 @@ def test_a_kill_in_the_middle_leaves_the_store_as_it_was(tmp_path, archive, file
     """
     add_submission(files["prior"], target, name="one", board=tmp_path, draws=DRAWS)
     before = snapshot(tmp_path / "submissions/one")
-    with start(archive, files["good"], "two", tmp_path, moment) as process:
+    with start(archive, files["good"], "two", tmp_path, stop=moment) as process:
         assert process.stdout.readline() == "here\n"
         process.send_signal(signal.SIGKILL)
         process.wait()

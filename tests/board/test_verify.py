@@ -73,6 +73,7 @@ def test_changed_and_broken_files_are_found(archive, board):
         "prior",
         "uniform",
     ]
+    assert verdicts["good"].findings[0].code == "changed-forecasts"
     assert all(v.findings for v in verdicts.values() if v.status == "failed")
 
 
