@@ -120,40 +120,23 @@ class Repo:
 
 @dataclass
 class Fault:
-    """What goes wrong with the next requests that match.
+    """What goes wrong with the next requests that match."""
 
-    Attributes:
-        method: HTTP method, or ``*``.
-        path: regular expression searched in the request's path.
-        status: answer this status instead.
-        headers: add these headers to the answer.
-        message: with this error text.
-        body: answer with this body instead, as JSON.
-        drop: read the request, do nothing and hang up without an answer.
-        after: do what was asked, then hang up without an answer.
-        cut_request: hang up after that many bytes of the request's body.
-        truncate: send that many bytes of the answer's body, with the full length announced, and
-            hang up.
-        flip: change one byte of the answer's body.
-        delay: wait so many seconds first.
-        times: for so many requests.
-        skip: let so many matching requests pass before.
-    """
-
-    method: str
-    path: str
-    status: int | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-    message: str = "made to fail"
-    body: bytes | None = None
-    drop: bool = False
-    after: bool = False
-    cut_request: int | None = None
+    method: str  # or ``*``
+    path: str  # regular expression searched in the request's path
+    status: int | None = None  # answer this status instead
+    headers: dict[str, str] = field(default_factory=dict)  # add these headers to the answer
+    message: str = "made to fail"  # with this error text
+    body: bytes | None = None  # answer with this body instead, as JSON
+    drop: bool = False  # read the request, do nothing and hang up without an answer
+    after: bool = False  # do what was asked, then hang up without an answer
+    cut_request: int | None = None  # hang up after that many bytes of the request's body
+    #: Send that many bytes of the answer's body, with the full length announced, and hang up.
     truncate: int | None = None
-    flip: bool = False
-    delay: float = 0.0
-    times: int = 1
-    skip: int = 0
+    flip: bool = False  # change one byte of the answer's body
+    delay: float = 0.0  # wait so many seconds first
+    times: int = 1  # for so many requests
+    skip: int = 0  # let so many matching requests pass before
     seen: int = 0
 
 
@@ -169,19 +152,12 @@ class Request:
 
 
 class FakeHub:
-    """The server; a context manager.
-
-    Attributes:
-        repos: repositories by id.
-        store: LFS objects by sha256.
-        requests: everything asked, in order.
-        tokens: token -> ``write`` or ``read``.
-    """
+    """The server; a context manager."""
 
     def __init__(self) -> None:
-        self.repos: dict[str, Repo] = {}
-        self.store: dict[str, bytes] = {}
-        self.requests: list[Request] = []
+        self.repos: dict[str, Repo] = {}  # by id
+        self.store: dict[str, bytes] = {}  # LFS objects by sha256
+        self.requests: list[Request] = []  # everything asked, in order
         self.tokens = {WRITE_TOKEN: "write", READ_TOKEN: "read"}
         self.faults: list[Fault] = []
         self.lock = threading.RLock()
@@ -189,13 +165,8 @@ class FakeHub:
         self.url = ""
 
     def __enter__(self) -> Self:
-        hub = self
-
-        class Handler(_Handler):
-            pass
-
-        Handler.hub = hub
-        self._server = _Server(("127.0.0.1", 0), Handler)
+        handler = type("Handler", (_Handler,), {"hub": self})
+        self._server = _Server(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
@@ -210,9 +181,7 @@ class FakeHub:
         self._server.server_close()
 
     def environment(self, home: Path, token: str | None = WRITE_TOKEN) -> dict[str, str]:
-        """Environment of a client process: this endpoint, its own cache, nothing of the machine's
-        Hub settings.
-        """
+        """Environment of a client process: this endpoint, its own cache, no other Hub settings."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING"))}
         kept |= {
             "HF_ENDPOINT": self.url,
@@ -281,15 +250,11 @@ class _Answer(Exception):
         self, status: int, body: Any = None, headers: dict[str, str] | None = None
     ) -> None:
         super().__init__(status)
-        self.status = status
-        self.body = body
-        self.headers = headers or {}
+        self.status, self.body, self.headers = status, body, headers or {}
 
 
 def _error(status: int, message: str, code: str | None = None) -> _Answer:
-    headers = {"X-Error-Message": message}
-    if code:
-        headers["X-Error-Code"] = code
+    headers = {"X-Error-Message": message} | ({"X-Error-Code": code} if code else {})
     return _Answer(status, {"error": message}, headers)
 
 
@@ -386,12 +351,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def _send(self, answer: _Answer, fault: Fault | None) -> None:
-        data = answer.body
-        if data is None:
-            data = b""
-        kind = "application/octet-stream"
-        if not isinstance(data, bytes):
-            data, kind = json.dumps(data).encode(), "application/json; charset=utf-8"
+        data, kind = answer.body or b"", "application/octet-stream"
+        if not isinstance(answer.body, (bytes, type(None))):
+            data, kind = json.dumps(answer.body).encode(), "application/json; charset=utf-8"
         self.send_response(answer.status)
         headers = {
             "Content-Type": kind,
@@ -493,17 +455,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._writable(repo, token)
         objects = []
         for asked in json.loads(body)["objects"]:
-            made = {"oid": asked["oid"], "size": asked["size"]}
-            if asked["oid"] not in self.hub.store:
-                made["actions"] = {
-                    "upload": {"href": f"{self.hub.url}/lfs-store/{asked['oid']}?{SIGNATURE}"}
-                }
-            objects.append(made)
-        return _Answer(
-            200,
-            {"transfer": "basic", "objects": objects},
-            {"Content-Type": "application/vnd.git-lfs+json"},
-        )
+            upload = {"href": f"{self.hub.url}/lfs-store/{asked['oid']}?{SIGNATURE}"}
+            actions = {} if asked["oid"] in self.hub.store else {"actions": {"upload": upload}}
+            objects.append({"oid": asked["oid"], "size": asked["size"], **actions})
+        kind = {"Content-Type": "application/vnd.git-lfs+json"}
+        return _Answer(200, {"transfer": "basic", "objects": objects}, kind)
 
     def _lfs_put(self, oid: str, body: bytes, **_: Any) -> _Answer:
         if hashlib.sha256(body).hexdigest() != oid:
