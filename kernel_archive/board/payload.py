@@ -121,6 +121,7 @@ def _board(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[st
     target, rule = board.target, SCHEMES[board.target.scheme]
     first = board.shown[0].record if board.shown else None
     recovery = first.recovery if first is not None else None
+    figures = {control.name: control.metrics for control in board.controls}
     return {
         "split": target.spec.name,
         "kind": target.kind,
@@ -130,11 +131,7 @@ def _board(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[st
         "paired": list(board.pairs),
         "rankings": [name for name in RANKINGS[target.kind] if name in board.pairs],
         "controls": [[c.name, int(c.bound), c.metrics] for c in board.shown_controls],
-        "bars": {
-            name: best.metrics.get(name)
-            for name in board.best_controls
-            if (best := board.best_control(name)) is not None
-        },
+        "bars": {name: figures[best].get(name) for name, best in board.best_controls.items()},
         "groups": first.group_rows if first is not None else {},
         "random": recovery.random if recovery is not None else None,
         "ranked": min(board.n_ranked, len(board.shown)),

@@ -32,23 +32,9 @@ CARD_FILES: Final = ("README.md", "eval.yaml")
 #: Further files of an archive directory that are published when they are there.
 EXTRA_FILES: Final = ("LICENSE", "CHANGELOG.md", "CITATION.cff")
 _DISCUSSIONS: Final = re.compile(r"https://huggingface\.co/datasets/(\S+)/discussions")
-_SIZES: Final = {
-    1_000: "n<1K",
-    10_000: "1K<n<10K",
-    100_000: "10K<n<100K",
-    1_000_000: "100K<n<1M",
-    10_000_000: "1M<n<10M",
-}
-_TAGS: Final = (
-    "gpu",
-    "cuda",
-    "triton",
-    "gpu-kernels",
-    "performance-prediction",
-    "forecasting",
-    "calibration",
-    "benchmark",
-)
+#: The Hub's classes of size: fewer rows than this -> name.
+_SIZES: Final = {10**3: "n<1K", 10**4: "1K<n<10K", 10**5: "10K<n<100K", 10**6: "100K<n<1M"}
+_TAGS: Final = ["gpu", "cuda", "triton", "gpu-kernels", "performance-prediction", "forecasting"]
 #: Licences that the Hub knows by their SPDX name in lower case; any other is ``other``.
 _LICENCES: Final = {"cc-by-4.0", "apache-2.0", "mit", "cc0-1.0", "cc-by-sa-4.0", "bsd-3-clause"}
 
@@ -88,12 +74,12 @@ def _builders(archive: Archive) -> list[dict[str, Any]]:
 def _front_matter(archive: Archive, n_kernels: int) -> dict[str, Any]:
     stated = {builder["licence"].lower() for builder in _builders(archive)}
     licences = sorted({name if name in _LICENCES else "other" for name in stated}) or ["other"]
-    size = next((label for limit, label in _SIZES.items() if n_kernels < limit), "n>10M")
+    size = next((label for limit, label in _SIZES.items() if n_kernels < limit), "1M<n<10M")
     return {
         "pretty_name": title_of(archive),
         "license": licences[0] if len(licences) == 1 else licences,
         "language": ["code", "en"],
-        "tags": list(_TAGS),
+        "tags": [*_TAGS, "calibration", "benchmark"],
         "task_categories": ["text-classification", "tabular-regression"],
         "size_categories": [size],
         "configs": configs(archive),
