@@ -37,7 +37,7 @@ def cell(record, name):
 
 def entries(board, target):
     """Name and forecasts of a board's entries for a target's rows."""
-    folders, _ = submission_folders(store_of(board))
+    folders = submission_folders(store_of(board))
     mine = [(folder, load_submission(folder)) for folder in folders]
     return [
         (f"**{submission.name}**", read_forecasts(folder / "forecasts.jsonl.zst", target))

@@ -1,10 +1,10 @@
-"""Fifty entries of three repeats: how long the board takes, how big and fast its page is.
+"""Fifty entries of three repeats: how long the board takes, how big its page is.
 
-    python benchmarks/board.py [--archive DIR] [--entries 50] [--chromium PATH] [--draws 4000]
+    python benchmarks/board.py [--archive DIR] [--entries 50] [--draws 4000]
 
-Bars: build under 60 s on two cores, page under 15 MB, interactive in under 2 s. Entries are noisy
-copies of baselines, each with a rationale and token counts for every row. The ratio is the build's
-time over that of scoring one entry after the other. The second build takes the kept scores.
+Bars: build under 60 s on two cores, page under 15 MB. Entries are noisy copies of baselines, each
+with a rationale and token counts for every row. The ratio is the build's time over that of scoring
+one entry after the other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import argparse
 import hashlib
 import json
 import resource
-import shutil
 import sys
 import tempfile
 import time
@@ -104,37 +103,6 @@ def store_entries(
     return folders
 
 
-def page_timing(page: Path, chromium: str, driver: str) -> dict[str, float]:
-    """Milliseconds until the page's script is done, in headless Chromium."""
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-background-networking",
-        "--window-size=1280,900",
-    ):
-        options.add_argument(flag)
-    browser = webdriver.Chrome(options=options, service=Service(driver))
-    try:
-        browser.get(page.resolve().as_uri())
-        for _ in range(400):
-            if browser.execute_script("return document.documentElement.dataset.ready"):
-                break
-            time.sleep(0.02)
-        ready = browser.execute_script("return performance.getEntriesByName('ready')[0].startTime")
-        first = browser.execute_script(
-            "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
-        )
-        return {"first_paint_ms": first, "interactive_ms": ready}
-    finally:
-        browser.quit()
-
-
 def main() -> None:
     """Build a board and print the figures."""
     parser = argparse.ArgumentParser(
@@ -146,15 +114,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=None)
     parser.add_argument("--draws", type=int, default=4_000)
     parser.add_argument("--keep", default=None, help="folder to leave the board in")
-    parser.add_argument("--chromium", default=shutil.which("chromium"))
-    parser.add_argument("--chromedriver", default=shutil.which("chromedriver"))
     options = parser.parse_args()
     archive = open_archive(options.archive)
     target = load_split(archive, "eval")
-    bases = [
-        make_baseline(name, archive).probabilities
-        for name in ("uniform", "prior", "nearest", "trees")
-    ]
+    bases = [make_baseline(name, archive).probabilities for name in ("uniform", "prior", "trees")]
     with tempfile.TemporaryDirectory() as scratch:
         board = Path(options.keep or scratch) / "board"
         stored = store_entries(board, options.entries, target, bases, options.repeats)
@@ -164,30 +127,20 @@ def main() -> None:
                 target, read_forecasts(folder / "forecasts.jsonl.zst", target), draws=options.draws
             )
         single = (time.perf_counter() - start) / 3
-        seconds = []
-        for _ in range(2):  # the first build scores, the second takes what was kept
-            start = time.perf_counter()
-            result = build_board(archive, board, jobs=options.jobs, draws=options.draws)
-            seconds.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        result = build_board(archive, board, jobs=options.jobs, draws=options.draws)
+        seconds = time.perf_counter() - start
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         figures = {
             "rows": len(target),
             "entries": options.entries,
             "repeats": options.repeats,
             "draws": options.draws,
-            "build_s": round(seconds[0], 1),
-            "rebuild_s": round(seconds[1], 1),
-            "over_sequential_scoring": round(seconds[0] / (single * options.entries), 2),
+            "build_s": round(seconds, 1),
+            "over_sequential_scoring": round(seconds / (single * options.entries), 2),
             "peak_mb": round(peak),
             "page_mb": round(result.page_bytes / 1e6, 2),
         }
-        if options.chromium and options.chromedriver:
-            figures |= {
-                k: round(v)
-                for k, v in page_timing(
-                    board / "index.html", options.chromium, options.chromedriver
-                ).items()
-            }
         json.dump(figures, sys.stdout, indent=1)
         sys.stdout.write("\n")
 

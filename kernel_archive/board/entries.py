@@ -17,14 +17,13 @@ from kernel_archive.scoring import METRICS, Score, load_split, read_forecasts
 from kernel_archive.scoring.controls import controls_of
 from kernel_archive.scoring.metrics import COMPARED, RANKED_BY
 from kernel_archive.scoring.scorer import score_with_draws
-from kernel_archive.untrusted import is_parquet
 
 if TYPE_CHECKING:
     from kernel_archive.scoring import Forecasts, Split
 
 #: A rationale is cut after this many characters on the page.
 RATIONALE_CHARACTERS: Final = 400
-# What became of a row and repeat: bits of Shown.states.
+# What became of a row and repeat: bits of Entry.states.
 PRESENT, PARSED, DEFERRED = 1, 2, 4
 #: An entry that covers less of the rows and repeats is listed and not ranked.
 MIN_COVERAGE: Final = 0.95
@@ -32,37 +31,20 @@ MIN_COVERAGE: Final = 0.95
 _SAME: Final = 1e-6
 
 
-class Shown(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Hold what the page shows of an entry's forecasts, R repeats of n rows."""
-
-    masses: Any  # uint8, shape (R, n, 8), probabilities x 255
-    predicted: Any  # uint8, shape (R, n), predicted bins, 0 where there is no distribution
-    states: Any  # uint8, shape (R, n), bits: 1 there is a line, 2 with a distribution, 4 deferred
-
-
-class Evaluated(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Hold what the forecasts of a submission give."""
-
-    record: Score  # its score
-    draws: dict[str, Any] = {}  # metric -> its value in each bootstrap draw
-    shown: Shown | None = None  # what the page shows of the forecasts
-    rationales: dict[int, str] = {}  # position of a row -> beginning of its first rationale
-    #: The control or bound whose forecasts these are; empty when they are of no one's.
-    control: str = ""
-
-
 class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """A submission on a board."""
+    """A submission on a board, scored; what the page shows of R repeats of n rows."""
 
     slug: str
     submission: Submission
-    evaluated: Evaluated
+    record: Score
+    draws: dict[str, Any]  # metric -> its value in each bootstrap draw
+    masses: Any  # uint8, shape (R, n, 8), probabilities x 255
+    predicted: Any  # uint8, shape (R, n), predicted bins, 0 where there is no distribution
+    states: Any  # uint8, shape (R, n), bits: 1 there is a line, 2 with a distribution, 4 deferred
+    rationales: dict[int, str]  # position of a row -> beginning of its first rationale
+    #: The control or bound whose forecasts these are; empty when they are of no one's.
+    control: str
     ranks: dict[str, Rank] = {}
-
-    @property
-    def record(self) -> Score:
-        """The entry's score."""
-        return self.evaluated.record
 
     @property
     def ranked(self) -> bool:
@@ -77,8 +59,9 @@ class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         if not self.ranked:
             coverage = 100 * self.record.forecasts.coverage
             return f"covers {coverage:.1f} % of the rows, under {100 * MIN_COVERAGE:.0f} %"
-        same = self.evaluated.control
-        return f"the forecasts of the control {same.replace('_', ' ')}, listed once" if same else ""
+        if self.control:
+            return f"the forecasts of the control {self.control.replace('_', ' ')}, listed once"
+        return ""
 
     @property
     def place(self) -> tuple[bool, bool, float, str]:
@@ -89,22 +72,27 @@ class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 
 class ScoringTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """State how submissions are scored; ``labels`` is the folder of withheld ones."""
+    """State how the submissions of a board are scored; any process can load what it names."""
 
     archive: Path
-    split: str
-    labels: Path | None
+    #: Split and digest of the rows that are ranked -> folder of their labels, where withheld.
+    splits: dict[tuple[str, str], Path | None]
     draws: int
     seed: int
 
-    def load(self) -> Split:
-        """Load the split, once in a process."""
-        return _load(self.archive, self.split, self.labels)
 
-
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=8)  # once in a process
 def _load(archive: Path, split: str, labels: Path | None) -> Split:
     return load_split(archive, split, labels=labels)
+
+
+def _split_of(submission: Submission, terms: ScoringTerms, folder: Path) -> Split:
+    """Load the split that a submission forecasts."""
+    identity = submission.archive
+    if identity.rows not in terms.splits:
+        message = f"of another archive or split: {identity.version}, {identity.split}"
+        raise DataError.of(code="other-archive", message=message, file=str(folder))
+    return _load(terms.archive, identity.split, terms.splits[identity.rows])
 
 
 def findings_of(error: Exception, folder: Path) -> tuple[Finding, ...]:
@@ -117,20 +105,10 @@ def findings_of(error: Exception, folder: Path) -> tuple[Finding, ...]:
     return (Finding(code="bad-submission", message=message, file=str(folder)),)
 
 
-def read_stored(
-    folder: Path, submission: Submission, target: Split, *, keep_rationales: bool = False
-) -> Forecasts:
-    """Read the stored forecasts of a submission.
-
-    Raises:
-        ForecastError: they have a fault.
-        DataError: they are not those that its record names.
-    """
+def _read_stored(folder: Path, submission: Submission, target: Split) -> Forecasts:
+    """Read the stored forecasts of a submission, which must be those that its record names."""
     path = folder / FORECASTS_FILE
-    if is_parquet(path):
-        message = "a Parquet table under the name of JSON lines"
-        raise DataError.of(code="bad-form", message=message, file=str(path))
-    forecasts = read_forecasts(path, target, name=submission.name, keep_rationales=keep_rationales)
+    forecasts = read_forecasts(path, target, name=submission.name, keep_rationales=True)
     if forecasts.digest.removeprefix("sha256:") != submission.forecasts_sha256:
         raise DataError.of(
             code="changed-forecasts",
@@ -139,16 +117,6 @@ def read_stored(
             fix="Restore the file, or add it anew under another name",
         )
     return dataclasses.replace(forecasts, source=FORECASTS_FILE)
-
-
-def _shown(forecasts: Forecasts) -> Shown:
-    flags = ((forecasts.present, PRESENT), (forecasts.parsed, PARSED))
-    states = sum(flag * bit for flag, bit in (*flags, (forecasts.deferred, DEFERRED)))
-    return Shown(
-        masses=np.round(forecasts.probabilities * 255.0).astype(np.uint8),
-        predicted=forecasts.predicted().astype(np.uint8),
-        states=np.asarray(states, dtype=np.uint8),
-    )
 
 
 def _rationales(forecasts: Forecasts) -> dict[int, str]:
@@ -173,19 +141,23 @@ def _control_of(target: Split, forecasts: Forecasts) -> str:
     return ""
 
 
-def evaluate(folder: Path, terms: ScoringTerms) -> Evaluated | tuple[Finding, ...]:
+def evaluate(folder: Path, terms: ScoringTerms) -> Entry | tuple[Finding, ...]:
     """Score a submission, or say what is wrong with it."""
     try:
-        target = terms.load()
         submission = load_submission(folder)
-        forecasts = read_stored(folder, submission, target, keep_rationales=True)
+        target = _split_of(submission, terms, folder)
+        forecasts = _read_stored(folder, submission, target)
         record, drawn = score_with_draws(target, forecasts, draws=terms.draws, seed=terms.seed)
         overall = drawn.overall if drawn is not None else {}
-        wanted = COMPARED[target.kind]
-        return Evaluated(
+        states = PRESENT * forecasts.present + PARSED * forecasts.parsed
+        return Entry(
+            slug=folder.name,
+            submission=submission,
             record=record.in_sums() if target.withheld else record,
-            draws={name: overall[name] for name in wanted if name in overall},
-            shown=_shown(forecasts),
+            draws={name: overall[name] for name in COMPARED[target.kind] if name in overall},
+            masses=np.round(forecasts.probabilities * 255.0).astype(np.uint8),
+            predicted=forecasts.predicted().astype(np.uint8),
+            states=(states + DEFERRED * forecasts.deferred).astype(np.uint8),
             rationales=_rationales(forecasts),
             control=_control_of(target, forecasts),
         )

@@ -36,11 +36,6 @@ _FURTHER: Final = {"eval": "pair_accuracy", "close": "crps", "discovery": "lift_
 _DASH: Final = "\u2013"
 
 
-def licence_of(library: str) -> str:
-    """Return the licence of a bundled library."""
-    return page_file(f"vendor/LICENSE-{library.partition('.')[0]}.txt")
-
-
 def number(value: float | None, metric: str) -> str:
     """Write a figure as it stands on the page."""
     return METRICS[metric].format(value).replace(" %", "\u2009%").replace(" nats", "")
@@ -105,7 +100,9 @@ def render_page(
         draws=f"{boards[0].draws:,}",
         seed=boards[0].seed,
         drawn=[(b.target.spec.name, b.drawn.said) for b in boards if b.drawn],
-        licences=[(library, licence_of(library)) for library in LIBRARIES],
+        licences=[
+            (name, page_file(f"vendor/LICENSE-{name.partition('.')[0]}.txt")) for name in LIBRARIES
+        ],
         footer=f"{manifest.name} {version}, {digest}. Scored by kernel-archive {__version__}.",
         payload=packed(make_payload(archive, boards)),
         scripts=[Markup(text) for text in scripts],  # noqa: S704 - our own files

@@ -25,16 +25,8 @@ if TYPE_CHECKING:
 
 #: Longer programs are cut on the page, and it says so. The archive has them whole.
 MAX_CODE: Final = 60_000
-#: Beyond this many characters all rationales of a page are cut shorter.
-MAX_RATIONALES: Final = 8_000_000
-_COLUMNS: Final = (
-    "kernel_id",
-    "language",
-    "generation_method",
-    "source_file",
-    "source_line",
-    "model",
-)
+#: What the page says of a kernel.
+_KERNEL: Final = ("id", "src", "model", "lang", "how", "n", "flags")
 
 
 def packed(payload: dict[str, Any]) -> str:
@@ -63,16 +55,13 @@ def _figures(metrics: dict[str, Metric]) -> dict[str, list[float | None]]:
     return {name: [m.mean, m.std, m.low, m.high] for name, m in metrics.items()}
 
 
-def _entry(entry: Entry, allowance: int) -> dict[str, Any]:
-    record, stated, facts = entry.record, entry.submission, entry.record.forecasts
-    shown, recovery, risk = entry.evaluated.shown, record.recovery, record.risk
-    if shown is None:
-        raise ValueError(f"the forecasts of {entry.slug} were not kept")
+def _entry(entry: Entry) -> dict[str, Any]:
+    record, recovery, risk = entry.record, entry.record.recovery, entry.record.risk
     return {
         "slug": entry.slug,
-        "name": stated.name,
+        "name": entry.submission.name,
         "ranked": entry.ranked,
-        "repeats": facts.n_repeats,
+        "repeats": record.forecasts.n_repeats,
         "weak": [name for name, beats in record.beats_control.items() if not beats],
         "m": _figures(record.metrics),
         "g": {task: _figures(metrics) for task, metrics in record.groups.items()},
@@ -82,10 +71,10 @@ def _entry(entry: Entry, allowance: int) -> dict[str, Any]:
         "confusion": record.confusion,
         "risk": risk and [risk.error, risk.error_rate],
         "discovery": [[c.cutoff, c.base_rate, c.recall, c.precision] for c in record.discovery],
-        "p": shown.masses,
-        "y": shown.predicted,
-        "s": shown.states,
-        "why": {str(row): text[:allowance] for row, text in entry.evaluated.rationales.items()},
+        "p": entry.masses,
+        "y": entry.predicted,
+        "s": entry.states,
+        "why": {str(row): text for row, text in entry.rationales.items()},
     }
 
 
@@ -99,62 +88,40 @@ def _pairs(board: Standings) -> dict[str, list[Any]]:
     return packed_pairs
 
 
-class _Programs:
-    """Programs and kernels of a page, each once."""
-
-    def __init__(self, archive: Archive) -> None:
-        self.codes: dict[str, int] = {}  # program -> its number
-        self.rows: dict[str, dict[str, Any]] = {}
-        for table, more in (("kernels", ("n_measurements", "flags")), ("failures", ())):
-            if table in archive.tables:
-                for row in archive.arrow(table, columns=[*_COLUMNS, *more]).to_pylist():
-                    self.rows.setdefault(row["kernel_id"], row)
-        self.places: dict[str, int] = {}
-        self.nodes: list[dict[str, Any]] = []
-
-    def add(self, kernel_id: str) -> int:
-        """Number a kernel; -1 for one that no table has."""
-        row = self.rows.get(kernel_id)
-        if row is None:
-            return -1
-        if kernel_id not in self.places:
-            line = f":{row['source_line']}" if row["source_line"] else ""
-            node = {"id": kernel_id, "src": f"{row['source_file']}{line}", "model": row["model"]}
-            node |= {"lang": row["language"], "how": row["generation_method"]}
-            node |= {"n": row.get("n_measurements"), "flags": row.get("flags") or []}
-            self.places[kernel_id] = len(self.nodes)
-            self.nodes.append(node)
-        return self.places[kernel_id]
-
-
-def _rows(archive: Archive, board: Standings, programs: _Programs) -> dict[str, Any]:
+def _rows(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[str, Any]:
+    """List the rows of a split in its order; programs by their number in ``codes``."""
     target, spec = board.target, board.target.spec
-    names = ("row_id", "gpu", spec.task, spec.anchor, spec.candidate, spec.kernel)
-    table = archive.arrow(spec.table, columns=list(names)).to_pylist()
-    by_id = {row["row_id"]: row for row in table}
+    table = archive.sql(
+        f"""
+        SELECT s.row_id, s.gpu, s.{spec.task} AS task, s.{spec.anchor} AS anchor,
+               s.{spec.candidate} AS code, k.kernel_id AS id, k.language AS lang, k.model,
+               k.generation_method AS how, k.n_measurements AS n, k.flags,
+               concat(k.source_file, ':' || k.source_line) AS src
+        FROM {spec.table} s LEFT JOIN kernels k ON k.kernel_id = s.{spec.kernel}
+        """
+    )
+    by_id = {row["row_id"]: row for row in table.to_pylist()}
     rows = [by_id[row_id] for row_id in target.row_ids]
-    tasks = list(dict.fromkeys(row[spec.task] for row in rows))
-    codes = programs.codes
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
     return {
         "id": target.row_ids,
         "tasks": tasks,
-        "task": [tasks.index(row[spec.task]) for row in rows],
+        "task": [tasks.index(row["task"]) for row in rows],
         "gpu": [row["gpu"] for row in rows],
         # The page is public: withheld labels are scored with and shown in sums alone.
         "speedup": None if target.withheld else target.speedups.tolist(),
         "bin": None if target.withheld else target.bins.tolist(),
-        "anchor": [codes.setdefault(row[spec.anchor], len(codes)) for row in rows],
-        "code": [codes.setdefault(row[spec.candidate], len(codes)) for row in rows],
-        "kernel": [programs.add(row[spec.kernel]) for row in rows],
+        "anchor": [codes.setdefault(row["anchor"], len(codes)) for row in rows],
+        "code": [codes.setdefault(row["code"], len(codes)) for row in rows],
+        "kernel": [{key: row[key] for key in _KERNEL} if row["id"] else None for row in rows],
     }
 
 
-def _board(
-    archive: Archive, board: Standings, programs: _Programs, allowance: int
-) -> dict[str, Any]:
+def _board(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[str, Any]:
     target, rule = board.target, SCHEMES[board.target.scheme]
     first = board.shown[0].record if board.shown else None
     recovery = first.recovery if first is not None else None
+    figures = {control.name: control.metrics for control in board.controls}
     return {
         "split": target.spec.name,
         "kind": target.kind,
@@ -164,33 +131,21 @@ def _board(
         "paired": list(board.pairs),
         "rankings": [name for name in RANKINGS[target.kind] if name in board.pairs],
         "controls": [[c.name, int(c.bound), c.metrics] for c in board.shown_controls],
-        "bars": {
-            name: best.metrics.get(name)
-            for name in board.best_controls
-            if (best := board.best_control(name)) is not None
-        },
+        "bars": {name: figures[best].get(name) for name, best in board.best_controls.items()},
         "groups": first.group_rows if first is not None else {},
         "random": recovery.random if recovery is not None else None,
         "ranked": min(board.n_ranked, len(board.shown)),
-        "entries": [_entry(entry, allowance) for entry in board.shown],
+        "entries": [_entry(entry) for entry in board.shown],
         "pairs": _pairs(board),
-        "rows": _rows(archive, board, programs),
+        "rows": _rows(archive, board, codes),
     }
 
 
 def make_payload(archive: Archive, boards: Sequence[Standings]) -> dict[str, Any]:
     """Make the data of a page of boards, with programs and kernels from the archive."""
-    programs = _Programs(archive)
-    lengths = [
-        len(text)
-        for board in boards
-        for entry in board.shown
-        for text in entry.evaluated.rationales.values()
-    ]
-    total, longest = sum(lengths), max(lengths, default=0)
-    allowance = longest if total <= MAX_RATIONALES else max(40, longest * MAX_RATIONALES // total)
-    shown = [_board(archive, board, programs, allowance) for board in boards]
-    codes = list(programs.codes)
+    numbers: dict[str, int] = {}  # program -> its number: each is in the page once
+    shown = [_board(archive, board, numbers) for board in boards]
+    codes = list(numbers)
     return {
         "bins": [name.replace("_", " ") for name in BIN_NAMES],
         "metrics": {
@@ -200,5 +155,4 @@ def make_payload(archive: Archive, boards: Sequence[Standings]) -> dict[str, Any
         "codes": [code[:MAX_CODE] for code in codes],
         "cut": {str(i): len(code) for i, code in enumerate(codes) if len(code) > MAX_CODE},
         "limit": MAX_CODE,
-        "nodes": programs.nodes,
     }

@@ -55,7 +55,7 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     @property
     def shown_controls(self) -> list[ControlFigures]:
         """The controls that no entry is."""
-        taken = {entry.evaluated.control for entry in self.entries}
+        taken = {entry.control for entry in self.entries}
         return [control for control in self.controls if control.name not in taken]
 
     @property
@@ -111,7 +111,7 @@ def make_standings(
         if better == "neither" or not all(name in entry.record.metrics for entry in first):
             continue
         values = [entry.record.metrics[name].mean for entry in first]
-        pairs[name] = compare_pairs(values, [entry.evaluated.draws.get(name) for entry in first])
+        pairs[name] = compare_pairs(values, [entry.draws.get(name) for entry in first])
         if METRICS[name].ranks:
             for place, rank in zip(places, ranks_of(pairs[name], better), strict=False):
                 if rank is not None:

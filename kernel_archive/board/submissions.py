@@ -9,14 +9,16 @@ from __future__ import annotations
 import re
 import tomllib
 import unicodedata
-from typing import TYPE_CHECKING, Final, Literal
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 import tomli_w
+from msgspec import Meta
 
+from kernel_archive.board.texts import visible
 from kernel_archive.errors import DataError, Finding, printable
 from kernel_archive.splits import FORECAST_SPLITS
+from kernel_archive.untrusted import UntrustedFileError, misfit, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,20 +32,14 @@ SCORE_FILE: Final = "score.json"
 _FILES: Final = frozenset({RECORD_FILE, FORECASTS_FILE, SCORE_FILE})
 #: A folder's name is cut after this many characters.
 MAX_SLUG: Final = 60
-#: Longest texts, in characters, of a record, its model's facts and its run; longer ones are faults.
-_LIMITS: Final = {
-    "name": 80,
-    "url": 300,
-    "model": 120,
-    "notes": 2000,
-    "bound": 200,
-    "prompt": 120,
-    "date": 10,
-} | {"reasoning_effort": 40, "served_model": 200, "answer": 40, "package": 40, "host": 255}
 #: A longer record is refused unread.
 _MAX_RECORD_BYTES: Final = 64 * 1024
 #: Whether a model was trained on the archive; ``held-out``: also on rows that are forecast.
 Seen = Literal["yes", "no", "held-out", "unknown"]
+_Short = Annotated[str, Meta(max_length=40)]
+_Line = Annotated[str, Meta(max_length=300)]
+_Name = Annotated[str, Meta(max_length=80, pattern=r"^\S(.*\S)?\Z")]  # no blanks around it
+_Address = Annotated[str, Meta(max_length=300, pattern=r"^(https?://[\w.-]+(:\d+)?([/?#]\S*)?)?\Z")]
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,7 +76,7 @@ class Identity(_Strict, frozen=True):
 class ModelFacts(_Strict, frozen=True, omit_defaults=True):
     """State facts of a model, each as far as its submitter knows it."""
 
-    prompt: str = ""  # name and digest of the prompt; read from the forecasts
+    prompt: _Line = ""  # name and digest of the prompt; read from the forecasts
     open_weights: bool | None = None  # whether anybody can have the weights
     saw_archive: Seen = "unknown"
 
@@ -88,30 +84,30 @@ class ModelFacts(_Strict, frozen=True, omit_defaults=True):
 class RunFacts(_Strict, frozen=True, omit_defaults=True):
     """State what was asked of which model, as the run that made the forecasts recorded it."""
 
-    served_model: str = ""  # as the server names it; several with commas between
-    temperature: float | None = None
+    served_model: _Line = ""  # as the server names it; several with commas between
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
     max_tokens: int | None = None
-    reasoning_effort: str = ""
+    reasoning_effort: _Short = ""
     seed: int | None = None
-    answer: str = ""  # form of the answer
-    prompt: str = ""  # name and digest
-    date: str = ""
-    package: str = ""  # version that asked
+    answer: _Short = ""  # form of the answer
+    prompt: _Line = ""  # name and digest
+    date: _Short = ""
+    package: _Short = ""  # version that asked
     input_tokens: int = 0
     output_tokens: int = 0
-    host: str = ""  # only where the user asked to name it
+    host: _Line = ""  # only where the user asked to name it
 
 
 class Submission(_Strict, frozen=True):
     """Hold what ``submission.toml`` says."""
 
-    name: str  # of the entry on the board
+    name: _Name  # of the entry on the board
     forecasts_sha256: str  # of the forecast lines, without compression, 64 hex digits
     archive: Identity
-    url: str = ""  # page of the submitter or the method
-    model: str = ""  # as its submitter names it
-    notes: str = ""
-    bound: str = ""  # what it knows that no forecaster may: it is shown, and not ranked
+    url: _Address = ""  # page of the submitter or the method
+    model: _Line = ""  # as its submitter names it
+    notes: Annotated[str, Meta(max_length=2000)] = ""
+    bound: _Line = ""  # what it knows that no forecaster may: it is shown, and not ranked
     model_facts: ModelFacts | None = None
     model_run: RunFacts | None = None
 
@@ -126,115 +122,77 @@ def slug_of(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", ascii_form).strip("-")[:MAX_SLUG].strip("-")
 
 
-def _is_address(url: str) -> bool:
+def parse_submission(values: dict[str, Any], file: str | None = None) -> Submission:
+    """Make a record of what somebody stated.
+
+    Raises:
+        DataError: a field is missing, unknown, of another type or too long, or its text holds what
+        nobody can see; bidirectional marks can make a name read as another one.
+    """
     try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and " " not in url
-
-
-def _refuse(faults: list[Finding], where: str) -> None:
-    if faults:
-        message = None if len(faults) == 1 else f"{len(faults)} faults in {where}"
-        raise DataError.from_findings(faults, message)
-
-
-def _text_fault(field: str, text: str) -> tuple[str, str, str] | None:
-    """Say what is wrong with a text: code, message, value."""
-    if len(text) > _LIMITS[field]:
-        return "too-long", f"longer than {_LIMITS[field]} characters", f"{len(text)} characters"
-    allowed = "\n " if field == "notes" else " "
-    # Bidirectional marks (Cf) can make a name read as another one.
-    hidden = [c for c in text if c not in allowed and unicodedata.category(c)[0] in "CZ"]
-    if hidden:
-        value = f"U+{ord(hidden[0]):04X} in {printable(text)}"
-        return "bad-character", "holds a control, format or other invisible character", value
-    if field == "name" and (not text.strip() or text != text.strip()):
-        return "bad-name", "a name is needed, without blanks around it", printable(text)
-    if field == "url" and text and not _is_address(text):
-        return "bad-url", "not a web address: start it with https://", printable(text)
-    return None
-
-
-def check_texts(record: Submission, file: str | None = None) -> None:
-    """Check what a submitter wrote; DataError carries every fault."""
+        submission = msgspec.convert(values, type=Submission)
+    except msgspec.ValidationError as error:
+        message, field = misfit(error)
+        raise DataError.of(
+            code="bad-record", message=printable(message, 300), file=file, field=field
+        ) from None
+    if submission.archive.split not in FORECAST_SPLITS:
+        message = f"split must be one of: {', '.join(FORECAST_SPLITS)}"
+        raise DataError.of(code="bad-record", message=message, file=file, field="archive.split")
+    message = "holds a control, format or other invisible character"
     faults = []
-    for part in (record, record.model_facts, record.model_run):
-        fields = msgspec.structs.asdict(part) if part is not None else {}
-        for field, value in fields.items():
-            fault = _text_fault(field, value) if field in _LIMITS else None
-            if field == "temperature" and value is not None and not 0 <= value <= 100:
-                fault = "out-of-range", "must be a number from 0 to 100", repr(value)
-            if fault is not None:
-                code, message, shown = fault
+    for part in (submission, submission.model_facts, submission.model_run):
+        for field, text in msgspec.structs.asdict(part).items() if part is not None else ():
+            if isinstance(text, str) and visible(text) != text:
+                shown = printable(visible(text))
                 faults.append(
-                    Finding(code=code, message=message, file=file, field=field, value=shown)
+                    Finding(
+                        code="bad-character", message=message, file=file, field=field, value=shown
+                    )
                 )
-    _refuse(faults, "what was submitted")
+    if faults:
+        raise DataError.from_findings(faults)
+    return submission
 
 
 def to_toml(submission: Submission) -> str:
-    """Write the record as TOML, keys in a fixed order."""
+    """Write the record as TOML; what is not stated is left out."""
     values = msgspec.to_builtins(submission)
-    keys = ["name", "url", "model", "notes", *(["bound"] if submission.bound else [])]
-    keys.append("forecasts_sha256")
-    tables = {key: values[key] for key in ("archive", "model_facts", "model_run") if values[key]}
-    return tomli_w.dumps({key: values[key] for key in keys} | tables)
+    return tomli_w.dumps({key: value for key, value in values.items() if value})
 
 
-def submission_folders(store: Path) -> tuple[list[Path], dict[str, tuple[Finding, ...]]]:
-    """List a store's submissions, sorted, and what else is in it: name -> what is wrong.
-
-    Hidden folders are work in progress and not seen.
-    """
-    folders: list[Path] = []
-    strays: dict[str, tuple[Finding, ...]] = {}
-    for path in sorted(store.iterdir()) if store.is_dir() else ():
-        if path.name.startswith("."):
-            continue
-        if path.is_symlink() or not path.is_dir():
-            message = "this is not a folder"
-        elif path.name != slug_of(path.name):
-            message = "not a submission's folder name"
-        else:
-            folders.append(path)
-            continue
-        fix = "Only folders made by kernel-archive leaderboard add belong here"
-        shown = printable(str(path), 300)
-        finding = Finding(code="bad-folder", message=message, file=shown, fix=fix)
-        strays[printable(path.name)] = (finding,)
-    return folders, strays
+def submission_folders(store: Path) -> list[Path]:
+    """List what is in a store, sorted; hidden folders are work in progress and not seen."""
+    return sorted(path for path in store.iterdir() if not path.name.startswith("."))
 
 
 def _folder_faults(folder: Path) -> Iterator[Finding]:
+    """Find what is not a plain folder of three regular files."""
+    fix = "Only folders made by kernel-archive leaderboard add belong here"
+    if folder.is_symlink() or not folder.is_dir() or folder.name != slug_of(folder.name):
+        shown, message = printable(str(folder), 300), "not a submission's folder"
+        yield Finding(code="bad-folder", message=message, file=shown, fix=fix)
+        return
     names = {path.name for path in folder.iterdir()}
-    for name in sorted(names - _FILES):
-        path = printable(str(folder / name), 300)
-        yield Finding(code="extra-file", message="does not belong to a submission", file=path)
-    for name in sorted(_FILES - names):
-        fix = "Make the folder with: kernel-archive leaderboard add"
-        yield Finding(code="missing-file", message="missing", file=str(folder / name), fix=fix)
-    for name in sorted(names & _FILES):
-        if (folder / name).is_symlink() or not (folder / name).is_file():
-            yield Finding(code="not-a-file", message="not a regular file", file=str(folder / name))
+    for name in sorted(names | _FILES):
+        path, shown = folder / name, printable(str(folder / name), 300)
+        if name not in _FILES:
+            yield Finding(code="extra-file", message="does not belong to a submission", file=shown)
+        elif name not in names:
+            yield Finding(code="missing-file", message="missing", file=shown, fix=fix)
+        elif path.is_symlink() or not path.is_file():
+            yield Finding(code="not-a-file", message="not a regular file", file=shown)
 
 
 def load_submission(folder: Path) -> Submission:
     """Load and check the record of a submission's folder; DataError names every fault."""
-    _refuse(list(_folder_faults(folder)), str(folder))
+    if faults := list(_folder_faults(folder)):
+        message = None if len(faults) == 1 else f"{len(faults)} faults in {folder}"
+        raise DataError.from_findings(faults, message)
     path = folder / RECORD_FILE
-    with path.open("rb") as stream:
-        data = stream.read(_MAX_RECORD_BYTES + 1)
-    record, reason = None, f"longer than {_MAX_RECORD_BYTES:,} bytes"
-    if len(data) <= _MAX_RECORD_BYTES:
-        try:
-            record = msgspec.convert(tomllib.loads(data.decode("utf-8")), type=Submission)
-        except (ValueError, msgspec.ValidationError, RecursionError) as error:
-            reason = printable(str(error), 300)
-    if record is not None and record.archive.split not in FORECAST_SPLITS:
-        record, reason = None, f"split must be one of: {', '.join(FORECAST_SPLITS)}"
-    if record is None:
-        raise DataError.of(code="bad-record", message=reason, file=str(path))
-    check_texts(record, str(path))
-    return record
+    try:
+        values = tomllib.loads(read_whole(path, max_bytes=_MAX_RECORD_BYTES).decode("utf-8"))
+    except (ValueError, RecursionError, UntrustedFileError) as error:
+        message = printable(str(error), 300)
+        raise DataError.of(code="bad-record", message=message, file=str(path)) from None
+    return parse_submission(values, str(path))

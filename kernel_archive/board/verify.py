@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from kernel_archive.bins import scheme as scheme_of
-from kernel_archive.board.build import existing_store, load_targets
-from kernel_archive.board.entries import findings_of, read_stored
-from kernel_archive.board.submissions import (
-    SCORE_FILE,
-    Identity,
-    load_submission,
-    submission_folders,
-)
-from kernel_archive.errors import DataError, Finding, UsageError
-from kernel_archive.scoring import read_record, score
+from kernel_archive.board.build import existing_store, load_targets, scoring_terms
+from kernel_archive.board.entries import Entry, ScoringTerms, evaluate, findings_of
+from kernel_archive.board.submissions import SCORE_FILE, load_submission, submission_folders
+from kernel_archive.errors import DataError, Finding, UsageError, printable
+from kernel_archive.scoring import read_record
 from kernel_archive.storage import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring import Score, Split
+    from kernel_archive.scoring import Score
 
 #: Stored and new figures may differ by this share: sums of another processor's vector units.
 _TOLERANCE: Final = 1e-9
@@ -63,90 +57,77 @@ def verify_board(
         UsageError: there is no board, or no submission of that name.
     """
     store = existing_store(board)
-    folders, strays = submission_folders(store)
-    missing = sorted(set(slugs) - {folder.name for folder in folders} - strays.keys())
+    folders = {folder.name: folder for folder in submission_folders(store)}
+    missing = [slug for slug in slugs if slug not in folders]
     if missing:
-        names = ", ".join(folder.name for folder in folders) or "none"
+        names = ", ".join(map(printable, folders))
         raise UsageError(f"no submission {missing[0]!r} in {store}; there are: {names}")
-    targets = {Identity.of(target).rows: target for target in load_targets(archive, labels)}
-    verdicts = [
-        Verdict(slug=slug, status="failed", findings=findings)
-        for slug, findings in strays.items()
-        if not slugs or slug in slugs
-    ]
-    chosen = [folder for folder in folders if not slugs or folder.name in slugs]
+    terms = scoring_terms(archive, load_targets(archive, labels), labels, draws=0, seed=0)
+    verdicts = []
+    chosen = [folder for slug, folder in folders.items() if not slugs or slug in slugs]
     for number, folder in enumerate(chosen, 1):
         try:
-            verdicts.append(_verify(folder, targets, update=update))
+            verdicts.append(_verify(folder, terms, update=update))
         except Exception as error:  # noqa: BLE001 - whatever a stranger's file does, the others go on
-            findings = findings_of(error, folder)
-            verdicts.append(Verdict(slug=folder.name, status="failed", findings=findings))
+            verdict = Verdict(
+                slug=printable(folder.name), status="failed", findings=findings_of(error, folder)
+            )
+            verdicts.append(verdict)
         if advance is not None:
-            advance(number, len(chosen), folder.name)
-    return sorted(verdicts, key=lambda verdict: verdict.slug)
+            advance(number, len(chosen), printable(folder.name))
+    return verdicts
 
 
-def _verify(folder: Path, targets: Mapping[tuple[str, str], Split], *, update: bool) -> Verdict:
-    submission = load_submission(folder)
-    target, path = targets.get(submission.archive.rows), folder / SCORE_FILE
-    if target is None:
-        facts = read_record(path).target
-        if (facts.archive_digest, facts.split_digest) != (
-            submission.archive.digest,
-            submission.archive.split_digest,
-        ):
-            message = "the stored score is of other rows than the record says"
-            raise DataError.of(code="other-score", message=message, file=str(path))
-        return Verdict(slug=folder.name, status="other_archive")
+def _verify(folder: Path, terms: ScoringTerms, *, update: bool) -> Verdict:
+    """Score a submission on its stored score's terms; DataError where the two differ."""
+    path = folder / SCORE_FILE
     stored = read_record(path)
     if stored.draws > MAX_DRAWS:
         message = f"its score has {stored.draws:,} draws, and at most {MAX_DRAWS:,} are repeated"
         raise DataError.of(code="other-score", message=message, file=str(path))
-    target = target.under(scheme_of(stored.scheme).name)
-    forecasts = read_stored(folder, submission, target)
-    now = score(target, forecasts, draws=stored.draws, seed=stored.seed)
-    if target.withheld:
-        now = now.in_sums()
-    differences = list(_differences(stored, now))
+    terms = msgspec.structs.replace(terms, draws=stored.draws, seed=stored.seed)
+    outcome = evaluate(folder.absolute(), terms)
+    if not isinstance(outcome, Entry):
+        if outcome[0].code != "other-archive":
+            raise DataError.from_findings(outcome)
+        if stored.target.split_digest != load_submission(folder).archive.split_digest:
+            message = "the stored score is of other rows than the record says"
+            raise DataError.of(code="other-score", message=message, file=str(path))
+        return Verdict(slug=folder.name, status="other_archive")
+    now = outcome.record
+    before, after = _figures(stored), _figures(now)
+    names = [n for n in before | after if not _close(before.get(n), after.get(n))]
     fix = "Remove the folder and add the file again"
     if (stored.metric_version, stored.package) != (now.metric_version, now.package):
-        if differences and update:
+        if names and update:
             write_atomically(path, now.to_json())
             return Verdict(slug=folder.name, status="updated")
         fix = "Run verify --update: another version of the package made it"
-    findings = []
-    for difference in differences:
-        message = f"the stored score is not what the forecasts give: {difference}"
-        findings.append(Finding(code="other-score", message=message, file=str(path), fix=fix))
-    status: Literal["failed", "verified"] = "failed" if findings else "verified"
-    return Verdict(slug=folder.name, status=status, findings=tuple(findings))
+    if not names:
+        return Verdict(slug=folder.name, status="verified")
+    differences = [f"{n}: stored {before.get(n)}, now {after.get(n)}" for n in names]
+    message = f"the stored score is not what the forecasts give: {'; '.join(differences[:5])}"
+    if len(differences) > 5:
+        message += f", and {len(differences) - 5} more"
+    raise DataError.of(code="other-score", message=message, file=str(path), fix=fix)
 
 
-def _differences(stored: Score, now: Score) -> Iterator[str]:
-    """Say where two records differ, identity first."""
-    for name in _TERMS:
-        before, after = getattr(stored, name), getattr(now, name)
-        if before != after:
-            yield f"{name}: stored {before!r}, now {after!r}"
-    if stored.forecasts.digest != now.forecasts.digest:
-        yield "forecasts: the digest differs"
-    figures, new = _all_figures(stored), _all_figures(now)
-    for name in dict.fromkeys([*figures, *new]):
-        if name not in figures or name not in new:
-            yield f"{name}: only in the {'stored' if name in figures else 'new'} score"
-        elif not all(map(_close, figures[name], new[name])):
-            yield f"{name}: stored {figures[name][0]}, now {new[name][0]}"
+def _figures(record: Score) -> dict[str, Any]:
+    """List what must not differ: the terms, the forecasts' digest, figures overall and of groups.
+
+    The keys say what it is: ``draws``, ``crps``, ``crps low``, ``trimul crps``.
+    """
+    figures: dict[str, Any] = {name: getattr(record, name) for name in _TERMS}
+    figures["forecasts"] = record.forecasts.digest
+    for group, metrics in {"": record.metrics, **record.groups}.items():
+        for name, metric in metrics.items():
+            for part in ("mean", "std", "low", "high"):
+                key = f"{group} {name} {part}".strip().removesuffix(" mean")
+                figures[key] = getattr(metric, part)
+    return figures
 
 
-def _close(a: float | None, b: float | None) -> bool:
-    if a is None or b is None:
-        return a == b
-    return math.isclose(a, b, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
-
-
-def _all_figures(record: Score) -> dict[str, tuple[float | None, ...]]:
-    """List the figures of a score, and those of its groups with the group's name in front."""
-    figures = dict(record.metrics)
-    for group, metrics in record.groups.items():
-        figures |= {f"{group} {name}": metric for name, metric in metrics.items()}
-    return {name: (m.mean, m.std, m.low, m.high) for name, m in figures.items()}
+def _close(a: Any, b: Any) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+    return bool(a == b)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kernel_archive._version import __version__
 from kernel_archive.archive.labels import FLAGS
@@ -34,23 +32,9 @@ CARD_FILES: Final = ("README.md", "eval.yaml")
 #: Further files of an archive directory that are published when they are there.
 EXTRA_FILES: Final = ("LICENSE", "CHANGELOG.md", "CITATION.cff")
 _DISCUSSIONS: Final = re.compile(r"https://huggingface\.co/datasets/(\S+)/discussions")
-_SIZES: Final = {
-    1_000: "n<1K",
-    10_000: "1K<n<10K",
-    100_000: "10K<n<100K",
-    1_000_000: "100K<n<1M",
-    10_000_000: "1M<n<10M",
-}
-_TAGS: Final = (
-    "gpu",
-    "cuda",
-    "triton",
-    "gpu-kernels",
-    "performance-prediction",
-    "forecasting",
-    "calibration",
-    "benchmark",
-)
+#: The Hub's classes of size: fewer rows than this -> name.
+_SIZES: Final = {10**3: "n<1K", 10**4: "1K<n<10K", 10**5: "10K<n<100K", 10**6: "100K<n<1M"}
+_TAGS: Final = ["gpu", "cuda", "triton", "gpu-kernels", "performance-prediction", "forecasting"]
 #: Licences that the Hub knows by their SPDX name in lower case; any other is ``other``.
 _LICENCES: Final = {"cc-by-4.0", "apache-2.0", "mit", "cc0-1.0", "cc-by-sa-4.0", "bsd-3-clause"}
 
@@ -90,12 +74,12 @@ def _builders(archive: Archive) -> list[dict[str, Any]]:
 def _front_matter(archive: Archive, n_kernels: int) -> dict[str, Any]:
     stated = {builder["licence"].lower() for builder in _builders(archive)}
     licences = sorted({name if name in _LICENCES else "other" for name in stated}) or ["other"]
-    size = next((label for limit, label in _SIZES.items() if n_kernels < limit), "n>10M")
+    size = next((label for limit, label in _SIZES.items() if n_kernels < limit), "1M<n<10M")
     return {
         "pretty_name": title_of(archive),
         "license": licences[0] if len(licences) == 1 else licences,
         "language": ["code", "en"],
-        "tags": list(_TAGS),
+        "tags": [*_TAGS, "calibration", "benchmark"],
         "task_categories": ["text-classification", "tabular-regression"],
         "size_categories": [size],
         "configs": configs(archive),
@@ -244,34 +228,24 @@ def check_card(archive: Archive, *, names: Sequence[str] = ()) -> list[Finding]:
         expected = render_card(archive, name=repository)
     except (LookupError, TypeError, ValueError, AttributeError, TemplateError) as error:
         # A manifest is foreign text: its builders, reports and facts may be of any shape.
-        reason = f"{type(error).__name__}: {printable(str(error), 200)}"
-        return [
-            Finding(
-                code="bad-manifest",
-                message=f"no card can be made from it: {reason}",
-                file=str(archive.path / MANIFEST_NAME),
-                fix="Build again",
-            )
-        ]
-    findings = (_compare(archive, name, expected.get(name)) for name in CARD_FILES)
-    return [finding for finding in findings if finding is not None]
-
-
-def _compare(archive: Archive, name: str, expected: bytes | None) -> Finding | None:
-    """Compare one file of the card with what it should hold (``None``: it should not be there)."""
-    path, package = archive.path / name, archive.manifest.package
-    present = path.read_bytes() if path.is_file() else None
-    if present == expected:
-        return None
-    code, fix = "stale-card", "Build again; the card is never edited by hand"
-    message, severity = "the card is not what the data gives", "error"
-    if present is None:
-        code, fix = "missing-card", "Build or pull again"
-        message = "a file of the card is missing"
-    elif expected is None:
-        message, fix = "this archive has no such file in its card", "Delete it"
-    elif package != __version__:
-        severity = "warning"
-        message += f"; kernel-archive {package} wrote it, this is {__version__}"
-    facts = {"code": code, "message": message, "severity": severity, "fix": fix}
-    return msgspec.convert({**facts, "file": str(path)}, Finding)
+        message = f"no card can be made from it: {type(error).__name__}: {printable(error, 200)}"
+        manifest = str(archive.path / MANIFEST_NAME)
+        return [Finding(code="bad-manifest", message=message, file=manifest, fix="Build again")]
+    package, findings = archive.manifest.package, []
+    severity: Literal["error", "warning"]
+    for name in CARD_FILES:
+        path, wanted = archive.path / name, expected.get(name)
+        if (path.read_bytes() if path.is_file() else None) == wanted:
+            continue
+        if wanted is not None and not path.is_file():
+            code, message, severity = "missing-card", "a file of the card is missing", "error"
+        else:
+            code, message, severity = "stale-card", "the card is not what the data gives", "error"
+            if wanted is not None and package != __version__:
+                severity = "warning"
+                message += f"; kernel-archive {package} wrote it, this is {__version__}"
+        fix = "Build or pull again; the card is never edited by hand"
+        findings.append(
+            Finding(code=code, message=message, severity=severity, file=str(path), fix=fix)
+        )
+    return findings

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import re
-import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
@@ -30,25 +28,16 @@ _SECRETS: Final = (
     (re.compile(r"(https?://)[^\s/@'\"]+@"), r"\1***@"),
 )
 _TRANSPORT: Final = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3"})
-_CHANGED: Final = (
-    "{repo} was changed by somebody else meanwhile ({status}), while {doing}. Look at it, then run "
-    "the command again."
+_LOGIN: Final = (
+    "Check the name; log in with 'hf auth login', or set HF_TOKEN to a token that may do it"
 )
-#: Status of a refused request -> what it means to its user.
-_REFUSALS: Final = {
-    401: "the Hub does not accept the login (401) for {doing}. Log in with 'hf auth login', or set "
-    "HF_TOKEN to a valid token.",
-    403: "the token may not do that (403): {doing}. Use one with write access to {owner}.",
-    404: "the Hub has no such thing (404): {doing}. Check the name {repo}; a private one needs a "
-    "login.",
-    409: _CHANGED,
-    412: _CHANGED,
-    413: "the Hub refuses the size (413), while {doing}.",
-    429: "the Hub asks to wait (429), while {doing}. Run the command again later.",
+_CHANGED: Final = "Somebody else changed it meanwhile. Look at it, then run the command again"
+#: Status of a refused request -> what its user can do.
+_WAYS_OUT: Final = {
+    **dict.fromkeys((401, 403, 404), _LOGIN),
+    **dict.fromkeys((409, 412), _CHANGED),
+    **dict.fromkeys((429, 500, 502, 503, 504), "Run the command again later"),
 }
-_TROUBLE: Final = (
-    "the Hub has trouble of its own ({status}), while {doing}. Run the command again later."
-)
 
 
 def check_name(name: str) -> str:
@@ -110,98 +99,48 @@ def _causes(error: BaseException) -> list[BaseException]:
     return chain
 
 
-def _refusal(error: HfHubHTTPError, repo: str, doing: str) -> str:
-    """Explain a request that the Hub refused."""
-    from huggingface_hub.errors import RepositoryNotFoundError
-
-    status, answer = error.response.status_code, redact(error.server_message or "")
-    if isinstance(error, RepositoryNotFoundError):
-        return (
-            f"there is no dataset {repo} at {endpoint()} that this login can see ({status}), while "
-            f"{doing}. Check the name; for a private one log in with 'hf auth login', or set "
-            "HF_TOKEN"
-        )
-    other = _TROUBLE if status >= 500 else "the Hub refuses ({status}), while {doing}."
-    owner = repo.split("/", maxsplit=1)[0]
-    text = _REFUSALS.get(status, other).format(status=status, doing=doing, repo=repo, owner=owner)
-    return f'{text} The Hub says: "{answer}"' if answer else text.rstrip(".")
-
-
-def _raised_by_client(error: Exception) -> bool:
-    """Whether a plain exception comes out of the Hub's client, not out of our own code."""
-    owners = [
-        str(frame.f_globals.get("__name__", "")).split(".")[0]
-        for frame, _ in traceback.walk_tb(error.__traceback__)
-    ]
-    ours = [name for name in owners if name in {"kernel_archive", "huggingface_hub"}]
-    return bool(ours) and ours[-1] == "huggingface_hub"
-
-
-def _broke(error: BaseException) -> bool:
-    """Whether an error is one of the connection."""
-    module = type(error).__module__.split(".", maxsplit=1)[0]
-    return module in _TRANSPORT or isinstance(error, (ConnectionError, TimeoutError))
-
-
-def _explain(error: Exception, repo: str, doing: str) -> str | None:
-    """Explain an error of the Hub's client; ``None`` for any other."""
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-    )
+def _explain(error: Exception, doing: str) -> str:
+    """Explain an error of the Hub's client."""
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
     chain = _causes(error)
     for cause in chain:
         if isinstance(cause, HfHubHTTPError):
-            return _refusal(cause, repo, doing)
-        if isinstance(cause, OfflineModeIsEnabled):
+            status, answer = cause.response.status_code, redact(cause.server_message or "")
+            said = f': "{answer}"' if answer else ""
+            way_out = f". {_WAYS_OUT[status]}" if status in _WAYS_OUT else ""
+            lacking = isinstance(cause, RepositoryNotFoundError)
+            verdict = "has no such dataset that this login can see" if lacking else "refuses"
+            return f"{endpoint()} {verdict} ({status}{said}), while {doing}{way_out}"
+    for cause in chain:
+        transport = type(cause).__module__.split(".", maxsplit=1)[0] in _TRANSPORT
+        if transport or isinstance(cause, (ConnectionError, TimeoutError)):
+            shown = redact(cause) or type(cause).__name__
             return (
-                "offline mode is on (HF_HUB_OFFLINE) and there is no local copy, while "
-                f"{doing}. Unset it"
+                f"the connection to {endpoint()} broke ({shown}), while {doing}. "
+                "Run the command again"
             )
-    reason, again = next(filter(_broke, chain), None), "Run the command again"
-    if reason is not None:
-        shown = redact(reason) or type(reason).__name__
-        text = f"the connection to {endpoint()} broke ({shown}), while {doing}. {again}"
-    elif isinstance(error, OSError) and "Consistency check failed" in str(error):
-        text = f"a download came incomplete, while {doing}. {again}"
-    elif isinstance(error, LocalEntryNotFoundError):
-        state = "cannot be reached and there is no local copy"
-        text = f"{endpoint()} {state}, while {doing}. Check the network"
-    elif type(error).__module__.startswith("huggingface_hub") or _raised_by_client(error):
-        text = f"the Hub's client gave up ({redact(error)}), while {doing}"
-    else:
-        return None
-    return text
+    return f"the Hub's client gave up ({redact(error) or type(error).__name__}), while {doing}"
 
 
 @contextmanager
-def hub_errors(repo: str, doing: str, *, state: str = "") -> Iterator[None]:
+def hub_errors(doing: str, *, state: str = "") -> Iterator[None]:
     """Turn whatever the Hub's client raises into a :class:`HubError`.
 
     ``doing`` ends a sentence, such as ``pushing to a/b``; ``state`` says what stands now and what
     the next call does.
     """
-
-    def with_state(message: str) -> HubError:
-        return HubError(f"{message}. {state}".rstrip(". ") if state else message)
-
     # The client's own log names signed addresses.
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
-    except HubError as error:
-        raise with_state(str(error)) from None
-    except KernelArchiveError:
-        raise
     except Exception as error:
-        message = _explain(error, repo, doing)
-        if message is None:
+        if isinstance(error, KernelArchiveError) and not isinstance(error, HubError):
             raise
+        message = str(error) if isinstance(error, HubError) else _explain(error, doing)
         # Without the cause: its text may hold what was redacted.
-        raise with_state(message) from None
+        raise HubError(f"{message}. {state}" if state else message) from None
     finally:
         logger.setLevel(level)

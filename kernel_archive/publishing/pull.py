@@ -66,20 +66,21 @@ def is_digest(version: str) -> bool:
     return _DIGEST.fullmatch(version) is not None and not commit
 
 
-def has_digest(manifest: Manifest, version: str) -> bool:
-    """Whether a digest, or its beginning, is that of an archive."""
-    own = manifest.whole_digest.removeprefix("sha256:")
-    return own.startswith(version.removeprefix("sha256:"))
+def is_version_of(manifest: Manifest, version: str) -> bool:
+    """Whether a version names an archive: its release (with or without ``v``), or its digest."""
+    if is_digest(version):
+        own = manifest.whole_digest.removeprefix("sha256:")
+        return own.startswith(version.removeprefix("sha256:"))
+    return tag_of(version) == tag_of(manifest.version)
 
 
 def check_version(manifest: Manifest, version: str, place: str) -> None:
-    """Refuse an archive of another version: a release (with or without ``v``) or a digest.
+    """Refuse an archive of another version.
 
     Raises:
         ArchiveMismatchError: it is another one.
     """
-    same_digest = is_digest(version) and has_digest(manifest, version)
-    if not same_digest and tag_of(version) != tag_of(manifest.version):
+    if not is_version_of(manifest, version):
         digest = manifest.logical_digest.removeprefix("sha256:")
         raise ArchiveMismatchError(
             f"{place} is version {printable(manifest.version)} (sha256:{digest[:12]}…), "
@@ -87,12 +88,8 @@ def check_version(manifest: Manifest, version: str, place: str) -> None:
         )
 
 
-def verify_bytes(directory: Path, manifest: Manifest, fix: str) -> None:
-    """Refuse an archive with a file whose bytes are not what the manifest names.
-
-    Raises:
-        ArchiveMismatchError: with a finding per file.
-    """
+def _verify_bytes(directory: Path, manifest: Manifest, fix: str) -> None:
+    """Refuse an archive with a file whose bytes are not what the manifest names."""
     damaged = list(shard_faults(directory, manifest.shards()))
     if damaged:
         paths = [Path(f.file or "").relative_to(directory).as_posix() for f in damaged]
@@ -101,15 +98,11 @@ def verify_bytes(directory: Path, manifest: Manifest, fix: str) -> None:
         raise ArchiveMismatchError(summary, findings=damaged)
 
 
-def verified(archive: Archive, fix: str) -> Archive:
-    """Return the archive when files, rows and digests are what its manifest names.
-
-    Raises:
-        ArchiveMismatchError: with the faults as findings.
-    """
+def _verified(archive: Archive, fix: str) -> Archive:
+    """Return the archive when files, rows and digests are what its manifest names."""
     from kernel_archive.archive.validate import digest_faults
 
-    verify_bytes(archive.path, archive.manifest, fix)
+    _verify_bytes(archive.path, archive.manifest, fix)
     faults = list(digest_faults(archive))
     if faults:
         names = ", ".join(finding.field or "the archive as a whole" for finding in faults)
@@ -127,49 +120,47 @@ def _commit_of(api: HfApi, repo: str, version: str | None) -> str:
     """Return the commit that a version names now: a tag, a branch, a commit or a digest."""
     from huggingface_hub.errors import RevisionNotFoundError
 
-    revisions = ("main",) if version is None else dict.fromkeys((version, tag_of(version)))
-    for revision in revisions:
+    def commit_at(revision: str) -> str:
+        return commit_id(api.dataset_info(repo, revision=revision).sha, repo)
+
+    if version is None:
+        return commit_at("main")
+    for revision in dict.fromkeys((version, tag_of(version))):
         if ":" not in revision:
             with contextlib.suppress(RevisionNotFoundError):
-                return commit_id(api.dataset_info(repo, revision=revision).sha, repo)
+                return commit_at(revision)
     tags = sorted(tag.name for tag in api.list_repo_refs(repo, repo_type="dataset").tags)
-    if version is not None and is_digest(version):
-        for revision in ("main", *reversed(tags)):
-            commit = commit_id(api.dataset_info(repo, revision=revision).sha, repo)
-            if has_digest(_manifest_at(api, repo, commit), version):
+    if is_digest(version):
+        for commit in map(commit_at, ("main", *reversed(tags))):
+            if is_version_of(_manifest_at(api, repo, commit), version):
                 return commit
     listed = ", ".join(map(printable, tags)) or "none"
-    raise HubError(f"{repo} has no version {printable(version or 'main')!r}; it has: {listed}")
+    raise HubError(f"{repo} has no version {printable(version)!r}; it has: {listed}")
 
 
 def _manifest_at(api: HfApi, repo: str, commit: str) -> Manifest:
-    """Fetch the manifest of a commit; one that came damaged is fetched once more."""
+    """Fetch the manifest of a commit, anew: a damaged one does not stay in the cache."""
     from huggingface_hub.errors import RemoteEntryNotFoundError
 
-    def download(*, force: bool) -> Manifest:
-        path = api.hf_hub_download(
-            repo, MANIFEST_NAME, repo_type="dataset", revision=commit, force_download=force
-        )
-        return read_manifest(Path(path).parent)
-
     try:
-        try:
-            return download(force=False)
-        except ArchiveMismatchError:
-            return download(force=True)
+        path = api.hf_hub_download(
+            repo, MANIFEST_NAME, repo_type="dataset", revision=commit, force_download=True
+        )
     except RemoteEntryNotFoundError:
         raise ArchiveNotFoundError(
             f"{repo} holds no archive at {commit[:12]} (it has no {MANIFEST_NAME}): it was not "
             "published by kernel-archive"
         ) from None
+    return read_manifest(Path(path).parent)
 
 
-def _manifest_of(api: HfApi, repo: str, commit: str, version: str | None) -> Manifest:
-    """Fetch the manifest of a version's commit; refuse content that the version does not name."""
+def _manifest_of(api: HfApi, repo: str, version: str | None) -> tuple[str, Manifest]:
+    """Find a version's commit and fetch its manifest; refuse what the version does not name."""
+    commit = _commit_of(api, repo, version)
     manifest = _manifest_at(api, repo, commit)
     if version not in (None, commit) and (manifest.released or is_digest(version)):
         check_version(manifest, version, f"what {repo} holds under {printable(version)}")
-    return manifest
+    return commit, manifest
 
 
 def _fetch(api: HfApi, repo: str, commit: str, manifest: Manifest) -> Path:
@@ -184,7 +175,7 @@ def _fetch(api: HfApi, repo: str, commit: str, manifest: Manifest) -> Path:
     if damaged:
         download(allow_patterns=damaged, force_download=True)
     fix = "The download came damaged twice, or the repository was changed by hand"
-    verify_bytes(folder, manifest, fix)
+    _verify_bytes(folder, manifest, fix)
     return folder
 
 
@@ -207,10 +198,9 @@ def pull(
     target = Path(out) if out is not None else Path(repo)
     check_target(target)
     unchanged = f"{target} is as it was"
-    with hub_errors(repo, f"pulling {repo}", state=unchanged):
+    with hub_errors(f"pulling {repo}", state=unchanged):
         api = connect()
-        commit = _commit_of(api, repo, version)
-        manifest = _manifest_of(api, repo, commit, version)
+        commit, manifest = _manifest_of(api, repo, version)
     present = present_manifest(target)
     other = present is not None and present != manifest
     result = PullResult(
@@ -230,12 +220,12 @@ def pull(
             "--replace"
         )
     if present == manifest and not any(shard_faults(target, manifest.shards())):
-        archive = verified(open_archive(target), "Pull it again")
+        archive = _verified(open_archive(target), "Pull it again")
         result.findings = check_card(archive, names=(repo,))
         result.unchanged = all(finding.severity != "error" for finding in result.findings)
         if result.unchanged:
             return result
-    with hub_errors(repo, f"pulling {repo}", state=f"{unchanged}. {_KEPT}"):
+    with hub_errors(f"pulling {repo}", state=f"{unchanged}. {_KEPT}"):
         folder = _fetch(api, repo, commit, manifest)
     with locked_stage(stage_directory(target)), replaced_directory(target) as new:
         for name in _published_files(manifest):
@@ -243,18 +233,13 @@ def pull(
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(folder / name, new / name)
         origin = f"What {repo} holds at {commit[:12]} was not published by kernel-archive"
-        result.findings = check_card(verified(open_archive(new), origin), names=(repo,))
+        result.findings = check_card(_verified(open_archive(new), origin), names=(repo,))
         errors = [finding for finding in result.findings if finding.severity == "error"]
         if errors:
             names = ", ".join(Path(finding.file or "").name for finding in errors)
             summary = f"the card of {repo} is not what its data gives: {names}. {origin}"
             raise ArchiveMismatchError.from_findings(errors, summary)
     return result
-
-
-def _looks_local(name: str) -> bool:
-    path_like = name.startswith((".", "~", "/")) or name.count("/") != 1 or "\\" in name
-    return path_like or Path(name).is_dir()
 
 
 def load(name_or_path: str | Path, version: str | None = None) -> Archive:
@@ -270,14 +255,14 @@ def load(name_or_path: str | Path, version: str | None = None) -> Archive:
         HubError: the Hub refused or can't be reached: pull once, then load the directory.
     """
     text = str(name_or_path)
-    if isinstance(name_or_path, Path) or _looks_local(text):
+    like_a_path = text.startswith((".", "~", "/")) or text.count("/") != 1 or "\\" in text
+    if isinstance(name_or_path, Path) or like_a_path or Path(text).is_dir():
         archive = open_archive(Path(name_or_path).expanduser())
         if version is not None:
             check_version(archive.manifest, version, str(archive.path))
-        return verified(archive, "Build or pull it again")
+        return _verified(archive, "Build or pull it again")
     repo = check_name(text)
-    with hub_errors(repo, f"loading {repo}", state=_KEPT):
+    with hub_errors(f"loading {repo}", state=_KEPT):
         api = connect()
-        commit = _commit_of(api, repo, version)
-        folder = _fetch(api, repo, commit, _manifest_of(api, repo, commit, version))
-    return verified(open_archive(folder), "The repository was changed by hand")
+        folder = _fetch(api, repo, *_manifest_of(api, repo, version))
+    return _verified(open_archive(folder), "The repository was changed by hand")

@@ -7,14 +7,14 @@ behind (uploaded blobs, a commit without its tag) the next push of the same arch
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from kernel_archive.archive.manifest import MANIFEST_NAME
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.connections import endpoint
-from kernel_archive.errors import DataError, HubError, TargetExistsError, UsageError
+from kernel_archive.errors import DataError, TargetExistsError, UsageError
 from kernel_archive.publishing.card import (
     CARD_FILES,
     EXTRA_FILES,
@@ -60,16 +60,6 @@ class PushResult(msgspec.Struct, kw_only=True):
     commit: str | None  # the one that holds this version; None in a dry run with changes
     tagged: bool  # the tag was (would be) set now; it was there already otherwise
     url: str  # of the version
-    not_compared: str | None = None  # why a dry run could not ask the Hub what is there
-
-
-class _Remote(msgspec.Struct, kw_only=True):
-    """What a repository holds: its newest commit and the content under the tag, if any."""
-
-    head: str | None = None  # None: there is no such repository
-    files: dict[str, Any] = {}  # of the newest commit
-    tagged_at: str | None = None  # the tag's commit
-    tagged_files: dict[str, Any] = {}  # under the tag, or of the newest commit without one
 
 
 def _validate(archive: Archive) -> list[Finding]:
@@ -123,8 +113,6 @@ def _head(api: HfApi, repo: str) -> str | None:
     try:
         return commit_id(api.dataset_info(repo).sha, repo)
     except RepositoryNotFoundError:
-        # A login that isn't accepted shows in the next line, as itself.
-        api.whoami()
         return None
 
 
@@ -133,18 +121,6 @@ def _tree(api: HfApi, repo: str, revision: str) -> dict[str, RepoFile]:
 
     listed = api.list_repo_tree(repo, recursive=True, revision=revision, repo_type="dataset")
     return {file.path: file for file in listed if isinstance(file, RepoFile)}
-
-
-def _remote(api: HfApi, repo: str, tag: str) -> _Remote:
-    """Ask the Hub what a repository holds."""
-    head = _head(api, repo)
-    if head is None:
-        return _Remote()
-    refs = api.list_repo_refs(repo, repo_type="dataset").tags
-    files = _tree(api, repo, head)
-    tagged_at = next((ref.target_commit for ref in refs if ref.name == tag), None)
-    tagged_files = files if tagged_at in (None, head) else _tree(api, repo, tagged_at)
-    return _Remote(head=head, files=files, tagged_at=tagged_at, tagged_files=tagged_files)
 
 
 def _changes(
@@ -161,24 +137,10 @@ def _changes(
     return changes
 
 
-def _compare(api: HfApi, local: Mapping[str, CommitOperationAdd], result: PushResult) -> _Remote:
-    """Compare the archive with the Hub; fill in what is to be sent, and refuse to move a tag."""
-    remote = _remote(api, result.repo, result.tag)
-    result.changes = _changes(local, remote.tagged_files)
-    if remote.tagged_at is not None and result.changes:
-        raise TargetExistsError(
-            f"{result.repo} has the tag {result.tag} already, with other content "
-            f"({len(result.changes)} files differ); a published version never changes. Build this "
-            "one with another --version"
-        )
-    result.created = remote.head is None
-    result.tagged = remote.tagged_at is None
-    result.commit = remote.tagged_at or (None if result.changes else remote.head)
-    return remote
-
-
-def _commit(api: HfApi, local: Mapping[str, CommitOperationAdd], result: PushResult) -> str:
-    """Send the changes in one commit, compare what it holds with what was meant; return its id."""
+def _commit(
+    api: HfApi, local: Mapping[str, CommitOperationAdd], result: PushResult, head: str | None
+) -> str:
+    """Send the changes in one commit after ``head``; return its id."""
     from huggingface_hub import CommitOperationDelete
 
     repo = result.repo
@@ -191,16 +153,9 @@ def _commit(api: HfApi, local: Mapping[str, CommitOperationAdd], result: PushRes
         commit_message=f"{repo} {result.version}",
         commit_description=result.logical_digest,
         repo_type="dataset",
-        parent_commit=result.commit or commit_id(api.dataset_info(repo).sha, repo),
+        parent_commit=head or commit_id(api.dataset_info(repo).sha, repo),
     )
-    sent = commit_id(commit.oid, repo)
-    remote = _tree(api, repo, sent)
-    wrong = [path for path in local if path not in remote or not _same(local[path], remote[path])]
-    if wrong:
-        raise HubError(
-            f"{repo} now holds other content than was sent: {', '.join(wrong[:5])}. Push again"
-        )
-    return sent
+    return commit_id(commit.oid, repo)
 
 
 def push(
@@ -209,7 +164,7 @@ def push(
     """Publish an archive directory as the dataset ``repo`` (``owner/name``), and tag its version.
 
     ``private`` makes a new repository private. ``dry_run`` says what would be sent and sends
-    nothing; without the Hub, that is every file. A push of what stands there already sends nothing.
+    nothing. A push of what stands there already sends nothing.
 
     Raises:
         UsageError: the name of the repository or the version can't be one.
@@ -225,41 +180,41 @@ def push(
         raise UsageError(f"{tag!r} can't be a git tag: build the archive with another --version")
     local = _valid_files(archive, repo)
     doing = f"pushing to {repo}"
+    with hub_errors(doing, state="Nothing was sent"):
+        api = connect()
+        head = _head(api, repo)
+        tags = api.list_repo_refs(repo, repo_type="dataset").tags if head is not None else []
+        tagged_at = next((ref.target_commit for ref in tags if ref.name == tag), None)
+        present = _tree(api, repo, tagged_at or head) if head is not None else {}
+    changes = _changes(local, present)
+    if tagged_at is not None and changes:
+        raise TargetExistsError(
+            f"{repo} has the tag {tag} already, with other content ({len(changes)} files differ); "
+            "a published version never changes. Build this one with another --version"
+        )
     result = PushResult(
         repo=repo,
         version=manifest.version,
         logical_digest=manifest.logical_digest,
         tag=tag,
         dry_run=dry_run,
-        created=False,
-        changes=_changes(local, {}),
-        unchanged=0,
-        upload_bytes=0,
-        commit=None,
-        tagged=True,
+        created=head is None,
+        changes=changes,
+        unchanged=len(local) - sum(change.kind != "delete" for change in changes),
+        upload_bytes=sum(change.bytes for change in changes),
+        commit=tagged_at or (None if changes else head),
+        tagged=tagged_at is None,
         url=f"{endpoint()}/datasets/{repo}/tree/{tag}",
     )
-    remote = _Remote()
-    try:
-        with hub_errors(repo, doing, state="Nothing was sent"):
-            api = connect()
-            remote = _compare(api, local, result)
-    except HubError as error:
-        if not dry_run:
-            raise
-        result.not_compared = str(error)
-    result.unchanged = len(local) - sum(change.kind != "delete" for change in result.changes)
-    result.upload_bytes = sum(change.bytes for change in result.changes)
-    if dry_run or remote.tagged_at is not None:
+    if dry_run or tagged_at is not None:
         return result
-    if result.changes:
+    if changes:
         state = "Nothing of this version is published yet; what came up already is not sent again"
-        with hub_errors(repo, doing, state=state):
-            if remote.head is None:
+        with hub_errors(doing, state=state):
+            if head is None:
                 api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True)
-            result.commit = remote.head
-            result.commit = _commit(api, local, result)
+            result.commit = _commit(api, local, result, head)
     state = f"The content is published, the tag {tag} is not set yet; pushing again sets it"
-    with hub_errors(repo, f"tagging {tag} in {repo}", state=state):
+    with hub_errors(f"tagging {tag} in {repo}", state=state):
         api.create_tag(repo, tag=tag, revision=result.commit, repo_type="dataset")
     return result

@@ -134,7 +134,7 @@ def _folder(source: str | Path | None, repository: str) -> Path:
     """Find a table in a local copy, or fetch its newest snapshot from the Hub."""
     if source is None:
         repo = f"{USER}/{repository}"
-        with hub_errors(repo, f"fetching {repo}", state="Without a network, name a local copy"):
+        with hub_errors(f"fetching {repo}", state="Without a network, name a local copy"):
             return Path(connect().snapshot_download(repo, repo_type="dataset", max_workers=4))
     folder = Path(source).expanduser() / repository
     if not folder.is_dir():

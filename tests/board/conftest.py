@@ -36,23 +36,23 @@ def pairs(archive):
 def files(archive, target, pairs, tmp_path_factory):
     """Forecast files: name -> path."""
     folder = tmp_path_factory.mktemp("files")
-    out = {}
-    for name in ("uniform", "prior"):
-        out[name] = write_lines(
-            folder / f"{name}.jsonl", target, make_baseline(name, archive).probabilities
-        )
-    out["good"] = write_lines(
-        folder / "good.jsonl",
-        target,
-        informed(target, 9.0),
-        rationale="it halves the loads",
-        input_tokens=900,
-    )
+    cost = {"input_tokens": 100, "output_tokens": 20, "latency_s": 1.5}
     three = np.stack([informed(target, 0.3, seed) for seed in range(3)])
-    out["fair"] = write_lines(
-        folder / "fair.jsonl", target, three, input_tokens=100, output_tokens=20, latency_s=1.5
-    )
-    out["pairs"] = write_lines(folder / "pairs.jsonl", pairs, informed(pairs, 2.0))
+    contents = {
+        "uniform": (target, make_baseline("uniform", archive).probabilities, {}),
+        "prior": (target, make_baseline("prior", archive).probabilities, {}),
+        "good": (
+            target,
+            informed(target, 9.0),
+            {"rationale": "it halves the loads", "input_tokens": 900},
+        ),
+        "fair": (target, three, cost),
+        "pairs": (pairs, informed(pairs, 2.0), {}),
+    }
+    out = {
+        name: write_lines(folder / f"{name}.jsonl", rows, p, **fields)
+        for name, (rows, p, fields) in contents.items()
+    }
     half = folder / "half.jsonl"
     half.write_text("".join(out["prior"].read_text().splitlines(keepends=True)[:10]))
     out["half"] = half
@@ -71,8 +71,6 @@ def made_board(target, pairs, files, tmp_path_factory):
 
 @pytest.fixture
 def board(made_board, tmp_path):
-    """A board with five entries of the evaluation split, one of them partial, and one of
-    discovery pairs.
-    """
+    """A board with five entries of the evaluation split, one partial, and one of discovery."""
     shutil.copytree(made_board, tmp_path / "leaderboard")
     return tmp_path / "leaderboard"

@@ -102,25 +102,6 @@ def test_behind_the_compared_entries_rank_the_others_by_value(archive, board, mo
     assert "by its CRPS alone" in (board / f"entries/{slugs[2]}.html").read_text()
 
 
-def test_entries_of_another_archive_are_left_out_and_named(archive, board, files, tmp_path):
-    """Another archive's entry is never in the ranking."""
-    other = write_archive(tmp_path / "other", per_search=12, seed=5, version="0.9")
-    target = load_split(other, "eval")
-    lines = [
-        json.dumps({"row_id": row_id, "probabilities": [0.125] * 8}) for row_id in target.row_ids
-    ]
-    (tmp_path / "other.jsonl").write_text("\n".join(lines))
-    path = tmp_path / "other.jsonl"
-    add_submission(path, target, name="from elsewhere", slug="x", board=tmp_path / "c")
-    shutil.copytree(tmp_path / "c/submissions/x", board / "submissions/x")
-    result = build_board(archive, board, draws=DRAWS, jobs=1)
-    assert "x" not in [entry.slug for entry in result.boards[0].entries]
-    assert [(left.slug, left.findings[0].code) for left in result.left_out] == [
-        ("x", "other-archive")
-    ]
-    assert "x (of another archive or split: 0.9, eval)" in (board / "index.html").read_text()
-
-
 def test_the_same_forecasts_stand_once(archive, board):
     """A copy of an entry is left out; an entry with a control's forecasts takes its place."""
     shutil.copytree(board / "submissions/good", board / "submissions/second")
@@ -136,16 +117,18 @@ def test_the_same_forecasts_stand_once(archive, board):
     assert "the forecasts of the control uniform" in (board / "index.html").read_text()
 
 
-def test_submissions_at_fault_are_named_and_left_out(archive, board):
-    """A broken record, an extra file, a corrupt stream and a stray file.
+def test_submissions_at_fault_are_named_and_left_out(archive, board, tmp_path):
+    """A broken record, an extra file, a corrupt stream, a stray file, rows of another archive.
 
     The others are on the board.
     """
+    other = load_split(write_archive(tmp_path / "other", per_search=12, seed=5), "eval")
+    path = write_lines(tmp_path / "other.jsonl", other, [[0.125] * 8] * len(other))
+    add_submission(path, other, name="x", board=tmp_path / "c", draws=DRAWS)
+    shutil.copytree(tmp_path / "c/submissions/x", board / "submissions/x")
     (board / "submissions/good/submission.toml").write_text("name = ")
     (board / "submissions/prior/extra").write_text("")
-    (board / "submissions/fair/forecasts.jsonl.zst").write_bytes(
-        b"\x1f\x8b\x08\0\0\0\0\0\0\3\xff\xff\xff\xff\xff"
-    )
+    (board / "submissions/fair/forecasts.jsonl.zst").write_bytes(b"\x1f\x8b\x08" + bytes(12))
     (board / "submissions/stray").write_text("")
     result = build_board(archive, board, draws=DRAWS, jobs=1)
     assert [line.slug for line in result.boards[0].entries] == ["uniform", "half"]
@@ -154,8 +137,11 @@ def test_submissions_at_fault_are_named_and_left_out(archive, board):
         "good": "bad-record",
         "prior": "extra-file",
         "stray": "bad-folder",
+        "x": "other-archive",
     }
-    assert "Left out of this page: fair (" in (board / "index.html").read_text()
+    page = (board / "index.html").read_text()
+    assert "Left out of this page: fair (" in page
+    assert "x (of another archive or split: " in page
 
 
 def test_a_board_with_nothing_but_faults_is_not_built(archive, board):
@@ -202,7 +188,7 @@ def test_a_folder_of_something_else_is_left_alone(archive, board, tmp_path):
     """--out takes a new folder, an empty one, or a board; a planted stage is refused."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out/thesis.txt").write_text("x")
-    with pytest.raises(TargetExistsError, match="no board"):
+    with pytest.raises(TargetExistsError, match="not a board"):
         build_board(archive, board, draws=DRAWS, jobs=1, out=tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
     (board.parent / ".leaderboard.stage").symlink_to(tmp_path / "out")
@@ -215,121 +201,77 @@ def test_no_board_and_an_empty_board_say_what_to_do(archive, tmp_path):
     with pytest.raises(UsageError, match="leaderboard add"):
         build_board(archive, tmp_path / "none", draws=DRAWS, jobs=1)
     (tmp_path / "b/submissions").mkdir(parents=True)
-    with pytest.raises(UsageError, match="no submission yet"):
+    with pytest.raises(UsageError, match="leaderboard add"):
         build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1)
 
 
-def test_withheld_labels_rank_and_are_not_shown(tmp_path):
-    """A board from the public part and the labels.
+SPEEDS = tuple(1.0123457 * s for s in (0.2, 0.4, 0.6, 0.9, 1.2, 1.7, 3.0, 4.9))
 
-    The scores of the open archive, and no row's label in any file.
-    """
-    speeds = tuple(1.0123457 * s for s in (0.2, 0.4, 0.6, 0.9, 1.2, 1.7, 3.0, 4.9))
-    searches = [Search("held"), Search("aside", "histogram"), Search("train", role="training")]
-    runs = [
-        Run(s.search_id, program(f"{s.search_id}{i}"), x)
+
+def searched(*searches):
+    """Runs of searches, each program an edit of the one before."""
+    return searches, [
+        Run(s.search_id, program(f"{s.search_id}{i}"), x, parent=f"n{i - 1}" if i else None)
         for s in searches
-        for i, x in enumerate(speeds)
+        for i, x in enumerate(SPEEDS)
     ]
-    places = [
-        make_archive(tmp_path / name, searches, runs, version="1.0") for name in ("open", "public")
-    ]
+
+
+def test_withheld_labels_rank_and_are_not_shown(tmp_path):
+    """A board from the public part and the labels: the scores of the open archive, in sums."""
+    content = searched(Search("held"), Search("aside", "histogram", role="archive"), Search("t", role="training"))
+    places = [make_archive(tmp_path / name, *content, version="1.0") for name in ("open", "public")]
     for place in places:
-        make_splits(place)
-    withhold_labels(places[1], tmp_path / "labels")
+        make_splits(place, names=["eval"])
+    labels = tmp_path / "labels"
+    withhold_labels(places[1], labels)
     whole, archive = map(open_archive, places)
-    secret = load_split(whole, "eval")
-    p = informed(secret, 2.0)
-    target = load_split(archive, "eval", labels=tmp_path / "labels")
-    boards = [
+    secret, target = load_split(whole, "eval"), load_split(archive, "eval", labels=labels)
+    records = []
+    for source, rows, board, folder in (
         (whole, secret, tmp_path / "b0", None),
-        (archive, target, tmp_path / "b1", tmp_path / "labels"),
-    ]
-    found = []
-    for source, rows, board, labels in boards:
-        file = write_lines(tmp_path / "f.jsonl", rows, p)
+        (archive, target, tmp_path / "b1", labels),
+    ):
+        file = write_lines(tmp_path / "f.jsonl", rows, informed(secret, 2.0))
         add_submission(file, rows, name="reader", board=board, draws=DRAWS)
-        found.append(
-            build_board(source, board, labels=labels, draws=DRAWS, jobs=1)
-            .boards[0]
-            .entries[0]
-            .record.metrics
-        )
-        assert [v.status for v in verify_board(source, board, labels=labels)] == ["verified"]
-    for name, figure in found[1].items():
-        assert not name.startswith("speedup_recovered_at_")
-        assert figure.mean == (
-            None if found[0][name].mean is None else round(found[0][name].mean, 3)
-        )
+        result = build_board(source, board, labels=folder, draws=DRAWS, jobs=1)
+        records.append(result.boards[0].entries[0].record)
+        assert [v.status for v in verify_board(source, board, labels=folder)] == ["verified"]
+    for name, figure in records[1].metrics.items():
+        mean = records[0].metrics[name].mean
+        assert figure.mean == (None if mean is None else round(mean, 3))
         assert figure.repeats == ()
     with pytest.raises(UsageError, match="labels of eval are withheld"):
         verify_board(archive, tmp_path / "b1")
     path = tmp_path / "b1/submissions/reader/score.json"
-    record = msgspec.structs.replace(read_record(path), metric_version="0")
-    path.write_bytes(record.to_json())
-    updated = verify_board(archive, tmp_path / "b1", labels=tmp_path / "labels", update=True)
+    path.write_bytes(msgspec.structs.replace(read_record(path), metric_version="0").to_json())
+    updated = verify_board(archive, tmp_path / "b1", labels=labels, update=True)
     assert [v.status for v in updated] == ["updated"]
-    for path in (
-        tmp_path / "b1/submissions/reader/score.json",
-        tmp_path / "b1/entries/reader.json",
-    ):
-        record = read_record(path)
-        # What a stranger who has the forecasts could solve for the labels of single rows is not
-        # there at all.
-        fine = (
-            record.groups,
-            record.confusion,
-            record.buckets,
-            record.recovery,
-            record.risk,
-            record.deferral,
-        )
-        assert not any(fine)
-    shown = page_data((tmp_path / "b1/index.html").read_text())["boards"][0]["rows"]
-    assert (shown["bin"], shown["speedup"]) == (None, None)
-    assert len(shown["id"]) == len(secret)
-    labels = {f"{s:.6g}" for s in secret.speedups.tolist()}
-    assert labels <= set(
-        map(
-            str, page_data((tmp_path / "b0/index.html").read_text())["boards"][0]["rows"]["speedup"]
-        )
-    )
-    for path in (tmp_path / "b1").rglob("*.*"):
-        text = (
-            json.dumps(page_data(path.read_text()))
-            if path.name == "index.html"
-            else path.read_bytes().decode("latin1")
-        )
-        assert not {label for label in labels if label in text}, path.name
+    # What a stranger who has the forecasts could solve for the labels of single rows is not there.
+    for file in (path, tmp_path / "b1/entries/reader.json"):
+        for part in ("groups", "confusion", "buckets", "recovery", "risk", "deferral"):
+            assert not getattr(read_record(file), part)
+    speedups = {f"{s:.6g}" for s in secret.speedups.tolist()}
+    data = [page_data((tmp_path / b / "index.html").read_text()) for b in ("b0", "b1")]
+    shown = [d["boards"][0]["rows"] for d in data]
+    assert speedups <= set(map(str, shown[0]["speedup"]))
+    assert (shown[1]["bin"], shown[1]["speedup"], len(shown[1]["id"])) == (None, None, len(secret))
+    for file in (tmp_path / "b1").rglob("*.*"):
+        page = file.name == "index.html"
+        text = json.dumps(data[1]) if page else file.read_bytes().decode("latin1")
+        assert not {s for s in speedups if s in text}, file.name
 
 
 def test_an_open_split_beside_a_withheld_one_keeps_its_entries(tmp_path):
     """The labels' folder says nothing of discovery pairs, which are scored as ever."""
-    speeds = tuple(1.0123457 * s for s in (0.2, 0.4, 0.6, 0.9, 1.2, 1.7, 3.0, 4.9))
-    aside = Search("aside", "histogram", role="archive")
-    searches = [Search("held"), aside, Search("other", "nbody_forces")]
-    runs = [
-        Run(s.search_id, program(f"{s.search_id}{i}"), x, parent=f"n{i - 1}" if i else None)
-        for s in searches
-        for i, x in enumerate(speeds)
-    ]
-    place = make_archive(tmp_path / "a", searches, runs, version="1.0")
+    content = searched(Search("held"), Search("aside", "histogram", role="archive"), Search("o", "nbody_forces"))
+    place = make_archive(tmp_path / "a", *content, version="1.0")
     make_splits(place, names=["eval", "discovery_pairs"])
     withhold_labels(place, tmp_path / "labels")
     archive = open_archive(place)
-    if (
-        "discovery_pairs" not in archive.manifest.splits
-        or not archive.manifest.splits["discovery_pairs"].rows
-    ):
-        pytest.fail("the archive of this test should keep discovery pairs")
     pairs = load_split(archive, "discovery")
-    add_submission(
-        write_lines(tmp_path / "p.jsonl", pairs, informed(pairs, 2.0)),
-        pairs,
-        name="p",
-        board=tmp_path / "b",
-        draws=DRAWS,
-    )
+    file = write_lines(tmp_path / "p.jsonl", pairs, informed(pairs, 2.0))
+    add_submission(file, pairs, name="p", board=tmp_path / "b", draws=DRAWS)
     result = build_board(archive, tmp_path / "b", labels=tmp_path / "labels", draws=DRAWS, jobs=1)
     assert [line.slug for line in result.boards[0].entries] == ["p-discovery"]
     assert result.left_out == []

@@ -7,7 +7,7 @@ import zlib
 
 import numpy as np
 import pytest
-from support.boards import DRAWS
+from support.boards import DRAWS, write_lines
 from support.small_archive import write_archive
 
 from kernel_archive.board import payload as module
@@ -54,45 +54,29 @@ def test_figures_and_pairs_are_those_of_the_standings(data, archive, board):
     standings = build_board(archive, board, draws=DRAWS, jobs=1).boards[0]
     shown = data["boards"][0]
     for line, entry in zip(standings.entries, shown["entries"], strict=True):
-        assert entry["m"]["crps"] == pytest.approx(
-            [
-                line.record.metrics["crps"].mean,
-                line.record.metrics["crps"].std,
-                line.record.metrics["crps"].low,
-                line.record.metrics["crps"].high,
-            ],
-            rel=1e-5,
-        )
+        crps = line.record.metrics["crps"]
+        figures = [crps.mean, crps.std, crps.low, crps.high]
+        assert entry["m"]["crps"] == pytest.approx(figures, rel=1e-5)
     low, high, real = shown["pairs"]["crps"]
     assert len(low) == len(high) == len(real) == 6
-    assert low == pytest.approx(
-        standings.pairs["crps"].low[np.triu_indices(4, 1)].tolist(), rel=1e-5
-    )
-    first = standings.entries[0].evaluated.shown.masses
-    assert (
-        np.frombuffer(base64.b64decode(shown["entries"][0]["p"]), np.uint8).reshape(first.shape)
-        == first
-    ).all()
+    upper = standings.pairs["crps"].low[np.triu_indices(4, 1)]
+    assert low == pytest.approx(upper.tolist(), rel=1e-5)
+    masses = standings.entries[0].masses
+    packed_masses = base64.b64decode(shown["entries"][0]["p"])
+    assert (np.frombuffer(packed_masses, np.uint8).reshape(masses.shape) == masses).all()
 
 
-def test_hostile_and_huge_programs_are_cut_and_shown(tmp_path, files):
+def test_hostile_and_huge_programs_are_cut_and_shown(tmp_path):
     """Five megabytes of a program: its beginning, its full length, and no invisible character."""
     archive = write_archive(
         tmp_path / "a", per_search=3, hostile="\u202e</script>" + "x" * 5_000_000
     )
     target = load_split(archive, "eval")
-    path = tmp_path / "f.jsonl"
-    path.write_text(
-        "".join(
-            json.dumps({"row_id": r, "probabilities": [1] * 8, "rationale": "\u2066"}) + "\n"
-            for r in target.row_ids
-        )
-    )
-    path.write_text(path.read_text().replace("[1, 1, 1, 1, 1, 1, 1, 1]", str([0.125] * 8)))
+    rows = [[0.125] * 8] * len(target)
+    path = write_lines(tmp_path / "f.jsonl", target, rows, rationale="\u2066")
     add_submission(path, target, name="x", board=tmp_path / "b", draws=DRAWS)
-    text = packed(
-        make_payload(archive, build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1).boards)
-    )
+    boards = build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1).boards
+    text = packed(make_payload(archive, boards))
     data = unpacked(text)
     assert len(text) < 200_000
     assert max(data["cut"].values()) > 5_000_000

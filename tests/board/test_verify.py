@@ -35,12 +35,9 @@ def test_a_prettier_score_is_found(archive, board):
     verdict = next(v for v in verify_board(archive, board) if v.slug == "good")
     assert verdict.status == "failed"
     assert "crps: stored 0.001, now" in verdict.findings[0].message
-    group = {
-        "alpha": {
-            **record.groups["alpha"],
-            "ece": msgspec.structs.replace(record.groups["alpha"]["ece"], low=0.0),
-        }
-    }
+    alpha = record.groups["alpha"]
+    lower = alpha | {"ece": msgspec.structs.replace(alpha["ece"], low=0.0)}
+    group = {"alpha": lower}
     edit_score(folder, metrics=record.metrics, groups=record.groups | group)
     assert "alpha ece" in verify_board(archive, board, slugs=["good"])[0].findings[0].message
 
@@ -76,6 +73,7 @@ def test_changed_and_broken_files_are_found(archive, board):
         "prior",
         "uniform",
     ]
+    assert verdicts["good"].findings[0].code == "changed-forecasts"
     assert all(v.findings for v in verdicts.values() if v.status == "failed")
 
 
@@ -100,10 +98,7 @@ def test_scores_of_an_older_version_can_be_stored_anew(archive, board):
     assert verify_board(archive, board, slugs=["good"], update=True)[0].status == "updated"
     assert verify_board(archive, board, slugs=["good"])[0].status == "verified"
     record = read_record(folder / "score.json")
-    edit_score(
-        folder,
-        metrics=record.metrics
-        | {"crps": msgspec.structs.replace(record.metrics["crps"], mean=0.0)},
-    )
+    worse = msgspec.structs.replace(record.metrics["crps"], mean=0.0)
+    edit_score(folder, metrics=record.metrics | {"crps": worse})
     assert verify_board(archive, board, slugs=["good"], update=True)[0].status == "failed"
     assert record.draws <= MAX_DRAWS

@@ -81,7 +81,7 @@ def test_the_nearest_reading_stands_first(result):
 
 def test_missing_forecasters_are_named(tmp_path):
     """What is not in the copy is listed; the rest is computed."""
-    write_published(tmp_path, card=False)
+    write_published(tmp_path)
     shutil.rmtree(tmp_path / PREDICTIONS / "deepseek_v4")
     result = reproduce(tmp_path)
     assert result.missing == ["deepseek_v4"]
@@ -122,5 +122,5 @@ def test_reproduce_from_the_hub(client, hub: FakeHub, published, result):
     shutil.rmtree(client.process.home)
     done = client.cli("reproduce")
     assert done.status == 1
-    assert "there is no dataset codezakh/gpu-forecasters-eval-set" in done.err
+    assert "fetching codezakh/gpu-forecasters-eval-set" in done.err
     assert "local copy" in done.err

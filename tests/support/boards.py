@@ -11,25 +11,13 @@ DRAWS = 200
 
 
 def write_lines(path, target, probabilities, **fields):
-    """A forecast file from an array of shape (n, 8) or (R, n, 8); extra fields go into every
-    line.
-    """
+    """A forecast file from an array of shape (n, 8) or (R, n, 8), with these further fields."""
     p = np.asarray(probabilities)
-    p = p[None] if p.ndim == 2 else p
     with path.open("w") as out:
-        for repeat, rows in enumerate(p):
-            for row_id, row in zip(target.row_ids, rows, strict=True):
-                out.write(
-                    json.dumps(
-                        {
-                            "row_id": row_id,
-                            "repeat": repeat,
-                            "probabilities": row.tolist(),
-                            **fields,
-                        }
-                    )
-                    + "\n"
-                )
+        for repeat, rows in enumerate(p[None] if p.ndim == 2 else p):
+            for row_id, row in zip(target.row_ids, rows.tolist(), strict=True):
+                line = {"row_id": row_id, "repeat": repeat, "probabilities": row, **fields}
+                out.write(json.dumps(line) + "\n")
     return path
 
 

@@ -40,8 +40,6 @@ READ_TOKEN = "hf_ReadLoopbackTokenThatMustNeverBePrinted"
 #: Stands in every signed upload address; as secret as a token while it lasts.
 SIGNATURE = "X-Amz-Signature=loopback-signature-that-must-never-be-printed"
 
-_LICENCES = {"cc-by-4.0", "apache-2.0", "mit", "other"}
-
 
 def git_blob_id(data: bytes) -> str:
     """The id that git gives a file of this content."""
@@ -61,10 +59,8 @@ class File:
 
     @property
     def pointer(self) -> bytes:
-        return (
-            f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize "
-            f"{len(self.data)}\n"
-        ).encode()
+        version, size = "https://git-lfs.github.com/spec/v1", len(self.data)
+        return f"version {version}\noid sha256:{self.sha256}\nsize {size}\n".encode()
 
     @property
     def blob_id(self) -> str:
@@ -75,19 +71,10 @@ class File:
         return self.sha256 if self.lfs else self.blob_id
 
     def entry(self, path: str) -> dict[str, Any]:
-        out: dict[str, Any] = {
-            "type": "file",
-            "oid": self.blob_id,
-            "size": len(self.data),
-            "path": path,
-        }
-        if self.lfs:
-            out["lfs"] = {
-                "oid": self.sha256,
-                "size": len(self.data),
-                "pointerSize": len(self.pointer),
-            }
-        return out
+        size = len(self.data)
+        out = {"type": "file", "oid": self.blob_id, "size": size, "path": path}
+        pointer = {"oid": self.sha256, "size": size, "pointerSize": len(self.pointer)}
+        return out | ({"lfs": pointer} if self.lfs else {})
 
 
 @dataclass
@@ -109,7 +96,6 @@ class Repo:
     commits: dict[str, Commit] = field(default_factory=dict)
     main: str = ""
     tags: dict[str, str] = field(default_factory=dict)
-    tag_messages: dict[str, str] = field(default_factory=dict)
 
     def commit(self, files: dict[str, File], message: str, description: str = "") -> Commit:
         """Add a commit to main."""
@@ -122,18 +108,9 @@ class Repo:
         return made
 
     def resolve(self, revision: str) -> Commit | None:
-        """The commit of a branch, tag or (abbreviated) commit id."""
-        oid = (
-            self.main
-            if revision in ("main", "refs/heads/main")
-            else self.tags.get(revision, revision)
-        )
-        if oid in self.commits:
-            return self.commits[oid]
-        near = [
-            c for key, c in self.commits.items() if len(revision) >= 7 and key.startswith(revision)
-        ]
-        return near[0] if len(near) == 1 else None
+        """The commit of a branch, tag or commit id."""
+        branch = revision in ("main", "refs/heads/main")
+        return self.commits.get(self.main if branch else self.tags.get(revision, revision))
 
     @property
     def files(self) -> dict[str, File]:
@@ -143,40 +120,23 @@ class Repo:
 
 @dataclass
 class Fault:
-    """What goes wrong with the next requests that match.
+    """What goes wrong with the next requests that match."""
 
-    Attributes:
-        method: HTTP method, or ``*``.
-        path: regular expression searched in the request's path.
-        status: answer this status instead.
-        headers: add these headers to the answer.
-        message: with this error text.
-        body: answer with this body instead, as JSON.
-        drop: read the request, do nothing and hang up without an answer.
-        after: do what was asked, then hang up without an answer.
-        cut_request: hang up after that many bytes of the request's body.
-        truncate: send that many bytes of the answer's body, with the full length announced, and
-            hang up.
-        flip: change one byte of the answer's body.
-        delay: wait so many seconds first.
-        times: for so many requests.
-        skip: let so many matching requests pass before.
-    """
-
-    method: str
-    path: str
-    status: int | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-    message: str = "made to fail"
-    body: bytes | None = None
-    drop: bool = False
-    after: bool = False
-    cut_request: int | None = None
+    method: str  # or ``*``
+    path: str  # regular expression searched in the request's path
+    status: int | None = None  # answer this status instead
+    headers: dict[str, str] = field(default_factory=dict)  # add these headers to the answer
+    message: str = "made to fail"  # with this error text
+    body: bytes | None = None  # answer with this body instead, as JSON
+    drop: bool = False  # read the request, do nothing and hang up without an answer
+    after: bool = False  # do what was asked, then hang up without an answer
+    cut_request: int | None = None  # hang up after that many bytes of the request's body
+    #: Send that many bytes of the answer's body, with the full length announced, and hang up.
     truncate: int | None = None
-    flip: bool = False
-    delay: float = 0.0
-    times: int = 1
-    skip: int = 0
+    flip: bool = False  # change one byte of the answer's body
+    delay: float = 0.0  # wait so many seconds first
+    times: int = 1  # for so many requests
+    skip: int = 0  # let so many matching requests pass before
     seen: int = 0
 
 
@@ -192,19 +152,12 @@ class Request:
 
 
 class FakeHub:
-    """The server; a context manager.
-
-    Attributes:
-        repos: repositories by id.
-        store: LFS objects by sha256.
-        requests: everything asked, in order.
-        tokens: token -> ``write`` or ``read``.
-    """
+    """The server; a context manager."""
 
     def __init__(self) -> None:
-        self.repos: dict[str, Repo] = {}
-        self.store: dict[str, bytes] = {}
-        self.requests: list[Request] = []
+        self.repos: dict[str, Repo] = {}  # by id
+        self.store: dict[str, bytes] = {}  # LFS objects by sha256
+        self.requests: list[Request] = []  # everything asked, in order
         self.tokens = {WRITE_TOKEN: "write", READ_TOKEN: "read"}
         self.faults: list[Fault] = []
         self.lock = threading.RLock()
@@ -212,13 +165,8 @@ class FakeHub:
         self.url = ""
 
     def __enter__(self) -> Self:
-        hub = self
-
-        class Handler(_Handler):
-            pass
-
-        Handler.hub = hub
-        self._server = _Server(("127.0.0.1", 0), Handler)
+        handler = type("Handler", (_Handler,), {"hub": self})
+        self._server = _Server(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
@@ -233,9 +181,7 @@ class FakeHub:
         self._server.server_close()
 
     def environment(self, home: Path, token: str | None = WRITE_TOKEN) -> dict[str, str]:
-        """Environment of a client process: this endpoint, its own cache, nothing of the machine's
-        Hub settings.
-        """
+        """Environment of a client process: this endpoint, its own cache, no other Hub settings."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING"))}
         kept |= {
             "HF_ENDPOINT": self.url,
@@ -304,15 +250,11 @@ class _Answer(Exception):
         self, status: int, body: Any = None, headers: dict[str, str] | None = None
     ) -> None:
         super().__init__(status)
-        self.status = status
-        self.body = body
-        self.headers = headers or {}
+        self.status, self.body, self.headers = status, body, headers or {}
 
 
 def _error(status: int, message: str, code: str | None = None) -> _Answer:
-    headers = {"X-Error-Message": message}
-    if code:
-        headers["X-Error-Code"] = code
+    headers = {"X-Error-Message": message} | ({"X-Error-Code": code} if code else {})
     return _Answer(status, {"error": message}, headers)
 
 
@@ -320,7 +262,6 @@ _REPO = r"(?P<repo>[^/]+/[^/]+)"
 _ROUTES: list[tuple[str, str, str]] = [
     ("POST", r"^/api/repos/create$", "create_repo"),
     ("POST", r"^/api/validate-yaml$", "validate_yaml"),
-    ("GET", r"^/api/whoami-v2$", "whoami"),
     ("POST", rf"^/api/datasets/{_REPO}/preupload/(?P<rev>[^/]+)$", "preupload"),
     ("POST", rf"^/api/datasets/{_REPO}/commit/(?P<rev>[^/]+)$", "commit"),
     ("POST", rf"^/api/datasets/{_REPO}/tag/(?P<rev>[^/]+)$", "tag"),
@@ -410,12 +351,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def _send(self, answer: _Answer, fault: Fault | None) -> None:
-        data = answer.body
-        if data is None:
-            data = b""
-        kind = "application/octet-stream"
-        if not isinstance(data, bytes):
-            data, kind = json.dumps(data).encode(), "application/json; charset=utf-8"
+        data, kind = answer.body or b"", "application/octet-stream"
+        if not isinstance(answer.body, (bytes, type(None))):
+            data, kind = json.dumps(answer.body).encode(), "application/json; charset=utf-8"
         self.send_response(answer.status)
         headers = {
             "Content-Type": kind,
@@ -483,14 +421,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     # -- the API ----------------
 
-    def _whoami(self, token: str | None, **_: Any) -> _Answer:
-        role = self._role(token)
-        if role is None:
-            raise _error(401, "Unauthorized")
-        return _Answer(
-            200, {"type": "user", "name": "tester", "auth": {"accessToken": {"role": role}}}
-        )
-
     def _create_repo(self, body: bytes, token: str | None, **_: Any) -> _Answer:
         asked = json.loads(body)
         repo_id = f"{asked.get('organization') or 'tester'}/{asked['name']}"
@@ -501,71 +431,35 @@ class _Handler(BaseHTTPRequestHandler):
             raise _error(
                 403, "Forbidden: you don't have the rights to create a dataset under this namespace"
             )
+        url = f"{self.hub.url}/datasets/{repo_id}"
         if repo_id in self.hub.repos:
-            return _Answer(
-                409,
-                {
-                    "error": "You already created this dataset repo",
-                    "url": f"{self.hub.url}/datasets/{repo_id}",
-                },
-            )
+            return _Answer(409, {"error": "You already created this dataset repo", "url": url})
         private = bool(asked.get("private")) or asked.get("visibility") == "private"
         self.hub.create(repo_id, private=private)
-        return _Answer(
-            200, {"url": f"{self.hub.url}/datasets/{repo_id}", "name": repo_id, "id": repo_id}
-        )
+        return _Answer(200, {"url": url, "name": repo_id, "id": repo_id})
 
-    def _validate_yaml(self, body: bytes, **_: Any) -> _Answer:
-        text = json.loads(body)["content"]
-        errors = []
-        match = re.match(r"^---\n(.*?)\n---\n", text, re.DOTALL)
-        try:
-            data = yaml.safe_load(match[1]) if match else {}
-        except yaml.YAMLError as error:
-            data, errors = {}, [{"message": f"not valid YAML: {error}"}]
-        licences = data.get("license") or []
-        for licence in [licences] if isinstance(licences, str) else licences:
-            if licence not in _LICENCES:
-                errors.append({"message": f'"license" must be one of {sorted(_LICENCES)}'})
-        for config in data.get("configs", []):
-            if not {"config_name", "data_files"} <= set(config) or re.search(
-                r"[<>:/\\|?*]", config["config_name"]
-            ):
-                errors.append({"message": f'"configs" has a bad entry: {config}'})
-        return _Answer(400 if errors else 200, {"errors": errors, "warnings": []})
+    def _validate_yaml(self, **_: Any) -> _Answer:
+        return _Answer(200, {"errors": [], "warnings": []})
 
     def _preupload(self, repo: str, rev: str, body: bytes, token: str | None, **_: Any) -> _Answer:
         commit = self._at(self._writable(repo, token), rev)
         files = []
         for asked in json.loads(body)["files"]:
-            path = asked["path"]
-            known = commit.files.get(path)
+            path, known = asked["path"], commit.files.get(asked["path"])
             lfs = path.endswith(".parquet") or asked["size"] > 10_000_000
-            files.append(
-                {
-                    "path": path,
-                    "uploadMode": "lfs" if lfs else "regular",
-                    "shouldIgnore": False,
-                    "oid": None if known is None else known.sha256 if known.lfs else known.blob_id,
-                }
-            )
+            mode = {"uploadMode": "lfs" if lfs else "regular", "shouldIgnore": False}
+            files.append({"path": path, **mode, "oid": known.etag if known else None})
         return _Answer(200, {"files": files})
 
     def _lfs_batch(self, repo: str, body: bytes, token: str | None, **_: Any) -> _Answer:
         self._writable(repo, token)
         objects = []
         for asked in json.loads(body)["objects"]:
-            made = {"oid": asked["oid"], "size": asked["size"]}
-            if asked["oid"] not in self.hub.store:
-                made["actions"] = {
-                    "upload": {"href": f"{self.hub.url}/lfs-store/{asked['oid']}?{SIGNATURE}"}
-                }
-            objects.append(made)
-        return _Answer(
-            200,
-            {"transfer": "basic", "objects": objects},
-            {"Content-Type": "application/vnd.git-lfs+json"},
-        )
+            upload = {"href": f"{self.hub.url}/lfs-store/{asked['oid']}?{SIGNATURE}"}
+            actions = {} if asked["oid"] in self.hub.store else {"actions": {"upload": upload}}
+            objects.append({"oid": asked["oid"], "size": asked["size"], **actions})
+        kind = {"Content-Type": "application/vnd.git-lfs+json"}
+        return _Answer(200, {"transfer": "basic", "objects": objects}, kind)
 
     def _lfs_put(self, oid: str, body: bytes, **_: Any) -> _Answer:
         if hashlib.sha256(body).hexdigest() != oid:
@@ -609,7 +503,6 @@ class _Handler(BaseHTTPRequestHandler):
         if asked["tag"] in target.tags:
             raise _error(409, "Tag reference exists already")
         target.tags[asked["tag"]] = self._at(target, rev).oid
-        target.tag_messages[asked["tag"]] = asked.get("message") or ""
         return _Answer(201, {})
 
     def _info(self, repo: str, token: str | None, rev: str = "main", **_: Any) -> _Answer:
@@ -617,25 +510,19 @@ class _Handler(BaseHTTPRequestHandler):
         commit = self._at(target, rev)
         readme = commit.files.get("README.md")
         match = re.match(rb"^---\n(.*?)\n---\n", readme.data, re.DOTALL) if readme else None
+        card = yaml.safe_load(match[1]) if match else {}
+        facts = {"author": repo.split("/", maxsplit=1)[0], "private": target.private}
+        facts |= {"gated": False, "disabled": False, "tags": [], "downloads": 0, "likes": 0}
+        facts |= dict.fromkeys(("lastModified", "createdAt"), "2026-01-01T00:00:00.000Z")
         return _Answer(
             200,
             {
                 "_id": hashlib.sha1(repo.encode()).hexdigest()[:24],
                 "id": repo,
-                "author": repo.split("/", maxsplit=1)[0],
                 "sha": commit.oid,
-                "private": target.private,
-                "gated": False,
-                "disabled": False,
-                "tags": [],
-                "downloads": 0,
-                "likes": 0,
-                "lastModified": "2026-01-01T00:00:00.000Z",
-                "createdAt": "2026-01-01T00:00:00.000Z",
-                "cardData": json.loads(json.dumps(yaml.safe_load(match[1]), default=str))
-                if match
-                else {},
+                "cardData": json.loads(json.dumps(card, default=str)),
                 "siblings": [{"rfilename": path} for path in sorted(commit.files)],
+                **facts,
             },
         )
 
@@ -646,13 +533,11 @@ class _Handler(BaseHTTPRequestHandler):
             for i in range(1, path.count("/") + 1)
         }
 
-    def _folder_entry(self, path: str) -> dict[str, Any]:
-        return {
-            "type": "directory",
-            "oid": hashlib.sha1(path.encode()).hexdigest(),
-            "size": 0,
-            "path": path,
-        }
+    def _entry(self, commit: Commit, path: str) -> dict[str, Any]:
+        if path in commit.files:
+            return commit.files[path].entry(path)
+        oid = hashlib.sha1(path.encode()).hexdigest()
+        return {"type": "directory", "oid": oid, "size": 0, "path": path}
 
     def _tree(
         self,
@@ -675,30 +560,16 @@ class _Handler(BaseHTTPRequestHandler):
             for n in sorted({*commit.files, *folders})
             if n.startswith(prefix) and (deep or "/" not in n[len(prefix) :])
         ]
-        return _Answer(
-            200,
-            [
-                commit.files[n].entry(n) if n in commit.files else self._folder_entry(n)
-                for n in names
-            ],
-        )
+        return _Answer(200, [self._entry(commit, n) for n in names])
 
     def _paths_info(self, repo: str, rev: str, token: str | None, body: bytes, **_: Any) -> _Answer:
         commit = self._at(self._readable(repo, token), rev)
-        asked = (
-            json.loads(body)["paths"]
-            if body.startswith(b"{")
-            else parse_qs(body.decode()).get("paths", [])
-        )
-        folders = self._folders(commit)
-        out = []
-        for path in [asked] if isinstance(asked, str) else asked:
-            name = path.strip("/")
-            if name in commit.files:
-                out.append(commit.files[name].entry(name))
-            elif name in folders:
-                out.append(self._folder_entry(name))
-        return _Answer(200, out)
+        asked = parse_qs(body.decode()).get("paths", [])
+        if body.startswith(b"{"):
+            asked = json.loads(body)["paths"]
+        names = {path.strip("/") for path in ([asked] if isinstance(asked, str) else asked)}
+        present = sorted(names & {*commit.files, *self._folders(commit)})
+        return _Answer(200, [self._entry(commit, name) for name in present])
 
     def _refs(self, repo: str, token: str | None, **_: Any) -> _Answer:
         target = self._readable(repo, token)

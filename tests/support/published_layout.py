@@ -150,59 +150,34 @@ def _prediction(
     }
 
 
-_PREDICTION = pa.schema(
-    [
-        ("comparison_id", pa.string()),
-        ("pack", pa.string()),
-        ("surrogate_label", pa.string()),
-        ("repeat", pa.int64()),
-        ("predicted_bin", pa.int64()),
-        ("bin_probabilities", pa.list_(pa.struct([("bin", pa.int64()), ("p", pa.float64())]))),
-        ("reasoning", pa.string()),
-        ("raw_probability_sum", pa.float64()),
-        ("parse_failed", pa.bool_()),
-        ("parse_error", pa.string()),
-        ("input_tokens", pa.int64()),
-        ("output_tokens", pa.int64()),
-        ("elapsed_s", pa.float64()),
-    ]
-)
+_BINS = pa.list_(pa.struct([("bin", pa.int64()), ("p", pa.float64())]))
 
 
-def _write(
-    folder: Path,
-    split: str,
-    configs: dict[str, list[dict[str, Any]]],
-    schema: pa.Schema | None = None,
-    *,
-    card: bool = True,
-) -> None:
-    """A dataset folder: each configuration in its own directory, the last of them in two shards,
-    and the card.
-    """
+def _schema(rows: list[dict[str, Any]]) -> pa.Schema:
+    """The schema of rows, also where the first of them have no distribution."""
+    schema = pa.Table.from_pylist(rows).schema
+    place = schema.get_field_index("bin_probabilities")
+    return schema if place < 0 else schema.set(place, pa.field("bin_probabilities", _BINS))
+
+
+def _write(folder: Path, split: str, configs: dict[str, list[dict[str, Any]]]) -> None:
+    """A dataset folder: a directory for each configuration, the last in two shards, and a card."""
     listed = []
-    for number, (config, rows) in enumerate(configs.items()):
-        shards = (
-            [rows]
-            if number < len(configs) - 1
-            else [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
-        )
+    for number, (config, rows) in enumerate(configs.items(), 1):
+        half = len(rows) // 2
+        shards = [rows] if number < len(configs) else [rows[:half], rows[half:]]
         for i, part in enumerate(shards):
             path = folder / config / f"{split}-{i:05d}-of-{len(shards):05d}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
-            shape = schema or pa.Table.from_pylist(rows).schema
-            pq.write_table(pa.Table.from_pylist(part, schema=shape), path)
-        listed.append(
-            {"config_name": config, "data_files": [{"split": split, "path": f"{config}/{split}-*"}]}
-        )
-    if card:
-        (folder / "README.md").write_text(
-            f"---\n{yaml.safe_dump({'configs': listed})}---\n# {folder.name}\n"
-        )
+            pq.write_table(pa.Table.from_pylist(part, schema=_schema(rows)), path)
+        files = [{"split": split, "path": f"{config}/{split}-*"}]
+        listed.append({"config_name": config, "data_files": files})
+    front_matter = yaml.safe_dump({"configs": listed})
+    (folder / "README.md").write_text(f"---\n{front_matter}---\n# {folder.name}\n")
 
 
-def write_published(root: Path, seed: int = 0, *, card: bool = True) -> Published:
-    """Write the five tables; ``card=False`` leaves the cards out."""
+def write_published(root: Path, seed: int = 0) -> Published:
+    """Write the five tables."""
     rng = np.random.default_rng(seed)
     made = Published(root)
     searches = _logs(made)
@@ -290,33 +265,17 @@ def write_published(root: Path, seed: int = 0, *, card: bool = True) -> Publishe
         ]
 
     def per(rows: list[dict[str, Any]], key: str) -> dict[str, list[dict[str, Any]]]:
-        parts = {
-            str(value): [r for r in rows if r[key] == value]
-            for value in dict.fromkeys(r[key] for r in rows)
-        }
-        return {**parts, "combined": rows}
+        values = dict.fromkeys(r[key] for r in rows)
+        return {str(v): [r for r in rows if r[key] == v] for v in values} | {"combined": rows}
 
-    _write(root / "gpu-forecasters-eval-set", "eval", per(made.eval_set, "pack"), card=card)
     everything = [row for rows in made.predictions.values() for row in rows]
-    _write(
-        root / "gpu-forecasters-eval-set-predictions",
-        "predictions",
-        {**made.predictions, "combined": everything},
-        _PREDICTION,
-        card=card,
-    )
-    _write(
-        root / "gpu-forecasters-rl-training-pool",
-        "train",
-        per(made.training_pool, "pack"),
-        card=card,
-    )
-    _write(
-        root / "gpu-forecasters-discovery-pairs",
-        "pairs",
-        per(made.discovery_pairs, "benchmark_family"),
-        card=card,
-    )
+    for name, split, configs in (
+        ("eval-set", "eval", per(made.eval_set, "pack")),
+        ("eval-set-predictions", "predictions", {**made.predictions, "combined": everything}),
+        ("rl-training-pool", "train", per(made.training_pool, "pack")),
+        ("discovery-pairs", "pairs", per(made.discovery_pairs, "benchmark_family")),
+    ):
+        _write(root / f"gpu-forecasters-{name}", split, configs)
     summaries = [
         {
             "n_steps": 1,
@@ -335,5 +294,5 @@ def write_published(root: Path, seed: int = 0, *, card: bool = True) -> Publishe
         for name, nodes in searches.items()
     ]
     folder = root / "gpu-forecasters-puct-search-events"
-    _write(folder, "events", {**made.events, "_summaries": summaries}, card=card)
+    _write(folder, "events", {**made.events, "_summaries": summaries})
     return made

@@ -64,7 +64,7 @@ function kernelList() {
   $('k-count').textContent = `${found.length} of ${rows.id.length} ${board.kind === 'eval' ? 'kernels' : 'pairs'}`;
   const list = $('k-list');
   put(list, found.map((i) => {
-    const node = data.nodes[rows.kernel[i]];
+    const node = rows.kernel[i];
     return h('div', { role: 'option', id: `k-${i}`, 'data-row': i, 'aria-selected': String(i === seen.row) },
       h('span', { class: 't' }, rows.tasks[rows.task[i]]), h('span', { class: 'x' }, rows.speedup && times(rows.speedup[i])),
       h('span', { class: 's' }, `${node ? node.lang + ' · ' : ''}${rows.id[i].slice(0, 8)}`));
@@ -128,7 +128,7 @@ function detail() {
   const { row } = seen;
   if (row < 0) { put(out, h('p', { class: 'note' }, 'No kernel matches.')); return; }
   const { rows } = board;
-  const node = data.nodes[rows.kernel[row]];
+  const node = rows.kernel[row];
   const [left, right] = [rows.anchor[row], rows.code[row]];
   const names = board.kind === 'eval' ? ['Reference', 'Candidate'] : board.kind === 'close' ? ['First', 'Second'] : ['Parent', 'Child'];
   const mode = seen.mode || (window.matchMedia('(max-width: 820px)').matches ? 'unified' : 'split');

@@ -20,9 +20,9 @@ function tasks() {
   for (const button of $('task-by').querySelectorAll('button')) button.setAttribute('aria-pressed', String(button.dataset.by === taskBy));
   const key = byTask ? $('task-metric').value : 'speedup_recovered';
   const columns = byTask
-    ? Object.keys(board.groups).map((g) => ({ head: [g, h('small', {}, `${board.groups[g]} rows`)], get: (e) => (e.g[g] || {})[key] }))
-    : budgetKeys.map((k) => ({ head: [`${k.split('_').pop()} %`, h('small', {}, 'of candidates')], get: (e) => e.m[k] }));
-  columns.push({ head: ['all', h('small', {}, byTask ? 'over the split' : 'mean of budgets')], get: (e) => e.m[key] });
+    ? Object.keys(board.groups).map((g) => ({ name: g, head: [g, h('small', {}, `${board.groups[g]} rows`)], get: (e) => (e.g[g] || {})[key] }))
+    : budgetKeys.map((k) => ({ name: `${k.split('_').pop()} % of candidates`, head: [`${k.split('_').pop()} %`, h('small', {}, 'of candidates')], get: (e) => e.m[k] }));
+  columns.push({ name: 'all', head: ['all', h('small', {}, byTask ? 'over the split' : 'mean of budgets')], get: (e) => e.m[key] });
   const { better } = info(key);
   const scales = columns.map((c) => {
     const values = board.entries.map((e) => (c.get(e) || [null])[0]).filter((v) => v !== null);
@@ -34,7 +34,7 @@ function tasks() {
     h('tbody', {}, board.entries.map((e) => h('tr', { class: e.ranked ? null : 'apart' }, h('th', { scope: 'row', class: 'name' }, h('span', { class: 'entry' }, e.name)),
       columns.map((c, i) => {
         const figure = c.get(e);
-        if (!figure || figure[0] === null) return h('td', {}, DASH);
-        return h('td', { '--h': scales[i](figure[0]) }, number(key, figure[0]), h('small', {}, span(key, figure)));
+        if (!figure || figure[0] === null) return h('td', { 'data-column': c.name }, DASH);
+        return h('td', { 'data-column': c.name, '--h': scales[i](figure[0]) }, number(key, figure[0]), h('small', {}, span(key, figure)));
       }))))));
 }
