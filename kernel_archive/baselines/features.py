@@ -86,7 +86,7 @@ _HOST: Final[dict[str, str]] = {
 }
 #: Counted in both: Triton kernels are launched from Python, CUDA kernels from C++.
 _BOTH: Final[dict[str, str]] = {
-    "launches": r"\b\w{1,80}\s{0,8}\[[^\]\n]{0,200}\]\s{0,8}\(|<<<|\.launch\w{0,40}\s{0,8}\(",
+    "launches": r"\b\w{1,80}\s{0,8}\[[^\]\n]{0,200}\]\s{0,8}\(|<<<|\.launch\w{0,40}\s{0,8}\("
 }
 #: Patterns counted in the Triton and CUDA parts.
 _DEVICE: Final[dict[str, str]] = {

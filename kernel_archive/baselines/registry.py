@@ -9,11 +9,7 @@ import msgspec
 import numpy as np
 
 from kernel_archive.baselines.launches import load_launch_features
-from kernel_archive.baselines.pairs import (
-    NOTHING,
-    load_asked_pairs,
-    load_training_pairs,
-)
+from kernel_archive.baselines.pairs import NOTHING, load_asked_pairs, load_training_pairs
 from kernel_archive.baselines.simple import prior
 from kernel_archive.baselines.trees import dry_run, trees
 from kernel_archive.bins import N_BINS

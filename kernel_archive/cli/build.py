@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from kernel_archive.cli import common
 from kernel_archive.errors import TargetExistsError
@@ -69,29 +68,17 @@ def _show_draft(draft: Draft, shown: dict[str, Any], target: Path) -> None:
         f"{shown['problems']:,} problems on {', '.join(shown['gpus']) or 'no GPU'}."
     )
     if shown["first"]:
-        columns = {
-            "problem": lambda row: row["problem"] or "?",
-            "GPU": lambda row: row["gpu"] or "?",
-            "speedup": lambda row: f"{row['speedup']:.3g}x",
-            "program begins": lambda row: row["code"][:60],
-        }
-        common.print_items(shown["first"], columns, left=4)
+        common.print_records(
+            [{**row, "code": row["code"][:60]} for row in shown["first"]], title="The first rows"
+        )
     common.print_findings(shown["findings"])
     for note in (*draft.notes, *(f"missing: {what}" for what in shown["missing"])):
         common.say(note)
     common.tell(f"Wrote {target}. Read it and its query, then: kernel-archive build {target}")
 
 
-def _complete_builder(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Complete shipped builders, and files."""
-    from kernel_archive.archive.recipe import shipped_recipes
-
-    names = [name for name in shipped_recipes() if name.startswith(begun)]
-    return [CompletionItem(name) for name in names] or [CompletionItem(begun, type="file")]
-
-
 @click.command()
-@click.argument("builders", nargs=-1, metavar="[BUILDER]...", shell_complete=_complete_builder)
+@click.argument("builders", nargs=-1, metavar="[BUILDER]...")
 @common.option(
     "--out", type=common.FOLDER, help="Archive directory.  [default: the archive's name]"
 )
@@ -137,8 +124,7 @@ def _show_result(result: BuildResult) -> None:
     from kernel_archive.cli.splits import show_left_out
 
     common.print_findings(result.shown, total=result.findings)
-    rows = [(name, f"{count:,}") for name, count in result.rows.items()]
-    common.print_table(["table", "rows"], rows)
+    common.print_records([{"table": name, "rows": n} for name, n in result.rows.items()])
     if result.replaced:
         common.say(f"Replaced version {result.replaced}.")
     state = f"built ({result.staged} of {result.runs} runs read anew)"
@@ -147,10 +133,7 @@ def _show_result(result: BuildResult) -> None:
     common.tell(f"{result.path} {state}: version {result.version}, {result.logical_digest}")
     for name, why in result.not_made.items():
         common.say(f"warning: {name} was not made: {why}")
-    if result.own and result.rows.get("eval"):
-        n = result.rows["eval"]
-        common.tell(f"eval asks about {n:,} kernels; kernel-archive build-eval shows which")
-    elif result.own:
+    if result.own and not result.rows.get("eval"):
         show_left_out(Path(result.path), "eval")
     if result.findings:
         common.tell(f"{result.findings} findings in the logs are kept in manifest.json")
@@ -169,16 +152,11 @@ def readers(columns: bool, keys: bool) -> None:
     from kernel_archive.readers.sql_doubts import COLUMNS
 
     if keys or columns:
-        heading, meanings = "key", explained_keys()
-        if not keys:
-            heading, meanings = "column", {name: text for name, (_, text) in COLUMNS.items()}
-        rows = list(meanings.items())
-        common.emit(meanings, lambda: common.print_table([heading, "what it is"], rows, left=2))
+        meanings = explained_keys() if keys else {name: text for name, (_, text) in COLUMNS.items()}
+        common.emit(meanings, lambda: common.print_table(["name", "meaning"], [*meanings.items()]))
         return
     formats = [
         {"format": r.name, "title": r.title, "expects": r.expects, "files": list(r.files)}
         for r in READERS.values()
     ]
-    shown = [(r.name, r.title, r.expects) for r in READERS.values()]
-    headings = ["format", "what it is", "expects"]
-    common.emit(formats, lambda: common.print_table(headings, shown, left=3))
+    common.emit(formats, lambda: common.print_records(formats))

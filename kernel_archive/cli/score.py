@@ -12,7 +12,7 @@ from kernel_archive.errors import printable
 from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
-    from kernel_archive.scoring import Forecasts
+    from kernel_archive.scoring import Forecasts, Split
     from kernel_archive.scoring.summary import Sheet
 
 
@@ -109,12 +109,7 @@ def check(file: str, split: str, archive_path: str | None) -> None:
 @common.force_option
 @common.archive_option
 @common.json_option
-def score(
-    files: tuple[str, ...],
-    output: str | None,
-    force: bool,
-    **how: Any,
-) -> None:
+def score(files: tuple[str, ...], output: str | None, force: bool, **how: Any) -> None:
     """Score forecast files against a split, with 95 % intervals.
 
     One file: every metric, per task and per budget. Several: one line each. With --json the full
@@ -192,11 +187,7 @@ def compare(
 @common.option("--draws", type=common.FROM_1, default=2000, help="Bootstrap draws.")
 @common.archive_option
 @common.json_option
-def replay(
-    files: tuple[str, ...],
-    archive_path: str | None,
-    **how: Any,
-) -> None:
+def replay(files: tuple[str, ...], archive_path: str | None, **how: Any) -> None:
     """Search the recorded held-out searches again, with forecasts that choose what is measured.
 
     FILES are forecast files (kernel-archive template --split replay -o FILE). Figures are
@@ -205,7 +196,6 @@ def replay(
     and 25 % of them.
     """
     from kernel_archive.archive.open import open_archive
-    from kernel_archive.scoring.reader import name_of, read_forecasts
     from kernel_archive.scoring.replay import ReplayOptions
     from kernel_archive.scoring.replay import replay as run
     from kernel_archive.scoring.summary import replay_sheet
@@ -214,15 +204,18 @@ def replay(
     archive = open_archive(archive_path)
     worlds = load_worlds(archive)
     target, options = worlds.target(), ReplayOptions(**how)
-    forecasts: list[Forecasts | None] = []
-    for file in files:
-        # A submission's file is always called the same: its folder has the name.
-        name = Path(file).parent.name if name_of(file) == "forecasts" else None
-        forecasts.append(read_forecasts(file, target, name=name or None))
-    forecasts = forecasts or [None]
     results = []
     with common.progress("Replaying") as advance:
-        for own in forecasts:
+        for file in files or (None,):
+            own = None if file is None else _read_named(file, target)
             results.append(run(worlds, own, options))
-            advance(len(results), len(forecasts), "" if own is None else own.name)
+            advance(len(results), len(files), "" if own is None else own.name)
     common.emit(results, lambda: _print(replay_sheet(results)))
+
+
+def _read_named(file: str, target: Split) -> Forecasts:
+    """Read a forecast file; that of a submission is always called the same: its folder names it."""
+    from kernel_archive.scoring.reader import name_of, read_forecasts
+
+    name = Path(file).parent.name if name_of(file) == "forecasts" else None
+    return read_forecasts(file, target, name=name or None)

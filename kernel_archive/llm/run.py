@@ -7,8 +7,8 @@ Answers that stand there are never asked again.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,10 +21,12 @@ from kernel_archive.errors import KernelArchiveError, UsageError, printable
 from kernel_archive.llm.answers import Answers, Cell, ModelAnswer
 from kernel_archive.llm.chat import ModelSettings, read_answer
 from kernel_archive.llm.questions import Questions, estimated_tokens, read_custom_id
+from kernel_archive.readers.values import BAD_JSON
 from kernel_archive.storage import locked, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.llm.service import Service
@@ -73,7 +75,7 @@ class RunProgress(msgspec.Struct, kw_only=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run will come to at most."""
+    """What the open questions of a run will cost at most; ``reused`` ones are answered."""
 
     questions: int
     reused: int
@@ -95,7 +97,7 @@ def read_run(output: str | Path) -> ModelRun | None:
     """Read what was asked for a forecast file; ``None`` where that is not known."""
     try:
         return msgspec.json.decode(run_path(output).read_bytes(), type=ModelRun)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (OSError, *BAD_JSON):
         return None
 
 
@@ -180,12 +182,10 @@ class Run:
             output_tokens=len(cells) * (self.settings.max_tokens or 0),
         )
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other runs from writing beside the same forecast file."""
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other runs from writing beside the same forecast file while a block runs."""
         busy = f"another run is writing beside {printable(str(self.output), 300)}"
-        with locked(Path(f"{self.output}.lock"), busy=busy):
-            yield
+        return locked(Path(f"{self.output}.lock"), busy=busy)
 
     def save(self, progress: RunProgress) -> None:
         """Write what was asked, and what became of it, beside the answers."""
@@ -208,12 +208,11 @@ def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
     if whole < len(data):
-        with path.open("r+b") as file:
-            file.truncate(whole)
+        os.truncate(path, whole)
     for number, text in enumerate(data[:whole].splitlines(), 1):
         try:
             yield msgspec.json.decode(text, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except BAD_JSON as error:
             raise KernelArchiveError(
                 f"{printable(str(path), 300)}:{number}: not a JSON line "
                 f"({printable(str(error))}). Remove the line; its question is asked again"

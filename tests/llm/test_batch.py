@@ -325,11 +325,7 @@ _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(FIELDS) | st.text(max_size=4),
-            inner,
-            max_size=4,
-        )
+        | st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=4), inner, max_size=4)
     ),
     max_leaves=12,
 )
