@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: Tokens of an answer when ``--max-tokens`` is not given: without and with a reasoning effort.
 DEFAULT_MAX_TOKENS: Final = (2_000, 32_000)
-#: What a run may not change -> how it is called in messages.
+#: What a run may not change.
 _FIXED: Final = ("archive", "split", "prompt", "model", "settings", "answer")
 
 
@@ -141,31 +141,26 @@ class Run:
             UsageError: they are answers to another question.
         """
         path, before = answers_path(self.output), read_run(self.output)
-        if before is None:
-            if path.exists() and path.stat().st_size:
-                raise UsageError(
-                    f"{printable(str(path), 300)} holds answers, and {run_path(self.output).name} "
-                    "does not say to what. Give another -o, or remove it"
-                )
+        if before is None and not path.exists():
             return
+        shown = f"the answers in {printable(str(path), 300)} are of another run"
+        fix = f"Give another -o, or remove them and {run_path(self.output).name}"
+        if before is None:
+            raise UsageError(f"{shown}, or of an unknown one. {fix}")
         for name in _FIXED:
             old, new = getattr(before, name), getattr(self.record, name)
             if old != new:
                 raise UsageError(
-                    f"the answers beside {printable(str(self.output), 300)} are of another run: "
-                    f"{name} {printable(old)} instead of {printable(new)}. Give another -o, or "
-                    f"remove {path.name} and {run_path(self.output).name}"
+                    f"{shown}: {name} {printable(old)} instead of {printable(new)}. {fix}"
                 )
         self.record.date, self.record.retries = before.date, before.retries
         cells = set(self.answers.cells())
         for line in _whole_lines(path):
             parts = read_custom_id(str(line.get("custom_id")))
-            if parts is None or parts[:2] not in cells:
-                continue
-            cell = parts[:2]
-            answer = read_answer(line, *cell)
-            if isinstance(answer, ModelAnswer):
-                self.answers.given.setdefault(cell, answer)
+            if parts is not None and parts[:2] in cells:
+                answer = read_answer(line, *parts[:2])
+                if isinstance(answer, ModelAnswer):
+                    self.answers.given.setdefault(parts[:2], answer)
 
     def open_cells(self) -> list[Cell]:
         """List the questions without an answer, in their order."""

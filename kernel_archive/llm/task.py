@@ -7,7 +7,7 @@ Rows are samples under their row ids, repeats are epochs, and the metrics are th
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
@@ -15,13 +15,11 @@ from inspect_ai.model import ChatMessageUser, ResponseSchema
 from inspect_ai.scorer import Metric, SampleScore, Scorer, Target, metric, scorer
 from inspect_ai.scorer import Score as SampleResult
 from inspect_ai.solver import Generate, Solver, TaskState, solver
-from inspect_ai.tool import ToolDef, ToolFunction, ToolParams
 from inspect_ai.util import JSONSchema
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.errors import UsageError, printable, suggestion
 from kernel_archive.llm.inspect_logs import answer_of
-from kernel_archive.llm.prompts import ANSWER_FORMS, TOOL_NAME, AnswerForm, Prompt, answer_schema
+from kernel_archive.llm.prompts import TOOL_NAME, Prompt, answer_schema
 from kernel_archive.llm.questions import load_questions
 from kernel_archive.scoring import METRICS, check_forecasts, load_split, score
 
@@ -34,9 +32,8 @@ __all__ = ["forecast"]
 @task
 def forecast(
     split: str = "eval",
-    answer: AnswerForm = "json",
+    answer: Literal["json", "text"] = "json",
     archive: str | None = None,
-    bins: str | None = None,
     *,
     defer: bool = False,
 ) -> Task:
@@ -44,37 +41,35 @@ def forecast(
 
     Args:
         split: name of a split that is forecast.
-        answer: form of the answer: json, tool or text.
+        answer: form of the answer: json or text.
         archive: directory of the archive; ``gpu-forecasters/kernels`` here when not given.
-        bins: bin scheme to ask in; the split's own when not given.
         defer: whether the model may leave a row to a measurement.
     """
-    if answer not in ANSWER_FORMS:
-        raise UsageError(
-            f"unknown form of answer {printable(answer)!r}. {suggestion(answer, ANSWER_FORMS)}"
-        )
-    questions = load_questions(open_archive(archive), split, answer=answer, bins=bins, defer=defer)
-    prompt, asked = questions.prompt, questions.asked
-    name = asked.split.name
-    rows = _rows(archive, name, prompt.scheme)
+    questions = load_questions(open_archive(archive), split, answer=answer, defer=defer)
+    name = questions.asked.split.name
+    rows = _rows(archive, name, questions.prompt.scheme)
     samples = [
         Sample(
             id=question.row_id,
             input=[ChatMessageUser(content=question.text)],
             target=str(rows.bins[rows.index[question.row_id]]),
-            metadata={"problem": problem, "gpu": gpu, "question": question.digest},
+            metadata={"question": question.digest},
         )
-        for question, problem, gpu in zip(questions, asked.problems, asked.gpus, strict=True)
+        for question in questions
     ]
     facts = rows.facts
     title = f"{facts.archive_name} {facts.archive_version} {name}"
     return Task(
         dataset=MemoryDataset(samples, name=title),
-        solver=ask(prompt),
-        scorer=forecasts(prompt),
-        metrics=[scored(archive, name, prompt.scheme)],
-        version=prompt.name,
-        metadata={"prompt": prompt.name, "split": name, "split_digest": facts.split_digest},
+        solver=ask(questions.prompt),
+        scorer=forecasts(questions.prompt),
+        metrics=[scored(archive, name, questions.prompt.scheme)],
+        version=questions.prompt.name,
+        metadata={
+            "prompt": questions.prompt.name,
+            "split": name,
+            "split_digest": facts.split_digest,
+        },
     )
 
 
@@ -86,31 +81,15 @@ def _rows(archive: str | None, split: str, scheme: str) -> Split:
 @solver
 def ask(prompt: Prompt) -> Solver:
     """Ask once, for an answer in the prompt's form."""
-    schema = answer_schema(prompt.ask)
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         form = None
-        if prompt.answer == "tool":
-            state.tools = [_tool(schema)]
-            state.tool_choice = ToolFunction(name=TOOL_NAME)
-        elif prompt.answer == "json":
-            json_schema = JSONSchema.model_validate(schema)
-            form = ResponseSchema(name=TOOL_NAME, json_schema=json_schema, strict=True)
-        return await generate(state, tool_calls="none", response_schema=form)
+        if prompt.answer == "json":
+            schema = JSONSchema.model_validate(answer_schema(prompt.ask))
+            form = ResponseSchema(name=TOOL_NAME, json_schema=schema, strict=True)
+        return await generate(state, response_schema=form)
 
     return solve
-
-
-def _tool(schema: dict[str, Any]) -> Any:
-    """Make the tool that takes a forecast; its arguments are the answer, nobody calls it."""
-
-    async def execute(**arguments: Any) -> str:
-        raise NotImplementedError(arguments)  # Inspect ends at the call and never runs it
-
-    parameters = ToolParams.model_validate(schema)
-    return ToolDef(
-        execute, name=TOOL_NAME, description="Give the forecast.", parameters=parameters
-    ).as_tool()
 
 
 @metric(scores="unreduced")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernel_archive.baselines import simple
+from kernel_archive.baselines import registry as simple
 from kernel_archive.baselines.pairs import AskedPairs, TrainingPairs
 from kernel_archive.splits import SPLITS
 

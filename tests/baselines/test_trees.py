@@ -5,7 +5,7 @@ import builtins
 import numpy as np
 import pytest
 
-from kernel_archive.baselines import simple
+from kernel_archive.baselines import registry as simple
 from kernel_archive.baselines import trees as module
 from kernel_archive.baselines.pairs import load_asked_pairs, load_training_pairs
 from kernel_archive.baselines.trees import trees

@@ -83,7 +83,6 @@ def scored(data, rows):
 @pytest.mark.parametrize(
     ("split", "answer", "defer"),
     [
-        ("eval", "tool", False),
         ("eval", "json", False),
         ("discovery", "text", False),
         ("eval", "json", True),
@@ -97,7 +96,6 @@ def test_every_form_of_the_task(few, service, tmp_path, split, answer, defer):
     rows = load_split(few, split)
     assert {sample.id for sample in log.samples} == set(rows.row_ids)
     assert len(server.requests) == 2 * len(rows)
-    assert ("tools" in server.requests[0]) == (answer == "tool")
     assert ("response_format" in server.requests[0]) == (answer == "json")
     data, counts = from_log(log.location, few, split).forecast_file()
     assert counts.forecasts == counts.asked == 2 * len(rows)
@@ -152,7 +150,7 @@ def test_what_is_no_log_is_refused(few, tmp_path, capsys):
     model = get_model("mockllm/model", custom_outputs=[output])
     log = evaluate(foreign, model, tmp_path / "logs")
     assert main(["forecast", "--from-log", log.location, *common]) == 1
-    assert "not a log of this package's task" in capsys.readouterr().err
+    assert "not of this package's task" in capsys.readouterr().err
 
 
 def test_inspect_finds_the_tasks_by_the_entry_point():
