@@ -48,15 +48,11 @@ class ProgramPairs:
 
     def take(self, rows: Sequence[int] | NDArray[np.intp]) -> Self:
         """Only these pairs, in this order."""
-        columns = {
-            column.name: getattr(self, column.name)
-            for column in fields(self)
-            if column.name not in _OF_ALL
-        }
-        picked = {
-            name: values[rows] if isinstance(values, np.ndarray) else tuple(values[i] for i in rows)
-            for name, values in columns.items()
-        }
+        picked: dict[str, Any] = {}
+        for column in {each.name for each in fields(self)} - _OF_ALL:
+            values = getattr(self, column)
+            is_array = isinstance(values, np.ndarray)
+            picked[column] = values[rows] if is_array else tuple(values[i] for i in rows)
         return replace(self, **picked)
 
 

@@ -8,7 +8,6 @@ import click
 
 from kernel_archive.baselines import BASELINES
 from kernel_archive.cli import common
-from kernel_archive.errors import printable
 from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
@@ -48,14 +47,10 @@ def baseline(
     data = b"".join(forecast_lines(forecasts))
     if output is not None:
         write_new(output, data, force=force)
-    n, learnt = len(forecasts.row_ids), forecasts.n_training
-    facts: dict[str, Any] = {"baseline": name, "split": split, "seed": seed, "rows": n}
-    facts |= {"training_pairs": learnt, "file": output}
-    done = (
-        f"{output}: {n:,} forecasts of {name}, learnt from {learnt:,} training pairs. Next: "
-        f"kernel-archive score {output} --split {split}"
-    )
-    common.emit_lines(facts, data if output is None else None, done)
+    facts = {"file": output, "baseline": name, "split": split, "seed": seed}
+    facts |= {"rows": len(forecasts.row_ids), "training_pairs": forecasts.n_training}
+    facts["next"] = f"kernel-archive score {output} --split {split}"
+    common.emit_lines(facts, data, output)
 
 
 @click.group()
@@ -114,19 +109,18 @@ def add(
         facts = None
     stored = add_submission(file, target, facts=facts, board=board, **stated)
 
-    def text() -> None:
-        figures = {**stored.record.headline, "crps": stored.record.metrics["crps"]}
-        rows = [
-            {"figure": METRICS[key].title, "value": figure.mean, "low": figure.low}
-            | {"high": figure.high}
-            for key, figure in figures.items()
-        ]
-        common.print_records(rows)
-        named = f" --board {board}" if board else ""
-        common.tell(f"{stored.folder} added. Next: kernel-archive leaderboard build{named}")
-
+    named = f" --board {board}" if board else ""
     payload = {"slug": stored.slug, "folder": str(stored.folder)}
-    common.emit(payload | {"submission": stored.submission, "score": stored.record}, text)
+    payload["next"] = f"kernel-archive leaderboard build{named}"
+    figures = {**stored.record.headline, "crps": stored.record.metrics["crps"]}
+    shown = [
+        {"figure": METRICS[name].title, "value": f.mean, "low": f.low, "high": f.high}
+        for name, f in figures.items()
+    ]
+    common.emit(
+        payload | {"submission": stored.submission, "score": stored.record},
+        lambda: common.print_facts(payload | {"score": shown}),
+    )
 
 
 def _show_standings(boards: list[Standings]) -> None:
@@ -179,19 +173,14 @@ def build(archive_path: str | None, **how: Any) -> None:
     with common.progress("Scoring") as advance:
         result = build_board(open_archive(archive_path), advance=advance, **how)
 
+    facts = {"files": [str(f) for f in result.files], "page_bytes": result.page_bytes}
+    facts["left_out"] = result.left_out
+
     def text() -> None:
         _show_standings(result.boards)
-        files = ", ".join(str(f) for f in result.files)
-        common.tell(f"{files} written, with a page of every entry beside them")
+        common.print_facts(facts | {"left_out": [v.slug for v in result.left_out]})
 
-    payload = {
-        "files": [str(f) for f in result.files],
-        "page_bytes": result.page_bytes,
-        "left_out": result.left_out,
-    }
-    common.emit(lambda: payload | standings_json(result.boards), text)
-    for verdict in result.left_out:
-        common.say(f"Left out: {printable(verdict.slug)}")
+    common.emit(lambda: facts | standings_json(result.boards), text)
     common.print_findings([finding for verdict in result.left_out for finding in verdict.findings])
 
 

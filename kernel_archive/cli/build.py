@@ -13,7 +13,6 @@ from kernel_archive.errors import TargetExistsError
 
 if TYPE_CHECKING:
     from kernel_archive.archive.build import BuildResult
-    from kernel_archive.archive.init import Draft
 
 _ROLES = common.Choice(["held_out", "training", "archive"])
 
@@ -52,29 +51,16 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     stated = {key: value for key, value in answers.items() if value}
     write_recipe(draft, target, name=own_name, answers=stated)
     shown = preview(target)
-    facts = {"recipe": str(target), "name": own_name}
-    facts |= {name: getattr(draft, name) for name in ("found", "notes", "sources")}
-    common.emit(facts | shown, lambda: _show_draft(draft, shown, target))
+    facts: dict[str, Any] = {"found": draft.found, **shown, "notes": draft.notes}
+    facts |= {"sources": draft.sources, "recipe": str(target), "name": own_name}
+    facts["next"] = f"read {target} and its query, then: kernel-archive build {target}"
+    common.emit(facts, lambda: common.print_facts(facts | {"first": _short(shown["first"])}))
     click.get_current_context().exit(0 if shown["evaluations"] else 1)
 
 
-def _show_draft(draft: Draft, shown: dict[str, Any], target: Path) -> None:
-    common.tell(f"Found: {draft.found}.")
-    outcomes = ", ".join(f"{n:,} {name}" for name, n in shown["outcomes"].items()) or "none"
-    runs = shown["runs"]
-    more = f" (in {shown['runs_read']} of {runs} runs)" if runs > shown["runs_read"] else ""
-    common.tell(
-        f"Would come out: {shown['evaluations']:,} of {shown['rows']:,} rows{more}: {outcomes}; "
-        f"{shown['problems']:,} problems on {', '.join(shown['gpus']) or 'no GPU'}."
-    )
-    if shown["first"]:
-        common.print_records(
-            [{**row, "code": row["code"][:60]} for row in shown["first"]], title="The first rows"
-        )
-    common.print_findings(shown["findings"])
-    for note in (*draft.notes, *(f"missing: {what}" for what in shown["missing"])):
-        common.say(note)
-    common.tell(f"Wrote {target}. Read it and its query, then: kernel-archive build {target}")
+def _short(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Show of programs how they begin."""
+    return [{**row, "code": row["code"][:60]} for row in rows]
 
 
 @click.command()
@@ -124,19 +110,21 @@ def _show_result(result: BuildResult) -> None:
     from kernel_archive.cli.splits import show_left_out
 
     common.print_findings(result.shown, total=result.findings)
-    common.print_records([{"table": name, "rows": n} for name, n in result.rows.items()])
-    if result.replaced:
-        common.say(f"Replaced version {result.replaced}.")
-    state = f"built ({result.staged} of {result.runs} runs read anew)"
-    if result.unchanged:
-        state = "is up to date"
-    common.tell(f"{result.path} {state}: version {result.version}, {result.logical_digest}")
-    for name, why in result.not_made.items():
-        common.say(f"warning: {name} was not made: {why}")
+    common.print_facts(
+        {
+            "archive": result.path,
+            "version": result.version,
+            "logical_digest": result.logical_digest,
+            "state": "up to date" if result.unchanged else "built",
+            "replaced_version": result.replaced,
+            "runs_read_anew": f"{result.staged:,} of {result.runs:,}",
+            "rows": result.rows,
+            "splits_not_made": result.not_made,
+            "findings_in_manifest.json": result.findings,
+        }
+    )
     if result.own and not result.rows.get("eval"):
         show_left_out(Path(result.path), "eval")
-    if result.findings:
-        common.tell(f"{result.findings} findings in the logs are kept in manifest.json")
 
 
 @click.command()

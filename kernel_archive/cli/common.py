@@ -165,10 +165,10 @@ def emit(payload: Any, text: Callable[[], None] | str | None = None) -> None:
         tell(text)
 
 
-def emit_lines(facts: dict[str, Any], data: bytes | None, done: str) -> None:
+def emit_lines(facts: dict[str, Any], data: bytes, output: str | None) -> None:
     """Print the lines that a command made, or, where they went to a file, what was done."""
-    if data is None:
-        emit(facts, done)
+    if output is not None:
+        emit(facts)
     else:
         emit(
             lambda: facts | {"lines": [line.decode() for line in data.splitlines()]},
@@ -190,6 +190,7 @@ def print_facts(result: Any) -> None:
         if name == "findings":
             print_findings(msgspec.convert(value, list[Finding]))
         elif isinstance(value, list) and value and isinstance(value[0], dict):
+            tell()
             print_records(value, title=_heading(name))
         else:
             tell(f"{_heading(name)}: {_cell(value)}")

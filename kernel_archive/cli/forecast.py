@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
 from kernel_archive.cli import common
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
@@ -14,7 +15,7 @@ from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
-    from kernel_archive.llm.answers import AnswerCounts, Answers
+    from kernel_archive.llm.answers import Answers
     from kernel_archive.llm.ask import Limits
     from kernel_archive.llm.chat import ModelSettings
     from kernel_archive.llm.questions import Questions
@@ -145,23 +146,10 @@ def _write(answers: Answers, **options: Any) -> None:
     cost = None
     if options["price"] is not None:
         cost = _limits(options).cost(counts.input_tokens, counts.output_tokens)
-    facts = {"file": shown, "split": split, "counts": counts, "cost": cost}
-    common.emit(facts, lambda: _show_counts(shown, counts, split, cost))
-
-
-def _show_counts(shown: str, counts: AnswerCounts, split: str, cost: float | None) -> None:
-    """Say what became of the questions, by reason, and what they cost."""
-    answered = f"{counts.answered:,} answers to {counts.asked:,} questions"
-    common.tell(f"{shown}: {answered}, {counts.forecasts:,} forecasts; prompt {counts.prompt}")
-    for title in ("unparsed", "stopped", "unanswered"):
-        if getattr(counts, title):
-            common.print_facts({title: getattr(counts, title)})
-    silent = f" ({counts.without_usage:,} answers don't say)" if counts.without_usage else ""
-    priced = "" if cost is None else f", cost {cost:,.4f}"
-    common.tell(
-        f"{counts.input_tokens:,} tokens read, {counts.output_tokens:,} written{silent}{priced}"
-    )
-    common.tell(f"Next: kernel-archive check {shown} --split {split}")
+    named = {"answered": counts.answered, **msgspec.structs.asdict(counts)}
+    facts = {"file": shown, "split": split, "cost": cost}
+    facts["next"] = f"kernel-archive check {shown} --split {split}"
+    common.emit(facts | {"counts": named}, lambda: common.print_facts(named | facts))
 
 
 def _questions(archive: Archive, options: dict[str, Any]) -> Questions:
@@ -300,7 +288,7 @@ def _export(archive: Archive, **options: Any) -> None:
     how = {"model": model, "repeats": repeats, "settings": _settings(options)}
     lines = list(export_lines(questions, **how, answered=answered))
     write_new(options["export_path"], b"".join(lines), force=options["force"])
-    facts = {
+    facts: dict[str, Any] = {
         "file": printable(options["export_path"], 5000),
         "prompt": questions.prompt.name,
         "split": split,
@@ -309,11 +297,5 @@ def _export(archive: Archive, **options: Any) -> None:
         "estimated_input_tokens": sum(estimated_tokens(line.decode()) for line in lines),
     }
     limit = f" --limit {options['limit']}" if options["limit"] else ""
-
-    def text() -> None:
-        common.print_facts(facts)
-        common.tell(
-            f"Next: kernel-archive forecast --import ANSWERS --split {split}{limit} -o FORECASTS"
-        )
-
-    common.emit(facts, text)
+    facts["next"] = f"kernel-archive forecast --import ANSWERS --split {split}{limit} -o FORECASTS"
+    common.emit(facts)

@@ -102,13 +102,12 @@ def _show_reproduction(result: Reproduction) -> None:
         readings = [reading for reading in result.readings if reading.metric == metric]
         rows = []
         for name in readings[0].figures:
-            title, paper = name, "-"
-            if name in FORECASTERS:
-                title, paper = FORECASTERS[name][0], cell(printed(name, metric), decimals)
-            figures = {f"{r.labels} {r.choice}": cell(r.figures[name], decimals) for r in readings}
-            rows.append({"": title, "printed": paper, **figures})
+            paper = printed(name, metric) if name in FORECASTERS else (None, None)
+            row = {"forecaster": name, "printed": cell(paper, decimals)}
+            row |= {f"{r.labels} {r.choice}": cell(r.figures[name], decimals) for r in readings}
+            rows.append(row)
         distances = {f"{r.labels} {r.choice}": cell((r.distance, None), decimals) for r in readings}
-        rows.append({"": "mean distance from print", "printed": "", **distances})
+        rows.append({"forecaster": "mean distance from print", "printed": "", **distances})
         common.print_records(rows, title=heading)
     common.tell(
         "Labels: released = the published bins with that rule's centres; paper = relabelled by the "

@@ -80,8 +80,8 @@ def show(wanted: str, archive_path: str | None) -> None:
 def _show_kernel(facts: Row) -> None:
     kernel = dict(facts["kernel"])
     code = kernel.pop("code", "")
-    measured = "search_id node_id outcome excluded speedup runtime_us source_file source_line"
-    ancestor = "kernel_id is_root distance outcome speedup source_file source_line"
+    measured = "search_id node_id outcome excluded source_file source_line speedup runtime_us"
+    ancestor = "kernel_id outcome source_file source_line speedup distance is_root"
     common.print_facts(
         {
             **{name: value for name, value in kernel.items() if value is not None},
@@ -165,7 +165,7 @@ def audit(archive_path: str | None) -> None:
 
 
 def _show_audit(result: Row) -> None:
-    shown = "kernel_id problem gpu bin speedup n_measurements source_file source_line"
+    shown = "kernel_id problem gpu source_file source_line bin speedup n_measurements"
     for flag in result["flags"]:
         common.tell(f"{flag['flag']}: {flag['kernels']} kernels. Rule: {flag['rule']}.")
         if flag["worst"]:

@@ -65,13 +65,13 @@ def template(
     if output is not None:
         write_new(output, data, force=force)
     shown = None if output is None else printable(output, 5000)
-    facts = {"file": shown, "rows": len(target), "repeats": repeats, "split": target.facts}
+    facts: dict[str, Any] = {"file": shown, "rows": len(target), "repeats": repeats}
+    facts |= {"split": target.facts, "fields": FIELDS}
+    facts |= {"next": f"fill it in, then: kernel-archive check {shown}"}
     if not common.as_json():
         for line in explanation(target):
             common.say(line)
-    count = f"{len(target) * repeats:,} forecasts to fill in"
-    done = f"{shown}: {count}. Next: kernel-archive check {shown}"
-    common.emit_lines(facts | {"fields": FIELDS}, data if output is None else None, done)
+    common.emit_lines(facts, data, output)
 
 
 @click.command()

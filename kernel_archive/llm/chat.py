@@ -33,7 +33,7 @@ def request_body(text: str, prompt: Prompt, model: str, settings: ModelSettings)
         body["tool_choice"] = {"type": "function", "function": {"name": TOOL_NAME}}
     elif prompt.answer == "json":
         body["response_format"] = {"type": "json_schema", "json_schema": named | {"schema": schema}}
-    options = msgspec.to_builtins(settings)
+    options: dict[str, Any] = msgspec.to_builtins(settings)
     if "max_tokens" in options:
         options["max_completion_tokens"] = options.pop("max_tokens")
     return body | options
