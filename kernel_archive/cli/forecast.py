@@ -103,7 +103,7 @@ def forecast(archive_path: str | None, **options: Any) -> None:
 
     export, log = options["export_path"], options["log_path"]
     answers_given = bool(options["import_paths"] or log)
-    if (export and log) or not (options["model"] or answers_given):
+    if (export and log) or not (options["model"] or export or answers_given):
         raise UsageError(
             "give one of --model MODEL (with --url), --export FILE (with --model), --import FILE "
             "and --from-log LOG"

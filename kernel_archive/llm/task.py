@@ -1,30 +1,23 @@
 """The task of Inspect: ``inspect eval kernel_archive/forecast``.
 
-Rows are samples under their row ids, repeats are epochs, and the metrics are those of
-``kernel-archive score`` on the whole split. Providers, concurrency, retries and logs are Inspect's.
+Rows are samples under their row ids, repeats are epochs. Providers, concurrency, retries and logs
+are Inspect's. Scores are not: there is one scorer, ``kernel-archive score``, for the forecast file
+that ``kernel-archive forecast --from-log`` makes of a log. So no label gets into a log either.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.model import ChatMessageUser, ResponseSchema
-from inspect_ai.scorer import Metric, SampleScore, Scorer, Target, metric, scorer
-from inspect_ai.scorer import Score as SampleResult
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import JSONSchema
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.llm.inspect_logs import answer_of
 from kernel_archive.llm.prompts import TOOL_NAME, Prompt, answer_schema
 from kernel_archive.llm.questions import load_questions
-from kernel_archive.scoring import METRICS, check_forecasts, load_split, score
-
-if TYPE_CHECKING:
-    from kernel_archive.scoring import Split
 
 __all__ = ["forecast"]
 
@@ -37,7 +30,7 @@ def forecast(
     *,
     defer: bool = False,
 ) -> Task:
-    """Forecast every row of a split.
+    """Ask about every row of a split.
 
     Args:
         split: name of a split that is forecast.
@@ -45,37 +38,20 @@ def forecast(
         archive: directory of the archive; ``gpu-forecasters/kernels`` here when not given.
         defer: whether the model may leave a row to a measurement.
     """
-    questions = load_questions(open_archive(archive), split, answer=answer, defer=defer)
-    name = questions.asked.split.name
-    rows = _rows(archive, name, questions.prompt.scheme)
+    opened = open_archive(archive)
+    questions = load_questions(opened, split, answer=answer, defer=defer)
+    name, prompt = questions.asked.split.name, questions.prompt
     samples = [
-        Sample(
-            id=question.row_id,
-            input=[ChatMessageUser(content=question.text)],
-            target=str(rows.bins[rows.index[question.row_id]]),
-            metadata={"question": question.digest},
-        )
+        Sample(id=question.row_id, input=[ChatMessageUser(content=question.text)])
         for question in questions
     ]
-    facts = rows.facts
-    title = f"{facts.archive_name} {facts.archive_version} {name}"
+    title = f"{opened.manifest.name} {opened.manifest.version} {name}"
     return Task(
         dataset=MemoryDataset(samples, name=title),
-        solver=ask(questions.prompt),
-        scorer=forecasts(questions.prompt),
-        metrics=[scored(archive, name, questions.prompt.scheme)],
-        version=questions.prompt.name,
-        metadata={
-            "prompt": questions.prompt.name,
-            "split": name,
-            "split_digest": facts.split_digest,
-        },
+        solver=ask(prompt),
+        version=prompt.name,
+        metadata={"prompt": prompt.name, "split": name},
     )
-
-
-@cache
-def _rows(archive: str | None, split: str, scheme: str) -> Split:
-    return load_split(archive, split, scheme)
 
 
 @solver
@@ -90,49 +66,3 @@ def ask(prompt: Prompt) -> Solver:
         return await generate(state, response_schema=form)
 
     return solve
-
-
-@metric(scores="unreduced")
-def scored(archive: str | None, split: str, scheme: str) -> Metric:
-    """Compute every metric of ``kernel-archive score`` on the whole split, without intervals.
-
-    As there, a row without an answer counts as uniform, and coverage says how many there are.
-    """
-
-    def compute(scores: list[SampleScore]) -> dict[str, str | int | float | bool | None]:
-        rows = _rows(archive, split, scheme)
-        lines = [sample.score.metadata["line"] for sample in scores if sample.score.metadata]
-        forecasts, _ = check_forecasts(lines, rows)
-        if forecasts is None:
-            return {}
-        record = score(rows, forecasts, draws=0)
-        means = {name: figure.mean for name, figure in record.metrics.items() if name in METRICS}
-        return {
-            **{name: mean for name, mean in means.items() if mean is not None},
-            "coverage": forecasts.coverage,
-            "parse_rate": forecasts.parse_rate,
-            "deferral_rate": float(forecasts.deferred.mean()),
-        }
-
-    return compute
-
-
-@scorer(metrics=[])
-def forecasts(prompt: Prompt) -> Scorer:
-    """Read an answer as ``kernel-archive forecast`` does; score whether its bin is the true one."""
-
-    async def judge(state: TaskState, target: Target) -> SampleResult | None:
-        answer = answer_of(state.output, str(state.sample_id), state.epoch - 1)
-        if isinstance(answer, str):
-            return None
-        line = answer.line(prompt, state.metadata["question"])
-        masses = line.get("probabilities")
-        best = "" if masses is None else str(1 + masses.index(max(masses)))
-        return SampleResult(
-            value=float(best == target.text),
-            answer=best,
-            explanation=line.get("rationale") or line.get("parse_error", ""),
-            metadata={"line": line},
-        )
-
-    return judge
