@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernel_archive.llm.ask import Limits
     from kernel_archive.llm.chat import ModelSettings
     from kernel_archive.llm.questions import Questions
-    from kernel_archive.llm.run import Run, RunProgress
+    from kernel_archive.llm.run import Run
 
 _question_options: Final = common.options(
     common.split_option,
@@ -214,56 +214,54 @@ def _ask(archive: Archive, **options: Any) -> Answers | None:
     with run.locked():
         run.load()
         estimate = run.estimate()
-        cost = limits.cost(estimate.input_tokens, estimate.output_tokens)
-        priced = f", at most {cost:,.2f}" if options["price"] else ""
-        text = (
-            f"{estimate.questions:,} questions to ask, about {estimate.input_tokens:,} tokens to "
-            f"read and at most {estimate.output_tokens:,} to write{priced}; {estimate.reused:,} "
-            f"answers are there already; prompt {run.record.prompt}"
-        )
+        facts: dict[str, Any] = {"prompt": run.record.prompt, "at_most": estimate}
+        if options["price"]:
+            facts["cost"] = limits.cost(estimate["input_tokens"], estimate["output_tokens"])
         if options["dry_run"]:
-            facts = {"prompt": run.record.prompt, "estimate": estimate, "cost": cost}
-            common.emit(facts, text)
+            common.emit(facts)
             return None
-        common.say(text)
+        common.say(
+            f"{estimate['questions']:,} questions to ask, about {estimate['input_tokens']:,} "
+            f"tokens to read and at most {estimate['output_tokens']:,} to write; "
+            f"{run.reused:,} answers are there already; prompt {run.record.prompt}"
+        )
         started = time.monotonic()
         with common.progress("Answers") as advance:
 
-            def watch(progress: RunProgress) -> None:
-                details = _details(progress, time.monotonic() - started)
-                advance(progress.answered, progress.total, details)
+            def watch() -> None:
+                answered, total = len(run.answers.given), len(run.answers.cells())
+                advance(answered, total, _details(run, total, time.monotonic() - started))
 
             try:
-                progress = ask(run, limits, trial=not options["no_trial"], watch=watch)
+                ask(run, limits, trial=not options["no_trial"], watch=watch)
             except KeyboardInterrupt:
                 common.say("What was answered is kept: the same command goes on")
                 raise
-    _say_what_failed(progress)
+    _say_what_failed(run)
     return run.answers
 
 
-def _say_what_failed(progress: RunProgress) -> None:
+def _say_what_failed(run: Run) -> None:
     """Say what failed, per kind with a count and an example, and what was sent again."""
-    for kind, n in progress.failures.most_common():
-        example = printable(progress.examples[kind], 300)
+    for kind, n in run.failures.most_common():
+        example = printable(run.examples[kind], 300)
         common.say(f"failed: {kind}, {n:,} questions; for example: {example}")
-    if progress.retries:
-        common.say(f"{progress.retries:,} requests were sent again")
-    if progress.stopped_by:
+    if run.retries:
+        common.say(f"{run.retries:,} requests were sent again")
+    if run.stopped_by:
         common.say(
-            f"Stopped by {progress.stopped_by} after {progress.answered:,} of {progress.total:,} "
-            "answers; the same command with a higher bound goes on"
+            f"Stopped by {run.stopped_by} after {len(run.answers.given):,} answers; the same "
+            "command with a higher bound goes on"
         )
 
 
-def _details(progress: RunProgress, seconds: float) -> str:
+def _details(run: Run, total: int, seconds: float) -> str:
     """Say what a run has cost so far, and how long it may still take."""
-    rate = (progress.answered - progress.reused) / seconds
-    left = (progress.total - progress.answered) / rate if rate else 0.0
+    rate = (len(run.answers.given) - run.reused) / seconds
+    left = (total - len(run.answers.given)) / rate if rate else 0.0
     return (
-        f"{progress.failed:,} failed, {progress.input_tokens:,} tokens read, "
-        f"{progress.output_tokens:,} written, {60 * rate:,.1f} a minute, "
-        f"{left / 60:,.0f} minutes left"
+        f"{run.failures.total():,} failed, {run.input_tokens:,} tokens read, "
+        f"{run.output_tokens:,} written, {60 * rate:,.1f} a minute, {left / 60:,.0f} minutes left"
     )
 
 

@@ -12,7 +12,7 @@ from kernel_archive.errors import KernelArchiveError, printable
 from kernel_archive.llm.answers import ModelAnswer
 from kernel_archive.llm.chat import read_answer, request_body
 from kernel_archive.llm.questions import estimated_tokens
-from kernel_archive.llm.run import RunProgress, answers_path
+from kernel_archive.llm.run import answers_path
 from kernel_archive.llm.service import send
 
 if TYPE_CHECKING:
@@ -61,12 +61,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ask(
-    run: Run,
-    limits: Limits,
-    *,
-    trial: bool = True,
-    watch: Callable[[RunProgress], None] = lambda _: None,
-) -> RunProgress:
+    run: Run, limits: Limits, *, trial: bool = True, watch: Callable[[], None] = lambda: None
+) -> None:
     """Ask the open questions of a run; answers are kept as they come.
 
     The first question is asked alone. Where it fails, or its answer holds no forecast, nothing
@@ -76,31 +72,20 @@ def ask(
         KernelArchiveError: the first question failed, or ten in a row failed in one way. What was
             answered is kept, and the same run goes on from there.
     """
-    given = len(run.answers.given)
-    progress = RunProgress(total=len(run.answers.cells()), answered=given, reused=given)
-    run.save(progress)
+    run.save()
     try:
         with answers_path(run.output).open("ab") as file:
-            asyncio.run(_Asking(run, limits, progress, watch, file).ask(trial=trial))
+            asyncio.run(_Asking(run, limits, watch, file).ask(trial=trial))
     finally:
-        run.record.retries += progress.retries
-        run.save(progress)
-    return progress
+        run.record.retries += run.retries
+        run.save()
 
 
 class _Asking:
     """The part of a run that sends: several workers take the questions that are waiting."""
 
-    def __init__(
-        self,
-        run: Run,
-        limits: Limits,
-        progress: RunProgress,
-        watch: Callable[[RunProgress], None],
-        file: BinaryIO,
-    ) -> None:
-        self.run, self.limits, self.progress, self.watch = run, limits, progress, watch
-        self.file = file
+    def __init__(self, run: Run, limits: Limits, watch: Callable[[], None], file: BinaryIO) -> None:
+        self.run, self.limits, self.watch, self.file = run, limits, watch, file
         self.texts = {question.row_id: question.text for question in run.questions}
         self.waiting = deque(run.open_cells())
         self.reserved: dict[Cell, int] = {}  # input tokens of questions under way
@@ -121,7 +106,7 @@ class _Asking:
         """Ask until no question is waiting, a bound leaves no room, or ten in a row failed."""
         while self.waiting and self.reserve(self.waiting[0]):
             reply, answer = await self.ask_next(client)
-            self.watch(self.progress)
+            self.watch()
             if isinstance(answer, ModelAnswer):
                 self.last_failures.clear()
                 continue
@@ -129,8 +114,8 @@ class _Asking:
             if self.last_failures.count(self.last_failures[0]) == MAX_FAILURES_IN_A_ROW:
                 raise KernelArchiveError(
                     f"{MAX_FAILURES_IN_A_ROW} questions in a row failed: "
-                    f"{_explain(reply, answer, self.run.service)}. {self.progress.answered:,} "
-                    "answers are kept; the same command goes on"
+                    f"{_explain(reply, answer, self.run.service)}. "
+                    f"{len(self.run.answers.given):,} answers are kept; the same command goes on"
                 )
 
     async def ask_next(self, client: httpx.AsyncClient) -> tuple[ServiceReply, ModelAnswer | str]:
@@ -143,14 +128,14 @@ class _Asking:
 
     def reserve(self, cell: Cell) -> bool:
         """Set the tokens of a question aside; ``False`` where a bound leaves no room for it."""
-        tokens, progress = estimated_tokens(self.texts[cell[0]]), self.progress
-        read = progress.input_tokens + sum(self.reserved.values()) + tokens
-        most = (len(self.reserved) + 1) * (self.run.settings.max_tokens or 0)
+        tokens, run = estimated_tokens(self.texts[cell[0]]), self.run
+        read = run.input_tokens + sum(self.reserved.values()) + tokens
+        most = (len(self.reserved) + 1) * (run.settings.max_tokens or 0)
         # Cleared again where answers that came cheaper than feared leave room after all.
-        progress.stopped_by = self.limits.exceeded_by(read, progress.output_tokens + most)
-        if not progress.stopped_by:
+        run.stopped_by = self.limits.exceeded_by(read, run.output_tokens + most)
+        if not run.stopped_by:
             self.reserved[cell] = tokens
-        return not progress.stopped_by
+        return not run.stopped_by
 
     def keep(self, cell: Cell, reply: ServiceReply) -> ModelAnswer | str:
         """Write a reply down and count it; return the answer, or why there is none."""
@@ -162,23 +147,21 @@ class _Asking:
             line["error"] = {"code": reply.failure, "message": reply.message}
         self.file.write(msgspec.json.encode(line) + b"\n")
         self.file.flush()
-        answer, progress = read_answer(line, *cell), self.progress
+        answer, run = read_answer(line, *cell), self.run
         reserved = self.reserved.pop(cell)
-        progress.retries += reply.retries
+        run.retries += reply.retries
         if isinstance(answer, str):
             kind = reply.failure or answer
-            progress.failed += 1
-            progress.failures[kind] += 1
-            progress.examples.setdefault(kind, reply.message or answer)
-            self.run.answers.failures[cell] = f"{kind}: {reply.message}" if reply.message else kind
+            run.failures[kind] += 1
+            run.examples.setdefault(kind, reply.message or answer)
+            run.answers.failures[cell] = f"{kind}: {reply.message}" if reply.message else kind
             return answer
-        self.run.answers.given[cell] = answer
-        progress.answered += 1
+        run.answers.given[cell] = answer
         # Where the service does not say what an answer cost, it is estimated.
         read, written = answer.input_tokens, answer.output_tokens
-        progress.input_tokens += reserved if read is None else read
+        run.input_tokens += reserved if read is None else read
         estimate = estimated_tokens(str(answer.content))
-        progress.output_tokens += estimate if written is None else written
+        run.output_tokens += estimate if written is None else written
         return answer
 
 

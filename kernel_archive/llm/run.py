@@ -59,30 +59,6 @@ class ModelRun(msgspec.Struct, kw_only=True):
     failures: dict[str, int] = {}  # kind -> questions that are without an answer for it
 
 
-class RunProgress(msgspec.Struct, kw_only=True):
-    """How far a run is; ``reused`` answers stood in the file before it began."""
-
-    total: int
-    answered: int = 0
-    reused: int = 0
-    failed: int = 0
-    retries: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    failures: Counter[str] = msgspec.field(default_factory=Counter)
-    examples: dict[str, str] = {}  # kind of failure -> what the server said
-    stopped_by: str = ""  # the bound that ended the run, if one did
-
-
-class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What the open questions of a run will cost at most; ``reused`` ones are answered."""
-
-    questions: int
-    reused: int
-    input_tokens: int
-    output_tokens: int
-
-
 def answers_path(output: str | Path) -> Path:
     """Return the file of the answers to a forecast file."""
     return Path(f"{output}.answers.jsonl")
@@ -122,6 +98,12 @@ class Run:
         self.settings = msgspec.structs.replace(settings, max_tokens=most)
         self.output = Path(output)
         self.answers = Answers(questions=questions, repeats=repeats)
+        self.reused = 0  # answers that stood in the file before
+        self.retries = 0  # requests that were sent again
+        self.failures: Counter[str] = Counter()  # kind -> questions
+        self.examples: dict[str, str] = {}  # kind of failure -> what the server said
+        self.input_tokens = self.output_tokens = 0
+        self.stopped_by = ""  # the bound that ended the run, if one did
         manifest = archive.manifest
         self.record = ModelRun(
             archive=f"{manifest.name} {manifest.version} {manifest.logical_digest}",
@@ -161,37 +143,38 @@ class Run:
                 answer = read_answer(line, *parts[:2])
                 if isinstance(answer, ModelAnswer):
                     self.answers.given.setdefault(parts[:2], answer)
+        self.reused = len(self.answers.given)
 
     def open_cells(self) -> list[Cell]:
         """List the questions without an answer, in their order."""
         return [cell for cell in self.answers.cells() if cell not in self.answers.given]
 
-    def estimate(self) -> Estimate:
-        """Bound what the open questions will cost."""
+    def estimate(self) -> dict[str, int]:
+        """Bound what the open questions will cost, in tokens read and written."""
         tokens = {q.row_id: estimated_tokens(q.text) for q in self.questions}
         cells = self.open_cells()
-        return Estimate(
-            questions=len(cells),
-            reused=len(self.answers.given),
-            input_tokens=sum(tokens[row_id] for row_id, _ in cells),
-            output_tokens=len(cells) * (self.settings.max_tokens or 0),
-        )
+        return {
+            "questions": len(cells),
+            "reused": self.reused,
+            "input_tokens": sum(tokens[row_id] for row_id, _ in cells),
+            "output_tokens": len(cells) * (self.settings.max_tokens or 0),
+        }
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep other runs from writing beside the same forecast file while a block runs."""
         busy = f"another run is writing beside {printable(str(self.output), 300)}"
         return locked(Path(f"{self.output}.lock"), busy=busy)
 
-    def save(self, progress: RunProgress) -> None:
+    def save(self) -> None:
         """Write what was asked, and what became of it, beside the answers."""
         given = self.answers.given.values()
         record = self.record
         record.rows, record.repeats = len(self.questions), self.answers.repeats
-        record.answers = len(self.answers.given)
+        record.answers = len(given)
         record.served_models = sorted({a.model for a in given if a.model is not None})
         record.input_tokens = sum(answer.input_tokens or 0 for answer in given)
         record.output_tokens = sum(answer.output_tokens or 0 for answer in given)
-        record.failures = dict(sorted(progress.failures.items()))
+        record.failures = dict(sorted(self.failures.items()))
         data = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
         write_atomically(run_path(self.output), data)
 

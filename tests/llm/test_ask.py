@@ -211,13 +211,13 @@ def test_a_dry_run_asks_nothing(service, run):
     status, printed = run(server, "--dry-run", "--price", 1, 10, "--repeats", 2, "--json")
     assert status == 0
     facts = json.loads(printed)
-    assert facts["estimate"]["questions"] == 96
-    assert facts["estimate"]["output_tokens"] == 96 * 2000
+    assert facts["at_most"]["questions"] == 96
+    assert facts["at_most"]["output_tokens"] == 96 * 2000
     assert facts["cost"] > 96 * 2000 * 10 / 1e6
     assert not server.requests
     assert run(server, "--price", 1, 10, "--repeats", 2)[0] == 0
     spent = sum(len(r["messages"][0]["content"]) // 4 for r in server.requests)
-    assert spent <= facts["estimate"]["input_tokens"]
+    assert spent <= facts["at_most"]["input_tokens"]
 
 
 @pytest.mark.parametrize(
