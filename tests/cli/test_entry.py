@@ -42,13 +42,9 @@ def test_mistakes_have_a_status_and_a_hint(
     assert message in err
     assert "Traceback" not in err
     assert out == ""
-
-
-def test_an_error_as_json_is_all_that_is_on_stdout(tmp_path, monkeypatch, capsys):
-    """Programs read the error there."""
-    monkeypatch.chdir(tmp_path)
-    assert main(["info", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["error"] == "ArchiveNotFoundError"
+    if status == 1 and "kernel-archive build" in message:
+        main([*arguments, "--json"])
+        assert json.loads(capsys.readouterr().out)["error"] == "ArchiveNotFoundError"
 
 
 def test_findings_are_printed_first_twenty_in_full(capsys):
@@ -78,17 +74,6 @@ def test_errors_that_are_not_ours(capsys, monkeypatch, error, message):
     shown = capsys.readouterr().err
     assert message in shown
     assert "Traceback" not in shown
-
-
-def test_ctrl_c_inside_a_query_stops(monkeypatch, capsys):
-    """What DuckDB raises for it is no bug of ours."""
-
-    def interrupted(**_):
-        raise RuntimeError("Query interrupted")
-
-    monkeypatch.setattr(cli, "main", interrupted)
-    assert main(["info"]) == 130
-    assert capsys.readouterr().err == "Stopped.\n"
 
 
 def test_ctrl_c_while_duckdb_works(tmp_path):
