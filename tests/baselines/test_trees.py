@@ -5,9 +5,9 @@ import builtins
 import numpy as np
 import pytest
 
-from kernel_archive.baselines import registry as simple
 from kernel_archive.baselines import trees as module
 from kernel_archive.baselines.pairs import load_asked_pairs, load_training_pairs
+from kernel_archive.baselines.registry import prior as prior_of
 from kernel_archive.baselines.trees import trees
 from kernel_archive.bins import assign_bins
 from kernel_archive.errors import MissingExtraError
@@ -26,7 +26,7 @@ def test_they_learn_what_follows_from_the_text(archive):
     p = trees(asked, training, seed=1)
     assert p.sum(axis=1) == pytest.approx(1.0)
     ours = metrics.crps(probabilities=p, bins=truth).mean()
-    prior = metrics.crps(probabilities=simple.prior(asked, training), bins=truth).mean()
+    prior = metrics.crps(probabilities=prior_of(asked, training), bins=truth).mean()
     assert ours < 0.8 * prior
 
 
