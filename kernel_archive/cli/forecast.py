@@ -201,16 +201,17 @@ def _ask(archive: Archive, **options: Any) -> Answers | None:
     with run.locked():
         run.load()
         estimate = run.estimate()
+        cost = limits.cost(estimate["input_tokens"], estimate["output_tokens"])
         facts: dict[str, Any] = {"prompt": run.record.prompt, "at_most": estimate}
-        if options["price"]:
-            facts["cost"] = limits.cost(estimate["input_tokens"], estimate["output_tokens"])
+        facts["cost"] = cost if options["price"] else None
         if options["dry_run"]:
             common.emit(facts)
             return None
         common.say(
             f"{estimate['questions']:,} questions to ask, about {estimate['input_tokens']:,} "
-            f"tokens to read and at most {estimate['output_tokens']:,} to write; "
-            f"{run.reused:,} answers are there already; prompt {run.record.prompt}"
+            f"tokens to read and at most {estimate['output_tokens']:,} to write"
+            f"{f', at most {cost:,.2f}' if options['price'] else ''}; {run.reused:,} answers are "
+            f"there already; prompt {run.record.prompt}"
         )
         started = time.monotonic()
         with common.progress("Answers") as advance:
