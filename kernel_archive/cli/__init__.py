@@ -64,7 +64,6 @@ MOVED: Final = {
     "leaderboard --training": "kernel-archive leaderboard add FILE --saw-archive yes or held-out",
     "leaderboard --bins": "kernel-archive score FILE --bins SCHEME, file by file",
     "forecast --context": "forecast --export FILE, and leave long lines of FILE out",
-    "forecast --from-log": "kernel-archive forecast --url URL --model NAME, or --import FILE",
     "forecast --answered": "kernel-archive forecast --export FILE --import ANSWERS",
 }
 

@@ -73,6 +73,7 @@ _file_options: Final = common.options(
         multiple=True,
         help="Answers to read; with --export: answers to leave out.",
     ),
+    common.option("--from-log", "log_path", help="Log of the Inspect task to convert."),
     common.option("-o", "--output", type=common.FILE, help="Forecast file to write."),
 )
 
@@ -94,28 +95,39 @@ def forecast(archive_path: str | None, **options: Any) -> None:
 
     --model MODEL --export QUESTIONS writes a batch file, and --import ANSWERS -o FORECASTS reads
     what came back, or plain lines {"custom_id": ..., "answer": "..."}.
+
+    --from-log LOG -o FORECASTS converts a log of 'inspect eval kernel_archive/forecast', which
+    knows many more providers.
     """
     from kernel_archive.archive.open import open_archive
 
-    if not (options["model"] or options["import_paths"]):
+    export, log = options["export_path"], options["log_path"]
+    answers_given = bool(options["import_paths"] or log)
+    if (export and log) or not (options["model"] or export or answers_given):
         raise UsageError(
-            "give one of --model NAME (with --url), --export FILE (with --model) and --import FILE"
+            "give one of --model MODEL (with --url), --export FILE (with --model), --import FILE "
+            "and --from-log LOG"
         )
     archive = open_archive(archive_path)
-    if options["export_path"]:
+    if export:
         _export(archive, **options)
         return
     if options["output"] is None:
         raise UsageError("name the forecast file to write: -o FILE")
-    answers = _import(archive, **options) if options["import_paths"] else _ask(archive, **options)
+    answers = _read(archive, **options) if answers_given else _ask(archive, **options)
     if answers is not None:
-        _write(answers, **options)
+        # Where answers stand beside the forecasts, the file is remade from them every time.
+        _write(answers, **options | {"force": options["force"] or not answers_given})
 
 
-def _import(archive: Archive, **options: Any) -> Answers:
+def _read(archive: Archive, **options: Any) -> Answers:
+    """Read the answers of a batch, or of a log of Inspect."""
     from kernel_archive.llm.batch import import_answers
+    from kernel_archive.llm.inspect_logs import from_log
 
     check_new(options["output"], force=options["force"])
+    if options["log_path"]:
+        return from_log(options["log_path"], archive, options["split"])
     return import_answers(
         options["import_paths"], archive, options["split"], limit=options["limit"]
     )
@@ -129,9 +141,7 @@ def _write(answers: Answers, **options: Any) -> None:
         raise KernelArchiveError(
             f"not one of {counts.asked:,} questions was answered ({reasons}): no file is written"
         )
-    # Where answers stand beside the forecasts, the file is remade from them every time.
-    force = options["force"] or not options["import_paths"]
-    write_new(options["output"], data, force=force)
+    write_new(options["output"], data, force=options["force"])
     shown, split = printable(options["output"], 5000), answers.questions.asked.split.name
     cost = None
     if options["price"] is not None:
@@ -169,7 +179,10 @@ def _run(archive: Archive, options: dict[str, Any]) -> Run:
 
     url = options["url"] or os.environ.get("OPENAI_BASE_URL")
     if not url:
-        raise UsageError("name the service: --url http://HOST/v1 (or OPENAI_BASE_URL)")
+        raise UsageError(
+            "name the service: --url http://HOST/v1 (or OPENAI_BASE_URL). Providers of Inspect "
+            "are asked with: inspect eval kernel_archive/forecast --model PROVIDER/NAME"
+        )
     if options["max_cost"] is not None and options["price"] is None:
         raise UsageError("--max-cost needs the price of tokens: --price IN OUT, per million")
     service = Service(

@@ -40,13 +40,25 @@ def info(archive_path: str | None) -> None:
 
 
 def _show_info(facts: Row) -> None:
-    counts, splits = facts["counts"], facts["splits"]
-    shown = facts | {name: counts[name] for name in ("gpu", "language", "outcome", "split")}
-    shown["splits"] = {name: split["rows"] for name, split in splits.items()}
-    shown["builders"] = _picked(facts["builders"], "name version licence description")
-    shown["findings_in_the_logs"] = facts["findings"]["total"]
-    hidden = {"counts", "reports", "findings"}
-    common.print_facts({name: value for name, value in shown.items() if name not in hidden})
+    methods = "method role searches evaluations successes gpu_hours"
+    (first,) = _picked([facts], "name version path logical_digest bin_scheme tables splits")
+    first["splits"] = {name: split["rows"] for name, split in facts["splits"].items()}
+    (last,) = _picked(
+        [facts],
+        "programs excluded searches searches_with_gpu_seconds gpu_hours input_tokens "
+        "output_tokens flags inputs findings",
+    )
+    last["findings_in_the_logs"] = last.pop("findings")["total"]
+    common.print_facts(
+        {
+            **first,
+            "builders": _picked(facts["builders"], "name version licence description"),
+            "kernels_by_problem_and_bin": facts["problems"],
+            "searches_by_method": _picked(facts["methods"], methods),
+            **{name: facts["counts"][name] for name in ("gpu", "language", "outcome", "split")},
+            **last,
+        }
+    )
 
 
 @click.command()

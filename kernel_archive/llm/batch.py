@@ -15,7 +15,7 @@ from kernel_archive.errors import Finding, ForecastError, UsageError, printable
 from kernel_archive.llm.answers import Answers, Cell, ModelAnswer
 from kernel_archive.llm.chat import ModelSettings, read_answer, request_body
 from kernel_archive.llm.prompts import Prompt, known_prompts
-from kernel_archive.llm.questions import Questions, load_questions, read_custom_id
+from kernel_archive.llm.questions import Questions, load_questions, questions_of, read_custom_id
 from kernel_archive.readers.values import BAD_JSON
 from kernel_archive.scoring.formats import MAX_REPEATS
 from kernel_archive.untrusted import Lines, UntrustedFileError, regular_file
@@ -74,18 +74,10 @@ def import_answers(
     reader.check(split)
     if reader.prompt is None:
         raise UsageError("there is no answer to import: name a file with answers")
-    asked = reader.prompt
-    questions = load_questions(
-        archive,
-        split,
-        answer=asked.answer,
-        bins=asked.scheme,
-        defer=asked.ask == "defer",
-        limit=limit,
-    )
-    if questions.prompt != asked:
+    questions = questions_of(reader.prompt, archive, split, limit)
+    if questions.prompt != reader.prompt:
         raise UsageError(
-            f"the answers are to {asked.name}, and split {split} is asked with "
+            f"the answers are to {reader.prompt.name}, and split {split} is asked with "
             f"{questions.prompt.name}"
         )
     failures = {c: why for c, why in reader.failures.items() if c not in reader.given}
@@ -154,11 +146,9 @@ class _AnswerReader:
         if cell is None:
             return
         if not line.keys() & {"answer", "response", "error"}:
-            raise ForecastError.of(
-                code="no-answer",
-                message="there is neither an answer nor a response",
-                fix='Write {"custom_id": ..., "answer": "..."}',
-            )
+            message = "there is neither an answer nor a response"
+            fix = 'Write {"custom_id": ..., "answer": "..."}'
+            raise ForecastError.of(code="no-answer", message=message, fix=fix)
         answer = read_answer(line, *cell)
         if isinstance(answer, str):
             self.failures[cell] = answer

@@ -116,3 +116,13 @@ def load_questions(
 
     chosen = sorted(range(len(asked)), key=order_key)[:limit]
     return Questions(asked=asked.take(chosen), prompt=prompt, n_rows=len(asked))
+
+
+def questions_of(
+    prompt: Prompt, archive: Archive, split: str, limit: int | None = None
+) -> Questions:
+    """Load the questions that were asked with a prompt."""
+    defer = prompt.ask == "defer"
+    return load_questions(
+        archive, split, answer=prompt.answer, bins=prompt.scheme, defer=defer, limit=limit
+    )

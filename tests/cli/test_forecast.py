@@ -64,13 +64,13 @@ def test_export_answer_import_check_score(run, tmp_path, split):
     assert json.loads(out)["questions"] == 1
 
 
-def test_a_batch_file_needs_no_client(archive, tmp_path):
-    """Neither the help nor an export imports what asks a service."""
+def test_the_batch_form_needs_nothing_of_the_extra(archive, tmp_path):
+    """Neither the help nor an export imports Inspect."""
     code = (
         "import sys; from kernel_archive.cli import main; main(['forecast', '--help']); "
         "main(['forecast', '--model', 'm', '--limit', '2', '--export', 'q.jsonl', "
         f"'--archive', {str(archive)!r}]); "
-        "assert 'httpx' not in sys.modules"
+        "assert 'inspect_ai' not in sys.modules and 'openai' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=tmp_path)
 
@@ -78,10 +78,10 @@ def test_a_batch_file_needs_no_client(archive, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "--model NAME (with --url), --export FILE"),
-        (("--export", "q.jsonl"), "give one of"),
+        ((), "--model MODEL (with --url), --export FILE"),
+        (("--export", "q.jsonl"), "--model NAME"),
         (("--import", "a.jsonl"), "-o FILE"),
-        (("--from-log", "a.eval"), "is gone since 1.0"),
+        (("--export", "q.jsonl", "--from-log", "a.eval"), "give one of"),
         (
             ("--export", "q.jsonl", "--model", "m", "--split", "discovery", "--defer"),
             "without --defer",

@@ -1,0 +1,109 @@
+"""Read the logs of ``inspect eval kernel_archive/forecast`` as answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernel_archive.errors import DataError, MissingExtraError, UsageError, printable
+from kernel_archive.llm.answers import Answers, ModelAnswer, stop_reason
+from kernel_archive.llm.prompts import known_prompts
+from kernel_archive.llm.questions import questions_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from inspect_ai.log import EvalLog
+    from inspect_ai.model import ModelOutput
+
+    from kernel_archive.archive.open import Archive
+
+
+def read_log(path: str | Path) -> EvalLog:
+    """Read a log with its samples; of a run that was killed, what had been written.
+
+    Raises:
+        MissingExtraError: Inspect is not installed.
+        DataError: the file is no log of Inspect.
+    """
+    try:
+        from inspect_ai.log import read_eval_log
+    except ImportError:
+        raise MissingExtraError(
+            "logs of Inspect need Inspect: pip install 'kernel-archive[llm]'"
+        ) from None
+    try:
+        return read_eval_log(str(path))
+    except Exception as error:  # noqa: BLE001 - Inspect raises many kinds for a file that is no log
+        raise DataError.of(
+            code="bad-log",
+            message=f"not a log of Inspect: {printable(str(error), 200)}",
+            file=printable(str(path), 300),
+            fix="Name a file that ends in .eval",
+        ) from None
+
+
+def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
+    """Read the answers in a log of the task.
+
+    Raises:
+        UsageError: the log is of another split, or of a prompt of another version.
+        DataError: the file is no log of the task, or of another version of the archive.
+    """
+    log, shown = read_log(path), printable(str(path), 300)
+    metadata = log.eval.metadata or {}
+    name, logged = printable(metadata.get("prompt")), printable(metadata.get("split"))
+    if "@" not in name:
+        raise DataError.of(
+            code="other-task",
+            message=f"a log of {printable(log.eval.task)}, not of this package's task",
+            file=shown,
+            fix="Make one with: inspect eval kernel_archive/forecast --model MODEL",
+        )
+    if split != logged:
+        raise UsageError(f"{shown} is of split {logged}: name it with --split")
+    prompt = known_prompts().get(name.rpartition("@")[2])
+    if prompt is None:
+        raise UsageError(
+            f"{shown} answers {name}, which this version of the package does not have. Convert it "
+            "with the version that made it"
+        )
+    limit = log.eval.config.limit  # Inspect's limit takes the first rows, as ours does
+    questions = questions_of(prompt, archive, split, limit if isinstance(limit, int) else None)
+    answers = Answers(questions=questions, repeats=max(1, log.eval.config.epochs or 1))
+    wanted = set(answers.cells())
+    for sample in log.samples or ():
+        cell = (str(sample.id), sample.epoch - 1)
+        if cell not in wanted:
+            message = f"row {printable(cell[0])} was not asked, or is of another archive version"
+            raise DataError.of(code="unknown-row", message=message, file=shown)
+        answer = answer_of(sample.output, *cell)
+        if not isinstance(answer, str):
+            answers.given[cell] = answer
+        else:
+            # Without what differs from one request to the next.
+            failure = sample.error.message.partition("(")[0] if sample.error else answer
+            answers.failures[cell] = printable(failure.strip(), 80)
+    return answers
+
+
+def answer_of(output: ModelOutput, row_id: str, repeat: int) -> ModelAnswer | str:
+    """Read a model's output as Inspect has it; a text says why there is no answer."""
+    if output.error or not output.choices:
+        return f"failed: {printable(output.error or 'no message', 80)}"
+    choice, usage, message = output.choices[0], output.usage, output.choices[0].message
+    parts = message.content if isinstance(message.content, list) else []
+    refused = any(getattr(part, "refusal", None) for part in parts)
+    read = written = None
+    if usage is not None:
+        cached = (usage.input_tokens_cache_read or 0) + (usage.input_tokens_cache_write or 0)
+        read, written = usage.input_tokens + cached, usage.output_tokens
+    return ModelAnswer(
+        row_id=row_id,
+        repeat=repeat,
+        content=message.text,
+        stop_reason="refused" if refused else stop_reason(str(choice.stop_reason)),
+        model=output.model or None,
+        input_tokens=read,
+        output_tokens=written,
+        latency_s=None if output.time is None else round(output.time, 3),
+    )
