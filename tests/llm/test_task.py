@@ -13,7 +13,7 @@ from support.small_archive import write_archive
 
 from kernel_archive.cli import main
 from kernel_archive.llm.inspect_logs import from_log
-from kernel_archive.scoring import load_split, read_forecasts
+from kernel_archive.scoring import load_split, read_forecasts, score
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Inspect and what it imports
 _NUMBER = itertools.count()
@@ -68,37 +68,58 @@ def evaluate(task, model, logs, **more):
     return log
 
 
+def figures(log):
+    """The figures that Inspect shows."""
+    return {key: value.value for key, value in log.results.scores[0].metrics.items()}
+
+
+def scored(data, rows):
+    """The figures of ``score`` for a forecast file."""
+    lines = [json.loads(line) for line in data.splitlines()]
+    record = score(rows, read_forecasts(lines, rows), draws=0)
+    return {name: f.mean for name, f in record.metrics.items() if f.mean is not None}
+
+
 @pytest.mark.parametrize(
     ("split", "answer", "defer"),
-    [("eval", "json", False), ("discovery", "text", False), ("eval", "json", True)],
+    [
+        ("eval", "tool", False),
+        ("eval", "json", False),
+        ("discovery", "text", False),
+        ("eval", "json", True),
+    ],
 )
 def test_every_form_of_the_task(few, service, tmp_path, split, answer, defer):
-    """Samples are rows, epochs are repeats; the log has no label and becomes a forecast file."""
+    """Samples are rows, epochs are repeats, and the figures are those of ``score``."""
     model, server = service()
     task = tasks.forecast(split, archive=str(few.path), answer=answer, defer=defer)
     log = evaluate(task, model, tmp_path, epochs=2)
     rows = load_split(few, split)
     assert {sample.id for sample in log.samples} == set(rows.row_ids)
-    assert not any(sample.target or sample.scores for sample in log.samples)
     assert len(server.requests) == 2 * len(rows)
+    assert ("tools" in server.requests[0]) == (answer == "tool")
     assert ("response_format" in server.requests[0]) == (answer == "json")
     data, counts = from_log(log.location, few, split).forecast_file()
     assert counts.forecasts == counts.asked == 2 * len(rows)
-    lines = [json.loads(line) for line in data.splitlines()]
-    forecasts = read_forecasts(lines, rows)
-    assert (forecasts.coverage, forecasts.parse_rate) == (1.0, 1.0)
+    assert not counts.unanswered
+    shown = figures(log)
+    assert shown["coverage"] == shown["parse_rate"] == 1
+    for metric, mean in scored(data, rows).items():
+        assert shown[metric] == pytest.approx(mean), metric
 
 
-def test_rows_that_are_missing_or_malformed_are_counted(few, service, tmp_path):
-    """Rows not asked, cut, empty and refused."""
-    kinds = itertools.cycle(["fine", "empty", "half", "refusal", "400"])
+def test_figures_agree_where_rows_are_missing_or_malformed(few, service, tmp_path):
+    """With rows not asked, cut, empty and refused, Inspect shows what ``score`` gives."""
+    kinds = itertools.cycle(["fine", "empty", "half", "refusal", "fine"])
     model, _ = service(lambda prompt, n: next(kinds))
     task = tasks.forecast(archive=str(few.path))
-    log = evaluate(task, model, tmp_path, limit=5, max_connections=1)
-    _, counts = from_log(log.location, few, "eval").forecast_file()
-    assert (counts.asked, counts.forecasts, counts.answered) == (5, 1, 4)
-    assert counts.unparsed == {"cut": 1, "empty": 1, "refused": 1}
-    assert sum(counts.unanswered.values()) == 1
+    log = evaluate(task, model, tmp_path, limit=7, max_connections=1)
+    rows = load_split(few, "eval")
+    data, _ = from_log(log.location, few, "eval").forecast_file()
+    shown = figures(log)
+    assert shown["coverage"] < 1
+    for metric, mean in scored(data, rows).items():
+        assert shown[metric] == pytest.approx(mean), metric
 
 
 def test_logs_become_a_forecast_file(few, service, tmp_path, capsys):
@@ -108,7 +129,7 @@ def test_logs_become_a_forecast_file(few, service, tmp_path, capsys):
     path = tmp_path / "f.jsonl"
     common = ["--archive", str(few.path), "-o", str(path), "--force"]
     for more, status, message in (
-        (["--from-log", log.location], 0, "answered: 3"),
+        (["--from-log", log.location], 0, "3 answers to 3 questions"),
         (["--from-log", log.location, "--split", "discovery"], 2, "is of split eval"),
     ):
         assert main(["forecast", *more, *common]) == status
@@ -131,7 +152,7 @@ def test_what_is_no_log_is_refused(few, tmp_path, capsys):
     model = get_model("mockllm/model", custom_outputs=[output])
     log = evaluate(foreign, model, tmp_path / "logs")
     assert main(["forecast", "--from-log", log.location, *common]) == 1
-    assert "not of this package's task" in capsys.readouterr().err
+    assert "not a log of this package's task" in capsys.readouterr().err
 
 
 def test_inspect_finds_the_tasks_by_the_entry_point():
