@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tomllib
 
+import duckdb
+import polars as pl
 import pytest
 from chains import telling_words
 

@@ -250,7 +250,7 @@ def _readers() -> str:
 def _baselines() -> str:
     return _table(
         ("name", "what it does", "learns"),
-        [(f"`{b.name}`", b.title, "yes" if b.learns else "") for b in BASELINES.values()],
+        [(f"`{name}`", b.title, "yes" if b.learns else "") for name, b in BASELINES.items()],
     )
 
 

@@ -10,10 +10,4 @@ from kernel_archive.baselines.registry import (
     make_baseline,
 )
 
-__all__ = [
-    "BASELINES",
-    "Baseline",
-    "BaselineForecasts",
-    "forecast_lines",
-    "make_baseline",
-]
+__all__ = ["BASELINES", "Baseline", "BaselineForecasts", "forecast_lines", "make_baseline"]

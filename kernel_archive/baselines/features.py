@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -23,7 +25,7 @@ from kernel_archive.gpus import gpu_facts
 from kernel_archive.ids import without_cpp_comments
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -37,100 +39,12 @@ _QUOTES: Final = re.compile("(\"\"\"|''')")
 _CPP_MARKS: Final = ("#include", "__global__", "__device__")
 _PYTHON_COMMENT: Final = re.compile(r"#[^\n]*")
 _TOKEN: Final = re.compile(r"[A-Za-z_]\w*|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[^\s\w]")
-_DOT_CALLS: Final = (
-    r"@(?!triton|torch|functools|staticmethod)"
-    r"|\b(?:matmul|bmm|mm|einsum|linear|addmm|baddbmm|addbmm)\s*\("
-)
-_LIBRARY: Final = (
-    r"\b(?:layer_norm|native_layer_norm|rms_norm|log_softmax|softmax|cross_entropy|nll_loss|cumsum|"
-    r"logsumexp|amax|vector_norm|scaled_dot_product_attention|conv[123]d|triangular_solve|"
-    r"solve_triangular|inv|scatter\w*|gather|index_\w+)\s*\("
-)
-_ELEMENTWISE: Final = (
-    r"\.?\b(?:exp|log|sqrt|rsqrt|sigmoid|tanh|abs|clamp\w*|add|sub|mul|div|pow|neg|where|"
-    r"maximum|minimum|relu|silu|gelu|"
-    r"masked_fill|tril|triu|addcmul|addcdiv|lerp)_?\s*\("
-)
-_ALLOCATION: Final = (
-    r"\b(?:empty|zeros|ones|full|empty_like|zeros_like|ones_like|full_like|empty_strided|"
-    r"new_empty|new_zeros|arange|eye)\s*\("
-)
-_LAYOUT: Final = (
-    r"\.(?:permute|transpose|movedim|mT|t\(\)|view|reshape|unflatten|flatten|expand|"
-    r"unsqueeze|squeeze)\b"
-)
-
-#: Patterns counted in the host part. The count enters as log2(1 + n).
-_HOST: Final[dict[str, str]] = {
-    "host_matmul": _DOT_CALLS,
-    "host_library": _LIBRARY,
-    "host_elementwise": _ELEMENTWISE,
-    "host_operators": r"(?<=[\w)\]])\s+[-+*/]\s+(?=[\w(])",
-    "host_torch": r"\b(?:torch|F)\.\w",
-    "host_allocation": _ALLOCATION,
-    "host_copy": r"\.(?:contiguous|clone|copy_)\s*\(",
-    "host_layout": _LAYOUT,
-    "host_cast": r"\.(?:to|type)\s*\(|\.(?:float|half|bfloat16|double|int|long)\s*\(\s*\)",
-    "host_double": r"\bfloat64\b|\.double\s*\(",
-    "host_fp32": r"\bfloat32\b|\.float\s*\(",
-    "host_half": r"\bfloat16\b|\bbfloat16\b|\.half\s*\(|\.bfloat16\s*\(",
-    "host_fp8": r"\bfloat8",
-    "host_tf32": r"allow_tf32\s*=\s*True|float32_matmul_precision\(\s*[\"'](?:high|medium)",
-    "host_inplace": r"\.\w+_\s*\(|\bout\s*=",
-    "host_loops": r"\bfor\b[^\n:]{1,200}?\bin\b|\bwhile\b",
-    "host_sync": r"\.(?:item|cpu|tolist|numpy)\s*\(|synchronize\s*\(",
-    "host_graph": r"CUDAGraph|cuda\.graph|torch\.compile|make_graphed",
-    "host_streams": r"cuda\.Stream|wait_stream",
-    "host_functions": r"\bdef\s",
-    "host_cache": r"lru_cache|\bcache\b|_CACHE|\bglobal\b",
-}
-#: Counted in both: Triton kernels are launched from Python, CUDA kernels from C++.
-_BOTH: Final[dict[str, str]] = {
-    "launches": r"\b\w{1,80}\s{0,8}\[[^\]\n]{0,200}\]\s{0,8}\(|<<<|\.launch\w{0,40}\s{0,8}\(",
-}
-#: Patterns counted in the Triton and CUDA parts.
-_DEVICE: Final[dict[str, str]] = {
-    "kernels": r"@triton\.jit\b|\b__global__\b",
-    "autotuned": r"autotune|triton\.Config",
-    "loads": r"\btl\.load\s*\(|\b__ldg\s*\(|\bld\.global",
-    "stores": r"\btl\.store\s*\(",
-    "masks": r"\bmask\s*=",
-    "dots": r"\btl\.dot\w*\s*\(|\bmma_sync\s*\(|\bwgmma\b|\bmma\.sync\b",
-    "dot_ieee": r"input_precision\s*=\s*[\"']ieee|allow_tf32\s*=\s*False",
-    "dot_tf32": r"input_precision\s*=\s*[\"']tf32[\"']|allow_tf32\s*=\s*True",
-    "dot_tf32x3": r"tf32x3",
-    "reductions": r"\btl\.(?:sum|max|min|reduce|argmax)\s*\(|__shfl|\bwarp_?reduce|BlockReduce",
-    "transcendental": r"\b(?:tl\.|tl\.math\.|__)?"
-    r"(?:exp2?f?|expf|logf?|log2|sigmoid|tanhf?|sqrtf?|rsqrtf?|div_rn)\s*\(",
-    "atomics": r"\batomic\w*",
-    "loops": r"\bfor\b|\bwhile\b",
-    "static_loops": r"static_range|#\s*pragma unroll",
-    "unroll_one": r"pragma unroll 1\b",
-    "scalar_branches": r"\bif\b",
-    "casts": r"\.to\s*\(|__float2|__half2|__bfloat162|static_cast",
-    "half": r"float16|bfloat16|__half\b|__nv_bfloat16",
-    "double": r"float64|\bdouble\b",
-    "int64": r"int64",
-    "shared": r"__shared__",
-    "barriers": r"__syncthreads|debug_barrier",
-    "vector_types": r"\b(?:float|int|uint|double|half|bfloat16)[248]\b|\buint4\b|\bint4\b|alignas",
-    "restrict": r"__restrict__",
-    "fast_math": r"fast_math|__expf|__logf|__fdividef|ex2\.approx",
-    "cp_async": r"cp\.async|cuda::memcpy_async|tma_|make_tensor_descriptor|make_block_ptr",
-    "cache_hints": r"eviction_policy|cache_modifier|__stcs|__ldcs|__ldcg",
-    "trans": r"\btl\.trans\s*\(",
-    "where": r"\btl\.where\s*\(|\?",
-    "divisions": r"(?<!/)/(?!/)",
-    "integer_divisions": r"//|%",
-    "program_axes": r"program_id\s*\(|blockIdx\.",
-    "scans": r"cumsum|associative_scan",
-    "zeros": r"\btl\.zeros\s*\(",
-    "expand_dims": r"\[:,\s*None\]|\[None,\s*:\]",
-}
+#: Where it is counted (host, both, device) -> name of the feature -> pattern.
+_PATTERNS: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _MARKS: Final = tuple(
     (name, place, re.compile(pattern))
-    for place, patterns in (("host", _HOST), ("both", _BOTH), ("device", _DEVICE))
-    for name, pattern in patterns.items()
+    for place in ("host", "both", "device")
+    for name, pattern in _PATTERNS[place].items()
 )
 
 _LAUNCH_SETTING: Final = re.compile(r"\b(num_warps|num_stages|num_ctas)\s*=\s*(\d{1,6})")
@@ -144,38 +58,6 @@ _THREADS: Final = re.compile(
 )
 _NUMBER: Final = re.compile(r"\b\d{1,9}\b")
 _TILE_NAME: Final = re.compile(r"BLOCK|TILE|^B[A-Z]?[MNKVDCHR]?\d?$|SIZE|CHUNK")
-
-_NUMERIC: Final = (
-    "num_warps",
-    "num_stages",
-    "n_constants",
-    "constant_max",
-    "constant_min",
-    "constant_product",
-    "tile_max",
-    "tile_min",
-    "tile_product",
-    "knob_max",
-    "knob_min",
-    "cdiv_max",
-    "threads",
-    "vector_width",
-    "step_min",
-    "host_step_min",
-    "host_loop_depth",
-    "calls_in_host_loops",
-    "powers_of_two_max",
-    "host_lines",
-    "device_lines",
-    "characters",
-    "tokens",
-    "distinct_tokens",
-    "is_triton",
-    "is_cuda",
-    "is_torch_only",
-)
-#: Names of the features of one program, in the order of :func:`program_features`.
-PROGRAM_FEATURES: Final[tuple[str, ...]] = tuple(name for name, _, _ in _MARKS) + _NUMERIC
 
 _GPU_FIELDS: Final = (
     "memory_bandwidth_gb_s",
@@ -266,10 +148,9 @@ def _log(value: float) -> float:
     return math.log2(1.0 + value)
 
 
-def _spread(values: Sequence[int]) -> tuple[float, float, float]:
-    """Largest, least and sum of the base-2 logarithms; NaN where there are none."""
-    logs = [math.log2(v) for v in values if v > 0]
-    return (max(logs), min(logs), sum(logs)) if logs else (math.nan, math.nan, math.nan)
+def _logs(values: Iterable[int]) -> list[float]:
+    """Take base-2 logarithms of the positive values; NaN alone where there is none."""
+    return [math.log2(value) for value in values if value > 0] or [math.nan]
 
 
 def _host_loops(host: str) -> tuple[int, int]:
@@ -297,80 +178,86 @@ def _least_step(text: str) -> float:
     for match in _STEP.finditer(text):
         arguments = match[1].split(",")
         last = arguments[-1].strip()
-        steps.append(
-            1
-            if len(arguments) < 3
-            else int(last)
-            if last.isascii() and last.isdigit() and int(last)
-            else 0
-        )
-    known = [s for s in steps if s]
-    return math.log2(min(known)) if known else math.nan
+        if len(arguments) < 3:
+            steps.append(1)
+        elif last.isascii() and last.isdigit():
+            steps.append(int(last))
+    return min(_logs(steps))
+
+
+def _lines(text: str) -> float:
+    return _log(sum(1 for line in text.split("\n") if line.strip()))
 
 
 @lru_cache(maxsize=20_000)
-def _program_features(code: str) -> tuple[float, ...]:
+def named_features(code: str) -> dict[str, float]:
+    """Compute the features of one program by name; NaN where the text says nothing.
+
+    >>> f = named_features("y = torch.exp(x) @ w")
+    >>> f["host_matmul"], f["is_torch_only"], f["kernels"]
+    (1.0, 1.0, 0.0)
+    """
     program = ProgramParts.of(code)
     host, device = program.host, program.device
     whole = f"{host}\n{device}"
     texts = {"host": host, "device": device, "both": whole}
-    counts = [_log(sum(1 for _ in pattern.finditer(texts[place]))) for _, place, pattern in _MARKS]
+    counts = {
+        name: _log(sum(1 for _ in pattern.finditer(texts[place])))
+        for name, place, pattern in _MARKS
+    }
     settings = {name: int(value) for name, value in _LAUNCH_SETTING.findall(whole)}
     constants = [(name, int(value)) for name, value in _CONSTANT.findall(whole)]
-    tiles = [v for name, v in constants if _TILE_NAME.search(name)]
-    knobs = [v for name, v in constants if not _TILE_NAME.search(name)]
+    values = _logs(value for _, value in constants)
+    tiles = _logs(value for name, value in constants if _TILE_NAME.search(name))
+    knobs = _logs(value for name, value in constants if not _TILE_NAME.search(name))
     threads = [int(next(g for g in match if g)) for match in _THREADS.findall(whole)]
-    powers = [n for n in (int(x) for x in _NUMBER.findall(whole)) if n > 1 and n & (n - 1) == 0]
-    vectors = [v for name, v in constants if name.startswith("VEC")]
+    numbers = [int(text) for text in _NUMBER.findall(whole)]
     depth, calls = _host_loops(host)
     triton, cuda = bool(program.triton.strip()), "__global__" in program.cuda
-    tokens = program.tokens
-    numeric = (
-        math.log2(settings["num_warps"]) if settings.get("num_warps") else math.nan,
-        float(settings.get("num_stages", math.nan)),
-        _log(len(constants)),
-        *_spread([v for _, v in constants]),
-        *_spread(tiles),
-        *_spread(knobs)[:2],
-        _spread([int(v) for v in _CDIV.findall(whole)])[0],
-        _spread(threads)[0],
-        _spread(vectors)[0],
-        _least_step(device),
-        _least_step(host),
-        float(depth),
-        _log(calls),
-        _spread(powers)[0],
-        _log(sum(1 for line in host.split("\n") if line.strip())),
-        _log(sum(1 for line in device.split("\n") if line.strip())),
-        _log(len("".join(whole.split()))),
-        _log(len(tokens)),
-        _log(len(set(tokens))),
-        float(triton),
-        float(cuda),
-        float(not triton and not cuda),
-    )
-    return (*counts, *numeric)
+    return counts | {
+        "num_warps": _logs([settings.get("num_warps", 0)])[0],
+        "num_stages": float(settings.get("num_stages", math.nan)),
+        "n_constants": _log(len(constants)),
+        "constant_max": max(values),
+        "constant_min": min(values),
+        "constant_product": sum(values),
+        "tile_max": max(tiles),
+        "tile_min": min(tiles),
+        "tile_product": sum(tiles),
+        "knob_max": max(knobs),
+        "knob_min": min(knobs),
+        "cdiv_max": max(_logs(map(int, _CDIV.findall(whole)))),
+        "threads": max(_logs(threads)),
+        "vector_width": max(_logs(v for name, v in constants if name.startswith("VEC"))),
+        "step_min": _least_step(device),
+        "host_step_min": _least_step(host),
+        "host_loop_depth": float(depth),
+        "calls_in_host_loops": _log(calls),
+        "powers_of_two_max": max(_logs(n for n in numbers if n > 1 and n & (n - 1) == 0)),
+        "host_lines": _lines(host),
+        "device_lines": _lines(device),
+        "characters": _log(len("".join(whole.split()))),
+        "tokens": _log(len(program.tokens)),
+        "distinct_tokens": _log(len(set(program.tokens))),
+        "is_triton": float(triton),
+        "is_cuda": float(cuda),
+        "is_torch_only": float(not triton and not cuda),
+    }
+
+
+#: Names of the features of one program, in the order of :func:`program_features`.
+PROGRAM_FEATURES: Final = tuple(named_features(""))
 
 
 def program_features(code: str) -> NDArray[np.float64]:
-    """Compute the features of one program; NaN where the text says nothing.
-
-    Returns:
-        shape ``(len(PROGRAM_FEATURES),)``.
-
-    >>> f = dict(zip(PROGRAM_FEATURES, program_features("y = torch.exp(x) @ w"), strict=True))
-    >>> [float(f[name]) for name in ("host_matmul", "is_torch_only", "kernels")]
-    [1.0, 1.0, 0.0]
-    """
-    return np.asarray(_program_features(code))
+    """Compute the features of one program: shape ``(len(PROGRAM_FEATURES),)``."""
+    return np.array([*named_features(code).values()])
 
 
 def gpu_features(gpu: str, stated: Mapping[str, Gpu] | None = None) -> NDArray[np.float64]:
     """Return the facts of a GPU: shape ``(len(GPU_FEATURES),)``; NaN where none is stated."""
     facts = gpu_facts(gpu, stated)
-    values = [
-        math.log2(value) if (value := getattr(facts, f) or 0) > 0 else math.nan for f in _GPU_FIELDS
-    ]
+    values = [_logs([getattr(facts, name) or 0])[0] for name in _GPU_FIELDS]
     stated_as = re.fullmatch(r"(\d+(?:\.\d+)?)a?", facts.compute_capability or "")
     capability = math.nan if stated_as is None else float(stated_as[1])
     return np.asarray([*values, capability, values[1] - values[0]])
@@ -393,19 +280,14 @@ def pair_features(pairs: ProgramPairs) -> NDArray[np.float64]:
     In this order: candidate's features, candidate's minus anchor's, three of shared text, GPU
     facts.
     """
-    of = {
-        code: program_features(code) for code in dict.fromkeys([*pairs.anchors, *pairs.candidates])
-    }
-    bags: dict[str, Counter[str]] = {code: Counter(ProgramParts.of(code).tokens) for code in of}
     both = list(zip(pairs.anchors, pairs.candidates, strict=True))
-    shared = {
-        (anchor, candidate): _shared(bags[anchor], bags[candidate])
-        for anchor, candidate in dict.fromkeys(both)
-    }
-    facts = {gpu: gpu_features(gpu, pairs.stated_gpus) for gpu in dict.fromkeys(pairs.gpus)}
-    rows = []
-    for (anchor, candidate), gpu in zip(both, pairs.gpus, strict=True):
-        mine, theirs = of[candidate], of[anchor]
-        rows.append(np.concatenate([mine, mine - theirs, shared[anchor, candidate], facts[gpu]]))
+    of = {code: program_features(code) for code in {*pairs.anchors, *pairs.candidates}}
+    bags = {code: Counter(ProgramParts.of(code).tokens) for code in of}
+    shared = {pair: _shared(bags[pair[0]], bags[pair[1]]) for pair in set(both)}
+    facts = {gpu: gpu_features(gpu, pairs.stated_gpus) for gpu in set(pairs.gpus)}
+    rows = [
+        np.concatenate([of[c], of[c] - of[a], shared[a, c], facts[gpu]])
+        for (a, c), gpu in zip(both, pairs.gpus, strict=True)
+    ]
     width = 2 * len(PROGRAM_FEATURES) + 3 + len(GPU_FEATURES)
     return np.asarray(rows).reshape(len(pairs), width)

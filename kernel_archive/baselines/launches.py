@@ -6,6 +6,7 @@ averaged over the problem's cases.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -23,43 +24,11 @@ if TYPE_CHECKING:
 # Rough costs, only to put calls on one scale: seconds of a launch, of an operator, bytes and
 # floating-point operations a second, seconds of one trip of a loop.
 _LAUNCH_S, _OPERATOR_S, _BYTES_S, _FLOPS_S, _TRIP_S = 4e-6, 3e-6, 3e12, 2e14, 4e-7
-_CALLS: Final = f"""
-    WITH calls AS (
-        SELECT * REPLACE (n::DOUBLE AS n),
-               coalesce(grid_x, 0) * coalesce(grid_y, 1) * coalesce(grid_z, 1)::DOUBLE AS blocks,
-               kind = 'launch' AS is_launch, kind = 'operator' AS is_operator
-        FROM launches WHERE kind <> 'not_followed'
-    ), sizes AS (
-        SELECT *, greatest(1, blocks / {MULTIPROCESSORS}) AS waves,
-               n * trips * greatest(1, blocks / ({MULTIPROCESSORS} * 16 / greatest(warps, 1)))
-                   AS serial,
-               n * trips * blocks AS work
-        FROM calls
-    )
-    SELECT program_id, problem, "case",
-           coalesce(sum(n) FILTER (is_launch), 0) AS launches,
-           coalesce(sum(n) FILTER (is_operator), 0) AS operators,
-           coalesce(sum(n * greatest(1, {MULTIPROCESSORS} / greatest(blocks, 1)))
-               FILTER (is_launch), 0) AS idle,
-           coalesce(sum(n * waves) FILTER (is_launch), 0) AS waves,
-           coalesce(sum(serial) FILTER (is_launch), 0) AS serial,
-           coalesce(max(trips) FILTER (is_launch), 0) AS trips,
-           coalesce(sum(n * bytes) FILTER (is_operator), 0) AS operator_bytes,
-           coalesce(sum(n * flops) FILTER (is_operator), 0) AS operator_flops,
-           coalesce(sum(n * bytes) FILTER (is_launch), 0) AS launch_bytes,
-           coalesce(min(blocks) FILTER (is_launch), 0) AS least_blocks,
-           coalesce(max(blocks) FILTER (is_launch), 0) AS most_blocks,
-           coalesce(sum(blocks) FILTER (is_launch), 0) AS blocks,
-           count(DISTINCT name) FILTER (is_launch) AS kernels,
-           coalesce(max(warps), -1) AS most_warps,
-           coalesce(max(configurations), 0) AS configurations,
-           count(*) FILTER (is_launch AND dots > 0) AS with_dots,
-           arg_max([warps, stages, trips, blocks, dots, loads, stores, reductions, loops,
-                    transcendentals, atomics, largest_tile], work) FILTER (is_launch) AS largest
-    FROM sizes GROUP BY ALL ORDER BY ALL"""
+_CALLS: Final = Path(__file__).with_suffix(".sql").read_text(encoding="utf-8")
 #: What the launch with the most work adds, in the order of ``largest``.
 _LARGEST: Final = 12
 _MISSING: Final = -1.0
+#: Columns that are features as logarithms, and those that are features as they are.
 _LOGARITHMS: Final = (
     "launches",
     "operators",
@@ -79,7 +48,7 @@ def load_launch_features(archive: Archive) -> Mapping[tuple[str, str], Floats]:
     """Load features by program and problem; empty for an archive without dry runs."""
     if "launches" not in archive.tables:
         return {}
-    rows = archive.sql(_CALLS).to_pylist()
+    rows = archive.sql(_CALLS, [MULTIPROCESSORS]).to_pylist()
     by_program: dict[tuple[str, str], list[Floats]] = {}
     for row in rows:
         by_program.setdefault((row["program_id"], row["problem"]), []).append(_case_features(row))
@@ -105,10 +74,8 @@ def _case_features(row: dict[str, object]) -> Floats:
         + (values["operator_bytes"] + values["launch_bytes"]) / _BYTES_S
         + values["operator_flops"] / _FLOPS_S
     )
-    largest = row["largest"]
-    shape = [_MISSING] * _LARGEST
-    if isinstance(largest, list):
-        shape = [_MISSING if value is None else _log(float(value)) for value in largest]
+    largest = row["largest"] if isinstance(row["largest"], list) else [None] * _LARGEST
+    shape = [_MISSING if value is None else _log(float(value)) for value in largest]
     return np.array(
         [
             *(_log(values[name]) for name in _LOGARITHMS),

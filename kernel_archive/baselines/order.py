@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_archive.baselines.simple import bin_counts
-from kernel_archive.bins import N_BINS
+from kernel_archive.bins import N_BINS, assign_bins
 from kernel_archive.scoring.controls import normal_scores, spread_ranks, to_bins
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kernel_archive.baselines.pairs import AskedPairs, ProgramPairs, TrainingPairs
+    from kernel_archive.bins import Scheme
     from kernel_archive.scoring.arrays import Floats
 
     #: Training pairs and pairs to order -> scores, shape (n,), the larger the faster.
@@ -34,6 +34,12 @@ FOLDS: Final = 5
 PSEUDO_ROWS: Final = 20.0
 #: The largest strength: no model is certain of a program that was not measured.
 MAX_STRENGTH: Final = 0.95
+
+
+def bin_counts(speedups: Floats, scheme: Scheme) -> Floats:
+    """Count speedups per bin: shape (8,)."""
+    counts = np.bincount(assign_bins(speedups, scheme), minlength=N_BINS + 1)[1:]
+    return counts.astype(np.float64)
 
 
 def centred(values: Floats, names: tuple[str, ...]) -> Floats:

@@ -48,14 +48,12 @@ class ProgramPairs:
 
     def take(self, rows: Sequence[int] | NDArray[np.intp]) -> Self:
         """Only these pairs, in this order."""
-
-        def picked(values: Any) -> Any:
-            return (
-                values[rows] if isinstance(values, np.ndarray) else tuple(values[i] for i in rows)
-            )
-
-        columns = [each.name for each in fields(self) if each.name not in _OF_ALL]
-        return replace(self, **{name: picked(getattr(self, name)) for name in columns})
+        picked: dict[str, Any] = {}
+        for column in {each.name for each in fields(self)} - _OF_ALL:
+            values = getattr(self, column)
+            is_array = isinstance(values, np.ndarray)
+            picked[column] = values[rows] if is_array else tuple(values[i] for i in rows)
+        return replace(self, **picked)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,22 +118,16 @@ def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
     spec = forecast_split(split)
     if spec.name == REPLAY.name:
         return _recorded_pairs(archive)
-    facts = split_facts(archive, spec)
-    rows = archive.arrow(
-        spec.table, columns=["row_id", spec.task, "gpu", spec.anchor, spec.candidate]
-    )
-    return AskedPairs(split=spec, scheme=scheme(facts.scheme).name, **_shown(archive, spec, rows))
+    labels = scheme(split_facts(archive, spec).scheme).name
+    columns = ["row_id", spec.task, "gpu", spec.anchor, spec.candidate]
+    rows = archive.arrow(spec.table, columns=columns)
+    return AskedPairs(split=spec, scheme=labels, **_shown(archive, spec, rows))
 
 
 def _shown(archive: Archive, spec: SplitSpec, rows: pa.Table) -> dict[str, Any]:
     """What forecasters see of rows: ids, problems, GPUs and both programs."""
-    columns = {
-        "row_ids": "row_id",
-        "problems": spec.task,
-        "gpus": "gpu",
-        "anchors": spec.anchor,
-        "candidates": spec.candidate,
-    }
+    columns = {"row_ids": "row_id", "problems": spec.task, "gpus": "gpu"}
+    columns |= {"anchors": spec.anchor, "candidates": spec.candidate}
     shown = {field: tuple(rows[column].to_pylist()) for field, column in columns.items()}
     return {**shown, "stated_gpus": archive.stated_gpus}
 
@@ -172,38 +164,17 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
             f"the archive in {archive.path} has no training pairs to learn from. Make them with: "
             f"kernel-archive {spec.command}"
         )
-    columns = [
-        "row_id",
-        spec.task,
-        "gpu",
-        "pair_type",
-        spec.value,
-        "search_id",
-        spec.anchor,
-        spec.candidate,
-    ]
-    rows = archive.arrow(spec.table, columns=columns).sort_by("row_id")
+    columns = ["row_id", spec.task, "gpu", "pair_type", spec.value, "search_id"]
+    rows = archive.arrow(spec.table, columns=[*columns, spec.anchor, spec.candidate])
     if rows.num_rows == 0:
         raise DataError(
             f"the archive in {archive.path} holds no training pair: no search has the role "
             "'training'. Build it with a recipe that gives one, or use the baseline uniform, which "
             "does not learn"
         )
+    rows = rows.sort_by("row_id")
     searches = rows["search_id"].to_pylist()
-    natural: set[str] = set()
-    if "searches" in archive.manifest.tables:
-        known = archive.arrow("searches", columns=["search_id", "role", "builder"]).to_pylist()
-        wrote = {str(b["name"]) for b in archive.manifest.builders if b.get("natural") is True}
-        natural = {row["search_id"] for row in known if row["builder"] in wrote}
-        wrong = sorted(
-            {row["search_id"] for row in known if row["role"] != "training"} & set(searches)
-        )
-        if wrong:
-            raise ArchiveMismatchError(
-                f"train_pairs of {archive.path} holds pairs of search {wrong[0]}, which is not a "
-                "training search. "
-                "Build the archive again, then: kernel-archive validate"
-            )
+    natural = _natural_searches(archive, set(searches))
     return TrainingPairs(
         **_shown(archive, spec, rows),
         speedups=np.asarray(rows[spec.value].to_numpy(), dtype=np.float64),
@@ -211,3 +182,18 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
         searches=tuple(searches),
         natural=np.array([s in natural for s in searches], dtype=bool),
     )
+
+
+def _natural_searches(archive: Archive, searches: set[str]) -> set[str]:
+    """Find the searches whose programs were written whole; all must be training searches."""
+    if "searches" not in archive.manifest.tables:
+        return set()
+    rows = archive.arrow("searches", columns=["search_id", "role", "builder"]).to_pylist()
+    wrong = {row["search_id"] for row in rows if row["role"] != "training"} & searches
+    if wrong:
+        raise ArchiveMismatchError(
+            f"train_pairs of {archive.path} holds pairs of search {min(wrong)}, which is not a "
+            "training search. Build the archive again, then: kernel-archive validate"
+        )
+    builders = {str(b["name"]) for b in archive.manifest.builders if b.get("natural") is True}
+    return {row["search_id"] for row in rows if row["builder"] in builders}

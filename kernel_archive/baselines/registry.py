@@ -9,12 +9,8 @@ import msgspec
 import numpy as np
 
 from kernel_archive.baselines.launches import load_launch_features
-from kernel_archive.baselines.pairs import (
-    NOTHING,
-    load_asked_pairs,
-    load_training_pairs,
-)
-from kernel_archive.baselines.simple import prior
+from kernel_archive.baselines.order import bin_counts
+from kernel_archive.baselines.pairs import NOTHING, load_asked_pairs, load_training_pairs
 from kernel_archive.baselines.trees import dry_run, trees
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, UsageError, suggestion
@@ -26,52 +22,57 @@ if TYPE_CHECKING:
     from kernel_archive.baselines.pairs import AskedPairs, TrainingPairs
     from kernel_archive.scoring.arrays import Floats
 
+#: Pseudo-observations of the frequencies over all problems that smooth those of one problem.
+PRIOR_WEIGHT: Final = 4.0
+
+
+def uniform(asked: AskedPairs, _: TrainingPairs, __: int = 0) -> Floats:
+    """Forecast one eighth for every bin: shape (n, 8)."""
+    return np.full((len(asked), N_BINS), 1.0 / N_BINS)
+
+
+def prior(asked: AskedPairs, training: TrainingPairs, _: int = 0) -> Floats:
+    """Forecast the smoothed bin frequencies of the problem's training pairs: shape (n, 8).
+
+    Only pairs made as the split's rows are (``seed`` for eval, ``parent_edit`` for discovery)
+    count. The frequencies over all problems, with one pseudo-observation per bin, smooth those of
+    each problem; a problem without training pairs has the frequencies of all.
+    """
+    native = training.native(asked.split)
+    overall = bin_counts(training.speedups[native], asked.scheme) + 1.0
+    overall /= overall.sum()
+    names, rows = np.asarray(training.problems), np.asarray(asked.problems)
+    out = np.empty((len(asked), N_BINS))
+    for problem in set(asked.problems):
+        counts = bin_counts(training.speedups[native & (names == problem)], asked.scheme)
+        smoothed = counts + PRIOR_WEIGHT * overall
+        out[rows == problem] = smoothed / smoothed.sum()
+    return out
+
 
 @dataclass(frozen=True)
 class Baseline:
     """One baseline."""
 
-    name: str
     title: str
     #: From the rows asked for, training pairs and a seed to probabilities, (n, 8).
     forecast: Callable[[AskedPairs, TrainingPairs, int], Floats]
-    learns: bool = False  # whether it needs training pairs; one that does not gets none
+    learns: bool = True  # whether it needs training pairs; one that does not gets none
     reads_launches: bool = False  # whether it needs the archive's dry runs
 
 
-def _uniform(asked: AskedPairs, _: TrainingPairs, __: int) -> Floats:
-    return np.full((len(asked), N_BINS), 1.0 / N_BINS)
-
-
-def _prior(asked: AskedPairs, training: TrainingPairs, _: int) -> Floats:
-    return prior(asked, training)
-
-
-_ALL: Final = (
-    Baseline("uniform", "one eighth for every bin", _uniform),
-    Baseline(
-        "prior", "bin frequencies of the problem's training pairs, smoothed", _prior, learns=True
+#: Name -> baseline. A further one is one entry more.
+BASELINES: Final[dict[str, Baseline]] = {
+    "uniform": Baseline("one eighth for every bin", uniform, learns=False),
+    "prior": Baseline("bin frequencies of the problem's training pairs, smoothed", prior),
+    "trees": Baseline(
+        "extra trees on static features of both programs, their order spread over the bins", trees
     ),
-    Baseline(
-        "trees",
-        "extra trees on static features of both programs, their order spread over the bins",
-        trees,
-        learns=True,
-    ),
-    Baseline(
-        "dry-run",
+    "dry-run": Baseline(
         "extra trees on what a dry run of the host code launches, and on static features",
         dry_run,
-        learns=True,
         reads_launches=True,
     ),
-)
-#: Name -> baseline. A further one is one entry more.
-BASELINES: Final[dict[str, Baseline]] = {baseline.name: baseline for baseline in _ALL}
-#: Baselines of earlier versions -> what to use instead.
-REPLACED: Final = {
-    **dict.fromkeys(("boosted", "boosted-order", "text", "nearest"), "trees"),
-    **dict.fromkeys(("slow", "near", "fast"), "uniform"),
 }
 
 
@@ -86,21 +87,6 @@ class BaselineForecasts(msgspec.Struct, frozen=True, kw_only=True):
     n_training: int  # pairs that it learnt from; 0 for one that does not learn
 
 
-def _forecast(
-    baseline: Baseline, archive: Archive, asked: AskedPairs, training: TrainingPairs, seed: int
-) -> Floats:
-    """Forecast with a baseline, with the archive's dry runs where it reads them."""
-    if baseline.reads_launches:
-        launches = load_launch_features(archive)
-        if not launches:
-            raise DataError(
-                f"the archive in {archive.path} has no dry runs. Make them with: "
-                "kernel-measure dry-run"
-            )
-        asked, training = replace(asked, launches=launches), replace(training, launches=launches)
-    return baseline.forecast(asked, training, seed)
-
-
 def make_baseline(
     name: str, archive: Archive, split: str = "eval", *, seed: int = 0
 ) -> BaselineForecasts:
@@ -111,19 +97,25 @@ def make_baseline(
         DataError: the archive lacks what the baseline learns from.
         MissingExtraError: the baseline needs scikit-learn.
     """
-    chosen = BASELINES.get(name)
-    if chosen is None and name in REPLACED:
-        raise UsageError(f"the baseline {name} has been replaced by {REPLACED[name]}")
-    if chosen is None:
+    baseline = BASELINES.get(name)
+    if baseline is None:
         raise UsageError(f"unknown baseline {name!r}. {suggestion(name, BASELINES)}")
     asked = load_asked_pairs(archive, split)
-    training = load_training_pairs(archive) if chosen.learns else NOTHING
+    training = load_training_pairs(archive) if baseline.learns else NOTHING
+    if baseline.reads_launches:
+        launches = load_launch_features(archive)
+        if not launches:
+            raise DataError(
+                f"the archive in {archive.path} has no dry runs. Make them with: "
+                "kernel-measure dry-run"
+            )
+        asked, training = replace(asked, launches=launches), replace(training, launches=launches)
     return BaselineForecasts(
         name=name,
         split=asked.split.name,
         seed=seed,
         row_ids=asked.row_ids,
-        probabilities=_forecast(chosen, archive, asked, training, seed),
+        probabilities=baseline.forecast(asked, training, seed),
         n_training=len(training),
     )
 

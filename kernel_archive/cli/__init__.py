@@ -63,6 +63,7 @@ MOVED: Final = {
     "leaderboard --training": "kernel-archive leaderboard add FILE --saw-archive yes or held-out",
     "leaderboard --bins": "kernel-archive score FILE --bins SCHEME, file by file",
     "forecast --context": "forecast --export FILE, and leave long lines of FILE out",
+    "forecast --answered": "kernel-archive forecast --export FILE --import ANSWERS",
 }
 
 

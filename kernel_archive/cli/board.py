@@ -8,7 +8,6 @@ import click
 
 from kernel_archive.baselines import BASELINES
 from kernel_archive.cli import common
-from kernel_archive.errors import printable
 from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
@@ -48,22 +47,10 @@ def baseline(
     data = b"".join(forecast_lines(forecasts))
     if output is not None:
         write_new(output, data, force=force)
-    facts: dict[str, Any] = {
-        "baseline": name,
-        "split": split,
-        "seed": seed,
-        "rows": len(forecasts.row_ids),
-        "training_pairs": forecasts.n_training,
-        "file": output,
-    }
-    learnt = (
-        f", learnt from {forecasts.n_training:,} training pairs" if forecasts.n_training else ""
-    )
-    done = (
-        f"{output}: {len(forecasts.row_ids):,} forecasts of {name}{learnt}. Next: kernel-archive "
-        f"score {output} --split {split}"
-    )
-    common.emit_lines(facts, data if output is None else None, done)
+    facts = {"file": output, "baseline": name, "split": split, "seed": seed}
+    facts |= {"rows": len(forecasts.row_ids), "training_pairs": forecasts.n_training}
+    facts["next"] = f"kernel-archive score {output} --split {split}"
+    common.emit_lines(facts, data, output)
 
 
 @click.group()
@@ -122,46 +109,45 @@ def add(
         facts = None
     stored = add_submission(file, target, facts=facts, board=board, **stated)
 
-    def text() -> None:
-        rows = []
-        record = stored.record
-        for key, figure in (*record.headline.items(), ("crps", record.metrics["crps"])):
-            shown = METRICS[key].format
-            interval = "" if figure.low is None else f"{shown(figure.low)} to {shown(figure.high)}"
-            rows.append((METRICS[key].title, shown(figure.mean), interval))
-        common.print_table(["figure", "value", "95 % interval"], rows)
-        named = f" --board {board}" if board else ""
-        common.tell(f"{stored.folder} added. Next: kernel-archive leaderboard build{named}")
-
+    named = f" --board {board}" if board else ""
     payload = {"slug": stored.slug, "folder": str(stored.folder)}
-    common.emit(payload | {"submission": stored.submission, "score": stored.record}, text)
+    payload["next"] = f"kernel-archive leaderboard build{named}"
+    figures = {**stored.record.headline, "crps": stored.record.metrics["crps"]}
+    shown = [
+        {"figure": METRICS[name].title, "value": f.mean, "low": f.low, "high": f.high}
+        for name, f in figures.items()
+    ]
+    common.emit(
+        payload | {"submission": stored.submission, "score": stored.record},
+        lambda: common.print_facts(payload | {"score": shown}),
+    )
 
 
-def _standings_tables(boards: list[Standings]) -> None:
+def _show_standings(boards: list[Standings]) -> None:
     """Print a table per split: entries by rank."""
     from kernel_archive.scoring import HEADLINE, METRICS
     from kernel_archive.scoring.metrics import LEAD, RANKED_BY
 
     for board in boards:
         keys = (LEAD, *HEADLINE[board.target.kind], "crps")
-        rows: list[tuple[str, ...]] = []
+        rows = []
         for entry in board.entries:
             rank, record = entry.ranks.get(RANKED_BY), entry.record
-            place = "-" if rank is None else str(rank.rank)
-            if rank is not None and rank.best is not None and rank.best != rank.worst:
-                place += f" ({rank.best}-{rank.worst})"
-            marks = ("" if record.beats_control.get(k, True) else " *" for k in keys)
-            values = (METRICS[k].format(record.metrics[k].mean) for k in keys)
-            figures = [value + mark for value, mark in zip(values, marks, strict=True)]
+            row = {"rank": "-" if rank is None else str(rank.rank), "possible ranks": "-"}
+            if rank is not None and rank.best is not None:
+                row["possible ranks"] = f"{rank.best} to {rank.worst}"
+            row["entry"] = entry.submission.name
+            for key in keys:
+                star = "" if record.beats_control.get(key, True) else " *"
+                row[METRICS[key].title] = METRICS[key].format(record.metrics[key].mean) + star
             coverage = f"{100 * record.forecasts.coverage:.0f} %"
-            rows.append((place, entry.submission.name, *figures, coverage, entry.remark))
+            rows.append(row | {"coverage": coverage, "remark": entry.remark})
         notes = [
-            "Ranked by CRPS, shown as its skill over the zero; brackets: possible ranks.",
-            "* does not beat the best control by its interval. The page has controls and bounds.",
+            "Ranked by CRPS, shown as its skill over the zero. The page has controls and bounds.",
+            "* does not beat the best control by its interval",
         ]
-        columns = ["rank", "entry", *(METRICS[k].title for k in keys), "coverage", ""]
         title = f"{board.target.spec.name}: {len(board.target)} rows"
-        common.print_table(columns, rows, title=title, left=2, notes=notes)
+        common.print_records(rows, title=title, notes=notes)
 
 
 @leaderboard.command(short_help="Score every submission anew; write standings and page.")
@@ -187,19 +173,14 @@ def build(archive_path: str | None, **how: Any) -> None:
     with common.progress("Scoring") as advance:
         result = build_board(open_archive(archive_path), advance=advance, **how)
 
-    def text() -> None:
-        _standings_tables(result.boards)
-        files = ", ".join(str(f) for f in result.files)
-        common.tell(f"{files} written, with a page of every entry beside them")
+    facts = {"files": [str(f) for f in result.files], "page_bytes": result.page_bytes}
+    facts["left_out"] = result.left_out
 
-    payload = {
-        "files": [str(f) for f in result.files],
-        "page_bytes": result.page_bytes,
-        "left_out": result.left_out,
-    }
-    common.emit(lambda: payload | standings_json(result.boards), text)
-    for verdict in result.left_out:
-        common.say(f"Left out: {printable(verdict.slug)}")
+    def text() -> None:
+        _show_standings(result.boards)
+        common.print_facts(facts | {"left_out": [v.slug for v in result.left_out]})
+
+    common.emit(lambda: facts | standings_json(result.boards), text)
     common.print_findings([finding for verdict in result.left_out for finding in verdict.findings])
 
 
@@ -223,11 +204,7 @@ def verify(archive_path: str | None, **how: Any) -> None:
     failed = [v for v in verdicts if v.status == "failed"]
 
     def text() -> None:
-        common.print_table(
-            ["submission", "verdict"],
-            [(v.slug, v.status.replace("_", " ")) for v in verdicts],
-            left=2,
-        )
+        common.print_records([{"submission": v.slug, "verdict": v.status} for v in verdicts])
         common.tell(f"{len(verdicts) - len(failed)} of {len(verdicts)} are sound")
         common.print_findings([finding for v in failed for finding in v.findings])
 

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from kernel_archive.cli import common
 from kernel_archive.errors import TargetExistsError
 
 if TYPE_CHECKING:
     from kernel_archive.archive.build import BuildResult
-    from kernel_archive.archive.init import Draft
 
 _ROLES = common.Choice(["held_out", "training", "archive"])
 
@@ -53,43 +51,20 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     stated = {key: value for key, value in answers.items() if value}
     write_recipe(draft, target, name=own_name, answers=stated)
     shown = preview(target)
-    facts = {"recipe": str(target), "name": own_name}
-    facts |= {name: getattr(draft, name) for name in ("found", "notes", "sources")}
-    common.emit(facts | shown, lambda: _show_draft(draft, shown, target))
+    facts: dict[str, Any] = {"found": draft.found, **shown, "notes": draft.notes}
+    facts |= {"sources": draft.sources, "recipe": str(target), "name": own_name}
+    facts["next"] = f"read {target} and its query, then: kernel-archive build {target}"
+    common.emit(facts, lambda: common.print_facts(facts | {"first": _short(shown["first"])}))
     click.get_current_context().exit(0 if shown["evaluations"] else 1)
 
 
-def _show_draft(draft: Draft, shown: dict[str, Any], target: Path) -> None:
-    common.tell(f"Found: {draft.found}.")
-    outcomes = ", ".join(f"{n:,} {name}" for name, n in shown["outcomes"].items()) or "none"
-    common.tell(
-        f"Would come out: {shown['evaluations']:,} of {shown['rows']:,} rows: {outcomes}; "
-        f"{shown['problems']:,} problems on {', '.join(shown['gpus']) or 'no GPU'}."
-    )
-    if shown["first"]:
-        columns = {
-            "problem": lambda row: row["problem"] or "?",
-            "GPU": lambda row: row["gpu"] or "?",
-            "speedup": lambda row: f"{row['speedup']:.3g}x",
-            "program begins": lambda row: row["code"][:60],
-        }
-        common.print_items(shown["first"], columns, left=4)
-    common.print_findings(shown["findings"])
-    for note in (*draft.notes, *(f"missing: {what}" for what in shown["missing"])):
-        common.say(note)
-    common.tell(f"Wrote {target}. Read it and its query, then: kernel-archive build {target}")
-
-
-def _complete_builder(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Complete shipped builders, and files."""
-    from kernel_archive.archive.recipe import shipped_recipes
-
-    names = [name for name in shipped_recipes() if name.startswith(begun)]
-    return [CompletionItem(name) for name in names] or [CompletionItem(begun, type="file")]
+def _short(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Show of programs how they begin."""
+    return [{**row, "code": row["code"][:60]} for row in rows]
 
 
 @click.command()
-@click.argument("builders", nargs=-1, metavar="[BUILDER]...", shell_complete=_complete_builder)
+@click.argument("builders", nargs=-1, metavar="[BUILDER]...")
 @common.option(
     "--out", type=common.FOLDER, help="Archive directory.  [default: the archive's name]"
 )
@@ -136,21 +111,20 @@ def _show_result(result: BuildResult) -> None:
     from kernel_archive.cli.splits import show_left_out
 
     common.print_findings(result.shown, total=result.findings)
-    rows = [(name, f"{count:,}") for name, count in result.rows.items()]
-    common.print_table(["table", "rows"], rows)
-    if result.replaced:
-        common.say(f"Replaced version {result.replaced}.")
-    state = f"built ({result.staged} of {result.runs} runs read anew)"
-    if result.unchanged:
-        state = "is up to date"
-    common.tell(f"{result.path} {state}: version {result.version}, {result.logical_digest}")
-    if result.own and result.rows.get("eval"):
-        n = result.rows["eval"]
-        common.tell(f"eval asks about {n:,} kernels; kernel-archive build-eval shows which")
-    elif result.own:
+    common.print_facts(
+        {
+            "archive": result.path,
+            "version": result.version,
+            "logical_digest": result.logical_digest,
+            "state": "up to date" if result.unchanged else "built",
+            "replaced_version": result.replaced,
+            "runs_read_anew": f"{result.staged:,} of {result.runs:,}",
+            "rows": result.rows,
+            "findings_in_manifest.json": result.findings,
+        }
+    )
+    if result.own and not result.rows.get("eval"):
         show_left_out(open_archive(result.path).manifest.splits["eval"])
-    if result.findings:
-        common.tell(f"{result.findings} findings in the logs are kept in manifest.json")
 
 
 @click.command()
@@ -166,16 +140,11 @@ def readers(columns: bool, keys: bool) -> None:
     from kernel_archive.readers.sql_doubts import COLUMNS
 
     if keys or columns:
-        heading, meanings = "key", explained_keys()
-        if not keys:
-            heading, meanings = "column", {name: text for name, (_, text) in COLUMNS.items()}
-        rows = list(meanings.items())
-        common.emit(meanings, lambda: common.print_table([heading, "what it is"], rows, left=2))
+        meanings = explained_keys() if keys else {name: text for name, (_, text) in COLUMNS.items()}
+        common.emit(meanings, lambda: common.print_table(["name", "meaning"], [*meanings.items()]))
         return
     formats = [
         {"format": r.name, "title": r.title, "expects": r.expects, "files": list(r.files)}
         for r in READERS.values()
     ]
-    shown = [(r.name, r.title, r.expects) for r in READERS.values()]
-    headings = ["format", "what it is", "expects"]
-    common.emit(formats, lambda: common.print_table(headings, shown, left=3))
+    common.emit(formats, lambda: common.print_records(formats))

@@ -16,7 +16,7 @@ from kernel_archive.errors import printable
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from kernel_archive.archive.build import Advance
     from kernel_archive.errors import Finding
@@ -136,35 +136,97 @@ def _other_builtin(item: Any) -> Any:
     return item.tolist() if hasattr(item, "tolist") else str(item)
 
 
+def _plain(payload: Any) -> Any:
+    """Turn structs and numpy arrays into what JSON has; non-finite floats into ``None``."""
+    import msgspec
+
+    return msgspec.json.decode(msgspec.json.encode(payload, enc_hook=_other_builtin))
+
+
 def print_json(payload: Any) -> None:
     """Print a value as JSON, numpy arrays and structs included; non-finite floats as null."""
     import json
 
-    import msgspec
-
-    plain = msgspec.json.decode(msgspec.json.encode(payload, enc_hook=_other_builtin))
-    click.echo(json.dumps(plain, indent=1, ensure_ascii=True))
+    click.echo(json.dumps(_plain(payload), indent=1, ensure_ascii=True))
 
 
-def emit(payload: Any, text: Callable[[], None] | str) -> None:
-    """Print a command's result as JSON or text; functions are called for the form wanted only."""
+def emit(payload: Any, text: Callable[[], None] | str | None = None) -> None:
+    """Print a command's result as JSON or text; functions are called for the form wanted only.
+
+    Without a text the result itself is laid out (:func:`print_facts`).
+    """
     if as_json():
         print_json(payload() if callable(payload) else payload)
+    elif text is None:
+        print_facts(payload)
     elif callable(text):
         text()
     else:
         tell(text)
 
 
-def emit_lines(facts: dict[str, Any], data: bytes | None, done: str) -> None:
+def emit_lines(facts: dict[str, Any], data: bytes, output: str | None) -> None:
     """Print the lines that a command made, or, where they went to a file, what was done."""
-    if data is None:
-        emit(facts, done)
+    if output is not None:
+        emit(facts)
     else:
         emit(
             lambda: facts | {"lines": [line.decode() for line in data.splitlines()]},
             lambda: click.echo(data, nl=False),
         )
+
+
+def print_facts(result: Any) -> None:
+    """Lay out named values: a line for each, a table for a list of records, findings on stderr.
+
+    ``{"rows": 3, "files": [{"path": "a", "bytes": 5}]}`` is the line ``rows: 3`` and a table with
+    the columns ``path`` and ``bytes``.
+    """
+    import msgspec
+
+    from kernel_archive.errors import Finding
+
+    for name, value in _plain(result).items():
+        if name == "findings":
+            print_findings(msgspec.convert(value, list[Finding]))
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            tell()
+            print_records(value, title=_heading(name))
+        else:
+            tell(f"{_heading(name)}: {_cell(value)}")
+
+
+def print_records(records: Sequence[Mapping[str, Any]], **options: Any) -> None:
+    """Print a table with a row for every record, and a column for every key of the first one.
+
+    Texts are left-aligned up to the first column of numbers.
+    """
+    columns = list(records[0]) if records else []
+    numeric = [any(isinstance(row.get(name), int | float) for row in records) for name in columns]
+    left = numeric.index(True) if True in numeric else len(columns)
+    rows = [[_cell(row.get(name)) for name in columns] for row in records]
+    print_table([_heading(name) for name in columns], rows, left=left, **options)
+
+
+def _heading(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _cell(value: Any) -> str:
+    """Show one value in words: ``1,234``, ``0.1235``, ``a 1, b 2``, ``yes``, ``-``."""
+    if value is None or value in ({}, []):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_cell(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_cell, value))
+    return str(value)
 
 
 def print_table(
@@ -203,14 +265,6 @@ def print_table(
         table.add_row(*map(cell, row))
     console.print(table, *map(cell, notes), sep="\n")
     click.echo("\n".join(line.rstrip() for line in text.getvalue().split("\n")).strip("\n"))
-
-
-def print_items(
-    items: Iterable[Any], columns: Mapping[str, Callable[[Any], object]], **options: Any
-) -> None:
-    """Print a table with a row per item; ``columns`` maps a heading to what it shows of one."""
-    rows = [[shown(item) for shown in columns.values()] for item in items]
-    print_table(list(columns), rows, **options)
 
 
 def print_findings(findings: Sequence[Finding], *, total: int | None = None) -> None:

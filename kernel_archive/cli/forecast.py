@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
 from kernel_archive.cli import common
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
@@ -14,10 +15,11 @@ from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
-    from kernel_archive.llm.answers import AnswerCounts, Answers
+    from kernel_archive.llm.answers import Answers
+    from kernel_archive.llm.ask import Limits
     from kernel_archive.llm.chat import ModelSettings
     from kernel_archive.llm.questions import Questions
-    from kernel_archive.llm.run import Estimate, Run, RunProgress
+    from kernel_archive.llm.run import Run
 
 _question_options: Final = common.options(
     common.split_option,
@@ -65,14 +67,11 @@ _asking_options: Final = common.options(
 _file_options: Final = common.options(
     common.option("--export", "export_path", type=common.FILE, help="Batch file to write."),
     common.option(
-        "--answered",
-        "answered_paths",
+        "--import",
+        "import_paths",
         type=click.Path(),
         multiple=True,
-        help="Files whose answers --export leaves out.",
-    ),
-    common.option(
-        "--import", "import_paths", type=click.Path(), multiple=True, help="Answers to read."
+        help="Answers to read; with --export: answers to leave out.",
     ),
     common.option("--from-log", "log_path", help="Log of the Inspect task to convert."),
     common.option("-o", "--output", type=common.FILE, help="Forecast file to write."),
@@ -87,15 +86,7 @@ _file_options: Final = common.options(
 @common.force_option
 @common.archive_option
 @common.json_option
-def forecast(
-    output: str | None,
-    force: bool,
-    archive_path: str | None,
-    export_path: str | None,
-    import_paths: tuple[str, ...],
-    log_path: str | None,
-    **options: Any,
-) -> None:
+def forecast(archive_path: str | None, **options: Any) -> None:
     """Ask a language model for forecasts, or convert its answers.
 
     --url URL --model MODEL -o FORECASTS asks a service that speaks the OpenAI protocol. The first
@@ -110,106 +101,58 @@ def forecast(
     """
     from kernel_archive.archive.open import open_archive
 
-    ways = [bool(export_path), bool(import_paths), bool(log_path)]
-    if sum(ways) > 1 or not (any(ways) or options["model"]):
+    export, log = options["export_path"], options["log_path"]
+    answers_given = bool(options["import_paths"] or log)
+    if (export and log) or not (options["model"] or export or answers_given):
         raise UsageError(
             "give one of --model MODEL (with --url), --export FILE (with --model), --import FILE "
             "and --from-log LOG"
         )
     archive = open_archive(archive_path)
-    split = options["split"]
-    if export_path:
-        _export(archive, export_path, force=force, **options)
+    if export:
+        _export(archive, **options)
         return
-    if output is None:
+    if options["output"] is None:
         raise UsageError("name the forecast file to write: -o FILE")
-    if import_paths:
-        from kernel_archive.llm.batch import import_answers
-
-        check_new(output, force=force)
-        answers = import_answers(import_paths, archive, split, limit=options["limit"])
-    elif log_path:
-        from kernel_archive.llm.inspect_logs import from_log
-
-        check_new(output, force=force)
-        answers = from_log(log_path, archive, split)
-    else:
-        asked = _ask(archive, output, force=force, **options)
-        if asked is None:
-            return
-        answers = asked
-    _write(answers, output, force=force, price=options["price"], own=not any(ways))
+    answers = _read(archive, **options) if answers_given else _ask(archive, **options)
+    if answers is not None:
+        # Where answers stand beside the forecasts, the file is remade from them every time.
+        _write(answers, **options | {"force": options["force"] or not answers_given})
 
 
-def _write(
-    answers: Answers, output: str, *, force: bool, price: tuple[float, float] | None, own: bool
-) -> None:
-    """Write the forecast file and say what is in it; ``own`` where it grew beside its answers."""
+def _read(archive: Archive, **options: Any) -> Answers:
+    """Read the answers of a batch, or of a log of Inspect."""
+    from kernel_archive.llm.batch import import_answers
+    from kernel_archive.llm.inspect_logs import from_log
+
+    check_new(options["output"], force=options["force"])
+    if options["log_path"]:
+        return from_log(options["log_path"], archive, options["split"])
+    return import_answers(
+        options["import_paths"], archive, options["split"], limit=options["limit"]
+    )
+
+
+def _write(answers: Answers, **options: Any) -> None:
+    """Write the forecast file, and say what is in it."""
     data, counts = answers.forecast_file()
     if not counts.answered:
         reasons = ", ".join(f"{printable(why, 200)} {n:,}" for why, n in counts.unanswered.items())
         raise KernelArchiveError(
             f"not one of {counts.asked:,} questions was answered ({reasons}): no file is written"
         )
-    write_new(output, data, force=force or own)
-    shown, split = printable(output, 5000), answers.questions.asked.split.name
+    write_new(options["output"], data, force=options["force"])
+    shown, split = printable(options["output"], 5000), answers.questions.asked.split.name
     cost = None
-    if price is not None:
-        cost = (price[0] * counts.input_tokens + price[1] * counts.output_tokens) / 1e6
-    facts = {"file": shown, "split": split, "counts": counts, "cost": cost}
-    common.emit(facts, "\n".join(_summary(shown, counts, split, cost)))
+    if options["price"] is not None:
+        cost = _limits(options).cost(counts.input_tokens, counts.output_tokens)
+    named = {"answered": counts.answered, **msgspec.structs.asdict(counts)}
+    facts = {"file": shown, "split": split, "cost": cost}
+    facts["next"] = f"kernel-archive check {shown} --split {split}"
+    common.emit(facts | {"counts": named}, lambda: common.print_facts(named | facts))
 
 
-def _summary(shown: str, counts: AnswerCounts, split: str, cost: float | None) -> list[str]:
-    """Say what became of the questions, by reason, and what they cost."""
-    answered = f"{counts.answered:,} answers to {counts.asked:,} questions"
-    lines = [f"{shown}: {answered}, {counts.forecasts:,} forecasts; prompt {counts.prompt}"]
-    if counts.deferred:
-        lines.append(f"{counts.deferred:,} deferred")
-    for title in ("unparsed", "stopped", "unanswered"):
-        reasons = getattr(counts, title)
-        if reasons:
-            listed = ", ".join(f"{printable(why)} {n:,}" for why, n in reasons.items())
-            lines.append(f"{title}: {listed}")
-    if counts.input_tokens or counts.output_tokens:
-        silent = f" ({counts.without_usage:,} answers don't say)" if counts.without_usage else ""
-        priced = "" if cost is None else f", cost {cost:,.4f}"
-        lines.append(
-            f"{counts.input_tokens:,} tokens read, {counts.output_tokens:,} written{silent}{priced}"
-        )
-    return [*lines, f"Next: kernel-archive check {shown} --split {split}"]
-
-
-def _run(archive: Archive, output: str, **options: Any) -> Run:
-    """Prepare a run against the service that was named."""
-    from kernel_archive.llm.run import Run
-    from kernel_archive.llm.service import Service, check_url
-
-    url = options["url"] or os.environ.get("OPENAI_BASE_URL")
-    if not url:
-        raise UsageError(
-            "name the service: --url http://HOST/v1 (or OPENAI_BASE_URL). Providers of Inspect "
-            "are asked with: inspect eval kernel_archive/forecast --model PROVIDER/NAME"
-        )
-    service = Service(
-        url=check_url(url),
-        model=options["model"],
-        key=os.environ.get(options["key_env"]) or None,
-        timeout=options["timeout"],
-        max_retries=options["max_retries"],
-    )
-    return Run(
-        archive,
-        _questions(archive, **options),
-        service,
-        output,
-        settings=_settings(options),
-        repeats=options["repeats"],
-        name_host=options["name_host"],
-    )
-
-
-def _questions(archive: Archive, **options: Any) -> Questions:
+def _questions(archive: Archive, options: dict[str, Any]) -> Questions:
     from kernel_archive.llm.questions import load_questions
 
     named = {name: options[name] for name in ("answer", "bins", "defer", "limit")}
@@ -222,115 +165,136 @@ def _settings(options: dict[str, Any]) -> ModelSettings:
     return ModelSettings(**{name: options[name] for name in ModelSettings.__struct_fields__})
 
 
-def _ask(archive: Archive, output: str, *, force: bool, **options: Any) -> Answers | None:
-    """Ask the model; ``None`` after a dry run."""
-    from kernel_archive.llm.ask import Limits, ask
-    from kernel_archive.llm.run import answers_path
+def _limits(options: dict[str, Any]) -> Limits:
+    from kernel_archive.llm.ask import Limits
 
+    named = {name: options[name] for name in ("connections", "max_tokens_total", "max_cost")}
+    return Limits(**named, price=options["price"] or (0.0, 0.0))
+
+
+def _run(archive: Archive, options: dict[str, Any]) -> Run:
+    """Prepare a run against the service that was named."""
+    from kernel_archive.llm.run import Run
+    from kernel_archive.llm.service import Service, check_url
+
+    url = options["url"] or os.environ.get("OPENAI_BASE_URL")
+    if not url:
+        raise UsageError(
+            "name the service: --url http://HOST/v1 (or OPENAI_BASE_URL). Providers of Inspect "
+            "are asked with: inspect eval kernel_archive/forecast --model PROVIDER/NAME"
+        )
     if options["max_cost"] is not None and options["price"] is None:
         raise UsageError("--max-cost needs the price of tokens: --price IN OUT, per million")
-    run = _run(archive, output, **options)
-    if not answers_path(output).exists():
-        check_new(output, force=force)
-    named = {name: options[name] for name in ("connections", "max_tokens_total", "max_cost")}
-    limits = Limits(**named, price=options["price"] or (0.0, 0.0))
+    service = Service(
+        url=check_url(url),
+        model=options["model"],
+        key=os.environ.get(options["key_env"]) or None,
+        timeout=options["timeout"],
+        max_retries=options["max_retries"],
+    )
+    return Run(
+        archive,
+        _questions(archive, options),
+        service,
+        options["output"],
+        settings=_settings(options),
+        repeats=options["repeats"],
+        name_host=options["name_host"],
+    )
+
+
+def _ask(archive: Archive, **options: Any) -> Answers | None:
+    """Ask the model; ``None`` after a dry run."""
+    from kernel_archive.llm.ask import ask
+    from kernel_archive.llm.run import answers_path
+
+    run, limits = _run(archive, options), _limits(options)
+    if not answers_path(run.output).exists():
+        check_new(run.output, force=options["force"])
     with run.locked():
         run.load()
         estimate = run.estimate()
-        cost = limits.cost(estimate.input_tokens, estimate.output_tokens)
-        text = _estimate_text(run, estimate, cost if options["price"] else None)
+        cost = limits.cost(estimate["input_tokens"], estimate["output_tokens"])
+        facts: dict[str, Any] = {"prompt": run.record.prompt, "at_most": estimate}
+        facts["cost"] = cost if options["price"] else None
         if options["dry_run"]:
-            facts = {"prompt": run.record.prompt, "estimate": estimate, "cost": cost}
-            common.emit(facts, text)
+            common.emit(facts)
             return None
-        common.say(text)
+        common.say(
+            f"{estimate['questions']:,} questions to ask, about {estimate['input_tokens']:,} "
+            f"tokens to read and at most {estimate['output_tokens']:,} to write"
+            f"{f', at most {cost:,.2f}' if options['price'] else ''}; {run.reused:,} answers are "
+            f"there already; prompt {run.record.prompt}"
+        )
         started = time.monotonic()
         with common.progress("Answers") as advance:
 
-            def watch(progress: RunProgress) -> None:
-                details = _details(progress, time.monotonic() - started)
-                advance(progress.answered, progress.total, details)
+            def watch() -> None:
+                answered, total = len(run.answers.given), len(run.answers.cells())
+                advance(answered, total, _details(run, total, time.monotonic() - started))
 
             try:
-                progress = ask(run, limits, trial=not options["no_trial"], watch=watch)
+                ask(run, limits, trial=not options["no_trial"], watch=watch)
             except KeyboardInterrupt:
                 common.say("What was answered is kept: the same command goes on")
                 raise
-    _say_what_failed(progress)
+    _say_what_failed(run)
     return run.answers
 
 
-def _estimate_text(run: Run, estimate: Estimate, cost: float | None) -> str:
-    priced = "" if cost is None else f", at most {cost:,.2f}"
-    reused = f"; {estimate.reused:,} answers are there already" if estimate.reused else ""
-    return (
-        f"{estimate.questions:,} questions to ask, about {estimate.input_tokens:,} tokens to read "
-        f"and at most {estimate.output_tokens:,} to write{priced}{reused}; "
-        f"prompt {run.record.prompt}"
-    )
-
-
-def _say_what_failed(progress: RunProgress) -> None:
+def _say_what_failed(run: Run) -> None:
     """Say what failed, per kind with a count and an example, and what was sent again."""
-    for kind, n in progress.failures.most_common():
-        example = printable(progress.examples[kind], 300)
+    for kind, n in run.failures.most_common():
+        example = printable(run.examples[kind], 300)
         common.say(f"failed: {kind}, {n:,} questions; for example: {example}")
-    if progress.retries:
-        common.say(f"{progress.retries:,} requests were sent again")
-    if progress.stopped_by:
+    if run.retries:
+        common.say(f"{run.retries:,} requests were sent again")
+    if run.stopped_by:
         common.say(
-            f"Stopped by {progress.stopped_by} after {progress.answered:,} of {progress.total:,} "
-            "answers; the same command with a higher bound goes on"
+            f"Stopped by {run.stopped_by} after {len(run.answers.given):,} answers; the same "
+            "command with a higher bound goes on"
         )
 
 
-def _details(progress: RunProgress, seconds: float) -> str:
+def _details(run: Run, total: int, seconds: float) -> str:
     """Say what a run has cost so far, and how long it may still take."""
-    new = progress.answered - progress.reused
-    rate = new / seconds if seconds else 0.0
-    left = (progress.total - progress.answered) / rate if rate else 0.0
+    rate = (len(run.answers.given) - run.reused) / seconds
+    left = (total - len(run.answers.given)) / rate if rate else 0.0
     return (
-        f"{progress.failed:,} failed, {progress.input_tokens:,} tokens read, "
-        f"{progress.output_tokens:,} written, {60 * rate:,.1f} a minute, "
-        f"{left / 60:,.0f} minutes left"
+        f"{run.failures.total():,} failed, {run.input_tokens:,} tokens read, "
+        f"{run.output_tokens:,} written, {60 * rate:,.1f} a minute, {left / 60:,.0f} minutes left"
     )
 
 
-def _export(archive: Archive, path: str, *, force: bool, **options: Any) -> None:
-    """Write the questions as a batch file, and say what they come to."""
+def _export(archive: Archive, **options: Any) -> None:
+    """Write the questions without an answer as a batch file, and say what they come to."""
     from kernel_archive.llm.batch import export_lines, import_answers
     from kernel_archive.llm.questions import estimated_tokens
 
     split, repeats, model = options["split"], options["repeats"], options["model"]
     if model is None:
         raise UsageError("every request of a batch file names its model: --model NAME")
-    questions = _questions(archive, **options)
+    questions = _questions(archive, options)
     answered: set[tuple[str, int]] = set()
-    if options["answered_paths"]:
-        before = import_answers(options["answered_paths"], archive, split)
+    if options["import_paths"]:
+        before = import_answers(options["import_paths"], archive, split)
         if before.questions.prompt != questions.prompt:
             raise UsageError(
-                f"--answered holds answers to {before.questions.prompt.name}, and this asks "
+                f"--import holds answers to {before.questions.prompt.name}, and this asks "
                 f"{questions.prompt.name}"
             )
         answered = set(before.given)
     how = {"model": model, "repeats": repeats, "settings": _settings(options)}
     lines = list(export_lines(questions, **how, answered=answered))
-    write_new(path, b"".join(lines), force=force)
-    shown = printable(path, 5000)
-    tokens = repeats * sum(estimated_tokens(question.text) for question in questions)
-    facts = {
-        "file": shown,
+    write_new(options["export_path"], b"".join(lines), force=options["force"])
+    facts: dict[str, Any] = {
+        "file": printable(options["export_path"], 5000),
         "prompt": questions.prompt.name,
         "split": split,
         "questions": len(lines),
         "rows": len(questions),
-        "estimated_input_tokens": tokens,
+        "estimated_input_tokens": sum(estimated_tokens(line.decode()) for line in lines),
     }
     limit = f" --limit {options['limit']}" if options["limit"] else ""
-    done = (
-        f"{shown}: {len(lines):,} questions about {len(questions):,} of {questions.n_rows:,} rows, "
-        f"at most {tokens:,} tokens; prompt {questions.prompt.name}. Next: kernel-archive "
-        f"forecast --import ANSWERS --split {split}{limit} -o FORECASTS"
-    )
-    common.emit(facts, done)
+    facts["next"] = f"kernel-archive forecast --import ANSWERS --split {split}{limit} -o FORECASTS"
+    common.emit(facts)

@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
 from kernel_archive.cli import common
-from kernel_archive.errors import Finding, printable
+from kernel_archive.errors import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kernel_archive.selection.diff import Difference
 
-#: Print this many examples per flag or change; ``--json`` has them all.
+#: Show this many examples per flag and kind of finding.
 _EXAMPLES: Final = 3
-Row: TypeAlias = dict[str, Any]
-#: Heading of a column -> what it shows of a row.
-Columns: TypeAlias = "dict[str, Callable[[Row], object]]"
+Row = dict[str, Any]
 
 
-def _number(value: Any, form: str, unknown: str = "-") -> str:
-    return unknown if value is None else format(value, form)
-
-
-def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {n:,}" for name, n in counts.items())
-
-
-def _log_line(row: Row) -> str:
-    line = row["source_line"]
-    return row["source_file"] if line is None else f"{row['source_file']}:{line}"
+def _picked(rows: list[Row], names: str) -> list[Row]:
+    """Take the named values of records alone, in this order."""
+    return [{name: row.get(name) for name in names.split()} for row in rows]
 
 
 @click.command()
@@ -53,36 +40,24 @@ def info(archive_path: str | None) -> None:
 
 
 def _show_info(facts: Row) -> None:
-    common.tell(f"{facts['name']} {facts['version']}  ({facts['path']})")
-    common.tell(f"{facts['logical_digest']}, bins: {facts['bin_scheme']}")
-    for b in facts["builders"]:
-        common.tell(f"builder {b['name']} {b['version']} ({b['licence']}): {b['description']}")
-    columns: Columns = {name: itemgetter(name) for name in ("problem", "kernels")}
-    columns |= {f"bin {b}": itemgetter(f"bin{b}") for b in range(1, 9)}
-    columns |= {"median": lambda p: f"{p['median']:.2f}x", "best": lambda p: f"{p['best']:.2f}x"}
-    common.print_items(facts["problems"], columns, title="Kernels by problem and speedup bin")
-    names = ("method", "role", "searches", "evaluations", "successes")
-    columns = {name: itemgetter(name) for name in names}
-    columns["GPU hours"] = lambda m: _number(m["gpu_hours"], ".3f", "not logged")
-    common.print_items(facts["methods"], columns, title="Searches", left=2)
-    for name in ("gpu", "language", "outcome", "split"):
-        common.tell(f"{name}: {_counts(facts['counts'][name])}")
-    tokens = (_number(facts[f"{way}put_tokens"], ",.0f", "not logged") for way in ("in", "out"))
-    hours = _number(facts["gpu_hours"], ".3f", "not logged")
-    inputs = facts["inputs"]
-    common.tell(
-        f"programs: {facts['programs']:,} distinct ones that passed, "
-        f"{facts['reports'].get('remeasured_kernels', 0):,} kernels measured more than once"
+    methods = "method role searches evaluations successes gpu_hours"
+    (first,) = _picked([facts], "name version path logical_digest bin_scheme tables splits")
+    first["splits"] = {name: split["rows"] for name, split in facts["splits"].items()}
+    (last,) = _picked(
+        [facts],
+        "programs excluded searches searches_with_gpu_seconds gpu_hours input_tokens "
+        "output_tokens flags inputs findings",
     )
-    common.tell(
-        f"GPU time: {hours} hours in {facts['searches_with_gpu_seconds']} of {facts['searches']} "
-        f"searches; tokens in and out: {', '.join(tokens)}"
-    )
-    common.tell(f"flags: {_counts(facts['flags'])}")
-    common.tell(
-        f"inputs: {inputs['runs']} runs, {inputs['bytes'] / 1e6:.1f} MB, "
-        f"{facts['findings']['total']} findings; {facts['excluded']} evaluations are excluded, "
-        "with their reasons in the table evaluations"
+    last["findings_in_the_logs"] = last.pop("findings")["total"]
+    common.print_facts(
+        {
+            **first,
+            "builders": _picked(facts["builders"], "name version licence description"),
+            "kernels_by_problem_and_bin": facts["problems"],
+            "searches_by_method": _picked(facts["methods"], methods),
+            **{name: facts["counts"][name] for name in ("gpu", "language", "outcome", "split")},
+            **last,
+        }
     )
 
 
@@ -102,48 +77,20 @@ def show(wanted: str, archive_path: str | None) -> None:
     common.emit(facts, lambda: _show_kernel(facts))
 
 
-_MEASUREMENT: Columns = {
-    "measured by": lambda m: f"{m['search_id']} node {m['node_id']}",
-    "outcome": lambda m: f"{m['outcome']} [{m['excluded']}]" if m["excluded"] else m["outcome"],
-    "speedup": lambda m: _number(m["speedup"], ".4g"),
-    "time, us": lambda m: _number(m["runtime_us"], ".1f"),
-    "reference, us": lambda m: _number(m["reference_runtime_us"], ".1f"),
-    "log line": _log_line,
-}
-_ANCESTOR: Columns = {
-    "ancestor": lambda a: f"{a['kernel_id'][:12]}{' (root)' if a['is_root'] else ''}",
-    "steps up": itemgetter("distance"),
-    "outcome": itemgetter("outcome"),
-    "speedup": lambda a: _number(a["speedup"], ".4g"),
-    "log line": _log_line,
-}
-
-
 def _show_kernel(facts: Row) -> None:
-    common.tell(_kernel_text(facts["kernel"]))
-    if facts["splits"]:
-        common.tell(f"in splits: {', '.join(facts['splits'])}")
-    common.print_items(facts["measurements"], _MEASUREMENT, title="Measurements")
-    title = "Lineage, nearest first" if facts["lineage"] else "Lineage: none, or it is not logged"
-    common.print_items(facts["lineage"], _ANCESTOR, title=title)
-    if "code" in facts["kernel"]:
-        common.tell("\n" + facts["kernel"]["code"].replace("\t", "    "))
-
-
-def _kernel_text(kernel: Row) -> str:
-    """Put a row of kernels, failures or evaluations into words."""
-    name = kernel["kernel_id"]
-    if kernel["table"] == "evaluations":
-        return f"kernel {name} is in evaluations only (excluded, contested or withheld)"
-    place = f"{name}: {kernel['problem']} on {kernel['gpu']}, {kernel['language']}"
-    if kernel["table"] == "failures":
-        error = printable(" ".join(str(kernel["error_text"] or "").split()), 300)
-        return f"failed program {place}\n{kernel['outcome']}: {error}"
-    return (
-        f"kernel {place}\n{kernel['speedup']:.4g}x, bin {kernel['bin']} ({kernel['bin_scheme']}), "
-        f"{kernel['n_measurements']} measurements from {kernel['speedup_min']:.4g}x to "
-        f"{kernel['speedup_max']:.4g}x, flags: {', '.join(kernel['flags']) or 'none'}"
+    kernel = dict(facts["kernel"])
+    code = kernel.pop("code", "")
+    measured = "search_id node_id outcome excluded source_file source_line speedup runtime_us"
+    ancestor = "kernel_id outcome source_file source_line speedup distance is_root"
+    common.print_facts(
+        {
+            **{name: value for name, value in kernel.items() if value is not None},
+            "splits": facts["splits"],
+            "measurements": _picked(facts["measurements"], measured),
+            "lineage": _picked(facts["lineage"], ancestor),
+        }
     )
+    common.tell("\n" + code.replace("\t", "    "))
 
 
 @click.command()
@@ -217,38 +164,20 @@ def audit(archive_path: str | None) -> None:
     common.emit(result, lambda: _show_audit(result))
 
 
-_FLAGGED: Columns = {
-    "kernel": lambda w: w["kernel_id"][:12],
-    **{name: itemgetter(name) for name in ("problem", "gpu", "bin", "n_measurements")},
-    "speedup": lambda w: f"{w['speedup']:.3g}x",
-    "range": lambda w: f"{w['speedup_min']:.3g}-{w['speedup_max']:.3g}",
-    "log line": _log_line,
-}
-
-
 def _show_audit(result: Row) -> None:
-    kernels = result["kernels"]
+    shown = "kernel_id problem gpu source_file source_line bin speedup n_measurements"
     for flag in result["flags"]:
-        common.tell(
-            f"{flag['flag']}: {flag['kernels']} of {kernels} kernels. Rule: {flag['rule']}."
-        )
+        common.tell(f"{flag['flag']}: {flag['kernels']} kernels. Rule: {flag['rule']}.")
         if flag["worst"]:
-            common.print_items(flag["worst"], _FLAGGED, left=3)
-    differ = result["labels_that_differ_between_schemes"]
-    common.tell(f"labels that differ between the bin schemes: {differ} of {kernels}")
-    reasons = Counter(row["reason"] for row in result["excluded"])
-    if reasons:
-        common.print_table(["excluded: reason", "evaluations"], sorted(reasons.items()))
-    if n := result["rows_left_out"]:
-        common.tell(f"rows that became no evaluation: {n:,}; the findings say which and why")
-    findings = result["findings"]
-    if findings["total"]:
-        by_code = _counts(findings["by_code"])
-        common.tell(f"findings in the sources: {findings['total']:,} ({by_code})")
-    shown: Counter[str] = Counter()
-    for finding in msgspec.convert(findings["first"], list[Finding]):
-        shown[finding.code] += 1
-        if shown[finding.code] <= _EXAMPLES:
+            common.print_records(_picked(flag["worst"], shown))
+    (facts,) = _picked([result], "kernels labels_that_differ_between_schemes rows_left_out")
+    facts["excluded_evaluations"] = Counter(row["reason"] for row in result["excluded"])
+    facts["findings_in_the_sources"] = result["findings"]["by_code"]
+    common.print_facts(facts)
+    seen: Counter[str] = Counter()
+    for finding in msgspec.convert(result["findings"]["first"], list[Finding]):
+        seen[finding.code] += 1
+        if seen[finding.code] <= _EXAMPLES:
             common.tell(f"  {finding.severity}: {finding.render()}")
 
 
@@ -268,23 +197,16 @@ def diff(old: str, new: str) -> None:
 
 
 def _show_diff(changes: Difference) -> None:
-    """Print counts per table, what else changed, and examples of each kind of change."""
+    """Print counts per table, and what else changed."""
     from kernel_archive.selection.diff import KINDS
 
     rows = []
     for table in changes.tables:
-        lists = [getattr(table, kind) for kind in KINDS]
-        rows.append((table.table, table.rows_old, table.rows_new, *map(len, lists)))
-    title = f"{changes.old} -> {changes.new}"
-    common.print_table(["table", "old rows", "new rows", *KINDS], rows, title=title)
-    for names, version in ((changes.only_old, changes.old), (changes.only_new, changes.new)):
-        for name in names:
-            common.tell(f"{name}: only in {version}")
-    for table in changes.tables:
-        if table.content and not any(getattr(table, kind) for kind in KINDS):
-            common.tell(f"{table.table}: other columns changed")
-        for kind in KINDS:
-            for item in getattr(table, kind)[:_EXAMPLES]:
-                detail = item if isinstance(item, str) else f"{item.id}: {item.old} -> {item.new}"
-                common.tell(f"{table.table} {kind} {detail}")
-    common.tell("Nothing changed." if changes.same else "The two differ.")
+        counts = {kind: len(getattr(table, kind)) for kind in KINDS}
+        (facts,) = _picked([msgspec.structs.asdict(table)], "table rows_old rows_new")
+        other = table.content and not any(counts.values())
+        rows.append(facts | counts | {"other_columns": "changed" if other else ""})
+    common.print_records(rows, title=f"{changes.old} -> {changes.new}")
+    common.print_facts({"only_in_old": changes.only_old, "only_in_new": changes.only_new})
+    verdict = "Nothing changed." if changes.same else "The two differ; --json names every row."
+    common.tell(verdict)

@@ -12,7 +12,7 @@ from kernel_archive.errors import printable
 from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
-    from kernel_archive.scoring import Forecasts
+    from kernel_archive.scoring import Forecasts, Split
     from kernel_archive.scoring.summary import Sheet
 
 
@@ -64,13 +64,13 @@ def template(
     if output is not None:
         write_new(output, data, force=force)
     shown = None if output is None else printable(output, 5000)
-    facts = {"file": shown, "rows": len(target), "repeats": repeats, "split": target.facts}
+    facts: dict[str, Any] = {"file": shown, "rows": len(target), "repeats": repeats}
+    facts |= {"split": target.facts, "fields": FIELDS}
+    facts |= {"next": f"fill it in, then: kernel-archive check {shown}"}
     if not common.as_json():
         for line in explanation(target):
             common.say(line)
-    count = f"{len(target) * repeats:,} forecasts to fill in"
-    done = f"{shown}: {count}. Next: kernel-archive check {shown}"
-    common.emit_lines(facts | {"fields": FIELDS}, data if output is None else None, done)
+    common.emit_lines(facts, data, output)
 
 
 @click.command()
@@ -108,12 +108,7 @@ def check(file: str, split: str, archive_path: str | None) -> None:
 @common.force_option
 @common.archive_option
 @common.json_option
-def score(
-    files: tuple[str, ...],
-    output: str | None,
-    force: bool,
-    **how: Any,
-) -> None:
+def score(files: tuple[str, ...], output: str | None, force: bool, **how: Any) -> None:
     """Score forecast files against a split, with 95 % intervals.
 
     One file: every metric, per task and per budget. Several: one line each. With --json the full
@@ -191,11 +186,7 @@ def compare(
 @common.option("--draws", type=common.FROM_1, default=2000, help="Bootstrap draws.")
 @common.archive_option
 @common.json_option
-def replay(
-    files: tuple[str, ...],
-    archive_path: str | None,
-    **how: Any,
-) -> None:
+def replay(files: tuple[str, ...], archive_path: str | None, **how: Any) -> None:
     """Search the recorded held-out searches again, with forecasts that choose what is measured.
 
     FILES are forecast files (kernel-archive template --split replay -o FILE). Figures are
@@ -203,23 +194,24 @@ def replay(
     unscaled, and the share of the measurements until 95 % of the best.
     """
     from kernel_archive.archive.open import open_archive
-    from kernel_archive.scoring.reader import name_of, read_forecasts
     from kernel_archive.scoring.replay import ReplayOptions, load_worlds
     from kernel_archive.scoring.replay import replay as run
     from kernel_archive.scoring.summary import replay_sheet
 
-    archive = open_archive(archive_path)
-    worlds = load_worlds(archive)
+    worlds = load_worlds(open_archive(archive_path))
     options = ReplayOptions(**how)
-    forecasts: list[Forecasts | None] = []
-    for file in files:
-        # A submission's file is always called the same: its folder has the name.
-        name = Path(file).parent.name if name_of(file) == "forecasts" else None
-        forecasts.append(read_forecasts(file, worlds.target, name=name or None))
-    forecasts = forecasts or [None]
     results = []
     with common.progress("Replaying") as advance:
-        for own in forecasts:
+        for file in files or (None,):
+            own = None if file is None else _read_named(file, worlds.target)
             results.append(run(worlds, own, options))
-            advance(len(results), len(forecasts), "" if own is None else own.name)
+            advance(len(results), len(files), "" if own is None else own.name)
     common.emit(results, lambda: _print(replay_sheet(results)))
+
+
+def _read_named(file: str, target: Split) -> Forecasts:
+    """Read a forecast file; that of a submission is always called the same: its folder names it."""
+    from kernel_archive.scoring.reader import name_of, read_forecasts
+
+    name = Path(file).parent.name if name_of(file) == "forecasts" else None
+    return read_forecasts(file, target, name=name or None)

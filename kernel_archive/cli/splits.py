@@ -10,8 +10,6 @@ from kernel_archive.cli import common
 from kernel_archive.splits import EVALUATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kernel_archive.archive.manifest import SplitFacts
 
 
@@ -24,22 +22,14 @@ _split_options = common.options(
         help="Bin scheme of the labels.  [default: the definition's]",
     ),
     common.option(
-        "--definition",
-        type=common.FILE,
-        help="Definition of your own, as splits/*.toml.",
+        "--definition", type=common.FILE, help="Definition of your own, as splits/*.toml."
     ),
     common.archive_option,
     common.json_option,
 )
 
 
-def _make(
-    table: str,
-    text: Callable[[SplitFacts], None],
-    *,
-    archive_path: str | None,
-    **how: Any,
-) -> None:
+def _make(table: str, *, archive_path: str | None, **how: Any) -> None:
     """Make one split of an archive, which is built first in an empty default place; show it."""
     from kernel_archive.pipeline import ensure_archive, remake_split
 
@@ -49,20 +39,11 @@ def _make(
     split, changed = made.facts, made.changed
 
     def show() -> None:
-        text(split)
+        _show_cells(split)
         show_left_out(split)
-        common.tell(
-            f"Labels: scheme {split.scheme}; the two bin schemes label "
-            f"{split.facts['label_differences']:,} of {split.rows:,} rows differently. "
-            f"m_1 = {split.facts['m_1']:.6g}x, m_8 = {split.facts['m_8']:.6g}x."
-        )
-        if made.kept:
-            common.say(f"{table} was published by others and is kept as it is.")
-        elif split.name != "canonical":
-            common.say(
-                f"This is the variant {split.name!r}, not the canonical split: its scores compare "
-                "with no others. Without options the command makes the canonical one again."
-            )
+        shown = ("kinds", "cutoffs", "label_differences", "m_1", "m_8")
+        common.print_facts({name: split.facts[name] for name in shown if split.facts.get(name)})
+        _show_warnings(split, kept=made.kept)
         unchanged = "" if changed else ", as it was"
         common.tell(
             f"{directory}: {table} ({split.name}), {split.rows:,} rows, "
@@ -87,23 +68,36 @@ def show_left_out(split: SplitFacts) -> None:
         )
 
 
-def _cells(split: SplitFacts, title: str, first: str, cap: int | None = None) -> None:
-    """Print rows per problem and bin; cells under the cap are marked."""
+def _show_cells(split: SplitFacts) -> None:
+    """Print rows per problem and bin; cells with fewer kernels than the split's cap are marked."""
     cells: dict[str, list[int]] = split.facts["cells"]
-    mark = "" if cap is None else " "
-
-    def cell(n: int) -> str:
-        return f"{n}*" if cap is not None and n < cap else f"{n}{mark}"
-
-    rows = [(task, *map(cell, counts), sum(counts)) for task, counts in cells.items()]
+    cap = (split.parameters.get("cap") or 0) if split.origin == "selected" else 0
+    rows = [
+        (problem, *(f"{n}*" if n < cap else n for n in counts), sum(counts))
+        for problem, counts in cells.items()
+    ]
     totals = [sum(column) for column in zip(*cells.values(), strict=True)] or [0] * 8
-    rows.append(("all", *(f"{n}{mark}" for n in totals), sum(totals)))
-    short = sum(n < (cap or 0) for counts in cells.values() for n in counts)
+    short = sum(n < cap for counts in cells.values() for n in counts)
     note = (
         f"* short: {short} of {8 * len(cells)} cells have fewer than {cap} kernels to choose from"
     )
-    columns = [first, *(f"{b}{mark}" for b in range(1, 9)), "all"]
-    common.print_table(columns, rows, title=title, notes=[note] if short else [])
+    common.print_table(
+        ["problem", *map(str, range(1, 9)), "all"],
+        [*rows, ("all", *totals, sum(totals))],
+        title=f"Rows per problem and bin, labels of scheme {split.scheme}",
+        notes=[note] if short else [],
+    )
+
+
+def _show_warnings(split: SplitFacts, *, kept: bool) -> None:
+    """Say what a reader of scores on the split must know."""
+    if kept:
+        common.say("The split was published by others and is kept as it is.")
+    elif split.name != "canonical":
+        common.say(
+            f"This is the variant {split.name!r}, not the canonical split: its scores compare "
+            "with no others. Without options the command makes the canonical one again."
+        )
 
 
 @click.command("build-eval")
@@ -134,7 +128,7 @@ def build_eval(table: str, withhold: str | None, **options: Any) -> None:
     measured of them or of what else their searches ran; the folder holds the labels, for
     kernel-archive score --labels.
     """
-    _make(table, _show_eval, **options)
+    _make(table, **options)
     if withhold is not None:
         from kernel_archive.archive.open import default_directory
         from kernel_archive.pipeline import withhold_labels
@@ -146,32 +140,11 @@ def build_eval(table: str, withhold: str | None, **options: Any) -> None:
         )
 
 
-def _show_eval(split: SplitFacts) -> None:
-    """Print the cells."""
-    gpus = split.parameters.get("gpu") or ", ".join(split.facts["gpus"]) or "no GPU"
-    cap = split.parameters.get("cap") if split.origin == "selected" else None
-    _cells(split, f"Evaluation rows per task and bin, {gpus}", "task", cap)
-
-
 @click.command("build-discovery")
 @_split_options
 def build_discovery(**options: Any) -> None:
     """Make the discovery pairs: edges of search trees, g = speedup(child) / speedup(parent)."""
-    _make("discovery_pairs", _show_discovery, **options)
-
-
-def _show_discovery(split: SplitFacts) -> None:
-    """Print the cells, and the discoveries of each family at each cutoff."""
-    _cells(split, "Pairs per problem and bin of g", "problem")
-    cutoffs: dict[str, dict[str, int]] = split.facts["cutoffs"]
-    names = [name for name in next(iter(cutoffs.values()), {}) if name != "rows"]
-    rows = []
-    for family, counts in cutoffs.items():
-        n = counts["rows"]
-        rows.append((family, n, *(f"{counts[x]} ({counts[x] / n:.1%})" for x in names)))
-    if rows:
-        columns = ["family", "pairs", *(f"g >= {n}" for n in names)]
-        common.print_table(columns, rows, title="Discoveries")
+    _make("discovery_pairs", **options)
 
 
 @click.command("build-train")
@@ -182,16 +155,4 @@ def _show_discovery(split: SplitFacts) -> None:
 @_split_options
 def build_train(**options: Any) -> None:
     """Make the training pairs: reference to candidate, parent to child, sampled pairs of a task."""
-    _make("train_pairs", _show_train, **options)
-
-
-def _show_train(split: SplitFacts) -> None:
-    """Print the pairs per problem and kind, and the cells."""
-    per_task: dict[str, dict[str, int]] = split.facts.get("kinds_per_task", {})
-    if per_task:
-        kinds = ("seed", "parent_edit", "pair")
-        every = {**per_task, "all": split.facts["kinds"]}
-        rows = [(task, *(n.get(k, 0) for k in kinds), sum(n.values())) for task, n in every.items()]
-        title = "Training pairs per problem and kind"
-        common.print_table(["problem", *kinds, "all"], rows, title=title)
-    _cells(split, "Training pairs per problem and bin", "problem")
+    _make("train_pairs", **options)

@@ -30,7 +30,7 @@ STOPS: Final[dict[str, str]] = {
     "content_filter": "refused",
     "refusal": "refused",
 }
-#: Characters of a rationale that a file keeps; a longer one ends with a note that it was cut.
+#: Characters of a rationale that a file keeps; a longer one is cut.
 MAX_RATIONALE: Final = 16_000
 
 
@@ -80,15 +80,11 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
             line["defer"] = completion.defer
         if completion.rationale:
             line["rationale"] = completion.rationale[:MAX_RATIONALE]
-            if len(completion.rationale) > MAX_RATIONALE:
-                line["rationale"] += f" [cut after {MAX_RATIONALE:,} characters]"
         line |= {"prompt": prompt.name, "question": question_digest}
         if self.stop_reason != "stop":
             line["stop_reason"] = self.stop_reason
-        for name in ("input_tokens", "output_tokens", "latency_s"):
-            if getattr(self, name) is not None:
-                line[name] = getattr(self, name)
-        return line
+        costs = {n: getattr(self, n) for n in ("input_tokens", "output_tokens", "latency_s")}
+        return line | {name: cost for name, cost in costs.items() if cost is not None}
 
 
 class AnswerCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +94,6 @@ class AnswerCounts(msgspec.Struct, frozen=True, kw_only=True):
     rows: int  # of the whole split
     asked: int  # rows x repeats
     forecasts: int  # answers with a distribution, or deferred without one
-    deferred: int
     unparsed: dict[str, int]  # why an answer gave no distribution -> how many
     stopped: dict[str, int]  # why a model stopped before its own end -> how many answers
     unanswered: dict[str, int]  # why there is no answer -> how many questions
@@ -138,18 +133,16 @@ class Answers:
         given = [self.given[cell] for cell in cells if cell in self.given]
         lines = [answer.line(prompt, digests[answer.row_id]) for answer in given]
         missing = [self.failures.get(cell, "no answer") for cell in cells if cell not in self.given]
-        without_usage = [a for a in given if a.input_tokens is None or a.output_tokens is None]
         counts = AnswerCounts(
             prompt=prompt.name,
             rows=self.questions.n_rows,
             asked=len(cells),
             forecasts=sum("parse_failed" not in line for line in lines),
-            deferred=sum(line.get("defer", False) for line in lines),
             unparsed=_counted(line["parse_error"] for line in lines if "parse_error" in line),
             stopped=_counted(line["stop_reason"] for line in lines if "stop_reason" in line),
             unanswered=_counted(missing),
             input_tokens=sum(answer.input_tokens or 0 for answer in given),
             output_tokens=sum(answer.output_tokens or 0 for answer in given),
-            without_usage=len(without_usage),
+            without_usage=sum(None in (a.input_tokens, a.output_tokens) for a in given),
         )
         return b"".join(msgspec.json.encode(line) + b"\n" for line in lines), counts

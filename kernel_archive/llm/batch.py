@@ -16,6 +16,7 @@ from kernel_archive.llm.answers import Answers, Cell, ModelAnswer
 from kernel_archive.llm.chat import ModelSettings, read_answer, request_body
 from kernel_archive.llm.prompts import Prompt, known_prompts
 from kernel_archive.llm.questions import Questions, load_questions, questions_of, read_custom_id
+from kernel_archive.readers.values import BAD_JSON
 from kernel_archive.scoring.formats import MAX_REPEATS
 from kernel_archive.untrusted import Lines, UntrustedFileError, regular_file
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 CHAT_URL: Final = "/v1/chat/completions"
 #: Files of answers beyond this are refused.
 MAX_ANSWER_BYTES: Final = 4 << 30
+#: Code of the fault that a row is none of the split's.
+UNKNOWN: Final = "unknown-row"
 
 
 def export_lines(
@@ -63,42 +66,29 @@ def import_answers(
 
     Raises:
         ForecastError: something in the files is at fault; every fault is named.
-        UsageError: no file is named.
+        UsageError: no file is named, or the answers are to other questions than the split's.
     """
     reader = _AnswerReader(set(load_questions(archive, split).asked.row_ids))
     for path in paths:
         reader.read_file(path)
-    if reader.unknown_rows and not reader.cells():
-        # Whole files are of another split: that is said once.
-        others = len(reader.unknown_rows) - 1
-        message = f"no row of {split} has this id, nor any of the other {others:,} read"
-        fix = "Name the split with --split, or import with the archive that was asked about"
-        unknown = [fault for fault in reader.faults if fault.code == "unknown-row"]
-        rest = [fault for fault in reader.faults if fault.code != "unknown-row"]
-        reader.faults = [*rest, msgspec.structs.replace(unknown[0], message=message, fix=fix)]
-    if reader.faults:
-        n = len(reader.faults)
-        summary = f"{n} faults in the answers" if n > 1 else None
-        raise ForecastError.from_findings(reader.faults, summary)
-    prompt = reader.prompt
-    if prompt is None:
+    reader.check(split)
+    if reader.prompt is None:
         raise UsageError("there is no answer to import: name a file with answers")
-    questions = questions_of(prompt, archive, split, limit)
-    if questions.prompt != prompt:
+    questions = questions_of(reader.prompt, archive, split, limit)
+    if questions.prompt != reader.prompt:
         raise UsageError(
-            f"the answers are to {prompt.name}, and split {split} is asked with "
+            f"the answers are to {reader.prompt.name}, and split {split} is asked with "
             f"{questions.prompt.name}"
         )
-    cells = reader.cells()
-    answers = Answers(questions=questions, repeats=1 + max(repeat for _, repeat in cells))
-    extra = cells - set(answers.cells())
+    failures = {c: why for c, why in reader.failures.items() if c not in reader.given}
+    repeats = 1 + max(repeat for _, repeat in [*reader.given, *failures])
+    answers = Answers(questions=questions, repeats=repeats, given=reader.given, failures=failures)
+    extra = {*reader.given, *failures} - set(answers.cells())
     if extra:
         raise UsageError(
             f"{len(extra)} answers are to rows that --limit {limit} does not ask about. Import "
             "with the limit of the export"
         )
-    answers.given = reader.given
-    answers.failures = {c: why for c, why in reader.failures.items() if c not in reader.given}
     return answers
 
 
@@ -114,9 +104,18 @@ class _AnswerReader:
     faults: list[Finding] = field(default_factory=list)
     unknown_rows: set[str] = field(default_factory=set)
 
-    def cells(self) -> set[Cell]:
-        """Give the questions that were read something of."""
-        return {*self.given, *self.failures}
+    def check(self, split: str) -> None:
+        """Raise what was at fault; rows that are unknown are one fault, however many."""
+        if not self.faults:
+            return
+        if len(self.unknown_rows) > 1:
+            message = f"no row of {split} has this id, nor {len(self.unknown_rows) - 1:,} others"
+            self.faults = [
+                msgspec.structs.replace(fault, message=message) if fault.code == UNKNOWN else fault
+                for fault in self.faults
+            ]
+        summary = f"{len(self.faults)} faults in the answers" if len(self.faults) > 1 else None
+        raise ForecastError.from_findings(self.faults, summary)
 
     def read_file(self, path: str | Path) -> None:
         shown = printable(str(path), 300)
@@ -125,28 +124,31 @@ class _AnswerReader:
         except UntrustedFileError as error:
             raise ForecastError.from_findings([error.finding(shown)]) from None
         most_lines = 10_000 + len(self.row_ids) * MAX_REPEATS
-        lines = Lines(file, max_bytes=MAX_ANSWER_BYTES, max_lines=most_lines)
-        for item in lines:
+        for item in Lines(file, max_bytes=MAX_ANSWER_BYTES, max_lines=most_lines):
             if isinstance(item, Finding):
                 self.faults.append(item)
                 continue
             number, text = item
             try:
-                self._read_line(_json_object(text, cut=lines.ended_mid_line))
+                self._read_line(text)
             except ForecastError as error:
-                self.faults += [
-                    msgspec.structs.replace(finding, file=shown, line=number)
-                    for finding in error.findings
-                ]
+                (fault,) = error.findings
+                self.faults.append(msgspec.structs.replace(fault, file=shown, line=number))
 
-    def _read_line(self, line: dict[str, Any]) -> None:
+    def _read_line(self, text: bytes) -> None:
+        try:
+            line = msgspec.json.decode(text, type=dict[str, Any])
+        except BAD_JSON as error:
+            message = f"not a line with a JSON object: {printable(str(error), 200)}"
+            fix = "Fetch the file again, or remove the line: its row stays unanswered"
+            raise ForecastError.of(code="bad-json", message=message, fix=fix) from None
         cell = self._cell(line.get("custom_id"))
-        if "answer" not in line and "response" not in line and "error" not in line:
-            raise ForecastError.of(
-                code="no-answer",
-                message="there is neither an answer nor a response",
-                fix='Write {"custom_id": ..., "answer": "..."}',
-            )
+        if cell is None:
+            return
+        if not line.keys() & {"answer", "response", "error"}:
+            message = "there is neither an answer nor a response"
+            fix = 'Write {"custom_id": ..., "answer": "..."}'
+            raise ForecastError.of(code="no-answer", message=message, fix=fix)
         answer = read_answer(line, *cell)
         if isinstance(answer, str):
             self.failures[cell] = answer
@@ -154,8 +156,11 @@ class _AnswerReader:
             message = "another line answers this question differently"
             raise _bad_id("repeated-answer", message, line["custom_id"], "Drop one of the two")
 
-    def _cell(self, custom_id: object) -> Cell:
-        """Return row id and repeat of a line that answers the same prompt as the others."""
+    def _cell(self, custom_id: object) -> Cell | None:
+        """Return row id and repeat of a line; ``None`` for a further row that is unknown.
+
+        The line must answer the same prompt as the others.
+        """
         parts = read_custom_id(custom_id) if isinstance(custom_id, str) else None
         if parts is None:
             message = "must be the custom_id of a question, as it was exported"
@@ -172,8 +177,10 @@ class _AnswerReader:
             raise _bad_id("several-prompts", message, custom_id, fix)
         if row_id not in self.row_ids:
             self.unknown_rows.add(row_id)
-            fix = "Is it of another split, or another version of the archive?"
-            raise _bad_id("unknown-row", "no row of this split has this id", custom_id, fix)
+            if len(self.unknown_rows) > 1:
+                return None
+            fix = "Name the split with --split, or import with the archive that was asked about"
+            raise _bad_id(UNKNOWN, "no row of this split has this id", custom_id, fix)
         self.prompt = prompt
         return row_id, repeat
 
@@ -181,19 +188,3 @@ class _AnswerReader:
 def _bad_id(code: str, message: str, value: object, fix: str | None = None) -> ForecastError:
     shown = None if value is None else printable(value)
     return ForecastError.of(code=code, message=message, field="custom_id", value=shown, fix=fix)
-
-
-def _json_object(text: bytes, *, cut: bool) -> dict[str, Any]:
-    """Decode a line's JSON object; ``cut`` where the file ends in the middle of the line."""
-    try:
-        value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        code, message = "bad-json", f"not a JSON line: {printable(str(error), 200)}"
-        if cut:
-            code, message = "cut-off", "the file ends in the middle of this line"
-        fix = "Fetch the file again, or remove the line: its row stays unanswered"
-        raise ForecastError.of(code=code, message=message, fix=fix) from None
-    if not isinstance(value, dict):
-        message = "a line must hold one JSON object"
-        raise ForecastError.of(code="bad-json", message=message, value=printable(value))
-    return value

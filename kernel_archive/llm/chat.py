@@ -25,26 +25,18 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 def request_body(text: str, prompt: Prompt, model: str, settings: ModelSettings) -> dict[str, Any]:
     """Make the chat request of one question."""
-    options = msgspec.to_builtins(settings)
+    body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": text}]}
+    schema, named = answer_schema(prompt.ask), {"name": TOOL_NAME, "strict": True}
+    if prompt.answer == "tool":
+        function = {**named, "description": "Give the forecast.", "parameters": schema}
+        body["tools"] = [{"type": "function", "function": function}]
+        body["tool_choice"] = {"type": "function", "function": {"name": TOOL_NAME}}
+    elif prompt.answer == "json":
+        body["response_format"] = {"type": "json_schema", "json_schema": named | {"schema": schema}}
+    options: dict[str, Any] = msgspec.to_builtins(settings)
     if "max_tokens" in options:
         options["max_completion_tokens"] = options.pop("max_tokens")
-    messages = [{"role": "user", "content": text}]
-    return {"model": model, "messages": messages, **_answer_form(prompt), **options}
-
-
-def _answer_form(prompt: Prompt) -> dict[str, Any]:
-    """Say in a request which form the answer has."""
-    schema = answer_schema(prompt.ask)
-    if prompt.answer == "tool":
-        function = {"name": TOOL_NAME, "description": "Give the forecast.", "strict": True}
-        return {
-            "tools": [{"type": "function", "function": {**function, "parameters": schema}}],
-            "tool_choice": {"type": "function", "function": {"name": TOOL_NAME}},
-        }
-    if prompt.answer == "json":
-        json_schema = {"name": TOOL_NAME, "strict": True, "schema": schema}
-        return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
-    return {}
+    return body | options
 
 
 def read_answer(line: dict[str, Any], row_id: str, repeat: int) -> ModelAnswer | str:
@@ -74,14 +66,14 @@ def read_answer(line: dict[str, Any], row_id: str, repeat: int) -> ModelAnswer |
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(choice, dict) or not isinstance(message, dict):
         return "the response holds no message"
-    stated = body.get("usage")
-    usage: dict[str, Any] = stated if isinstance(stated, dict) else {}
-    stop = "refused" if message.get("refusal") else stop_reason(choice.get("finish_reason"))
+    usage = body["usage"] if isinstance(body.get("usage"), dict) else {}
     return ModelAnswer(
         row_id=row_id,
         repeat=repeat,
         content={key: message.get(key) for key in ("content", "tool_calls")},
-        stop_reason=stop,
+        stop_reason=stop_reason(
+            "refusal" if message.get("refusal") else choice.get("finish_reason")
+        ),
         model=printable(body["model"], 200) if isinstance(body.get("model"), str) else None,
         input_tokens=_count(usage.get("prompt_tokens")),
         output_tokens=_count(usage.get("completion_tokens")),

@@ -51,23 +51,21 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
     """
     log, shown = read_log(path), printable(str(path), 300)
     metadata = log.eval.metadata or {}
-    name, logged = str(metadata.get("prompt")), str(metadata.get("split"))
+    name, logged = printable(metadata.get("prompt")), printable(metadata.get("split"))
     if "@" not in name:
         raise DataError.of(
             code="other-task",
-            message="not a log of this package's task",
+            message=f"a log of {printable(log.eval.task)}, not of this package's task",
             file=shown,
-            field="task",
-            value=printable(log.eval.task),
             fix="Make one with: inspect eval kernel_archive/forecast --model MODEL",
         )
     if split != logged:
-        raise UsageError(f"{shown} is of split {printable(logged)}: name it with --split")
+        raise UsageError(f"{shown} is of split {logged}: name it with --split")
     prompt = known_prompts().get(name.rpartition("@")[2])
     if prompt is None:
         raise UsageError(
-            f"{shown} answers {printable(name)}, which this version of the package does not have. "
-            "Convert it with the version that made it"
+            f"{shown} answers {name}, which this version of the package does not have. Convert it "
+            "with the version that made it"
         )
     limit = log.eval.config.limit  # Inspect's limit takes the first rows, as ours does
     questions = questions_of(prompt, archive, split, limit if isinstance(limit, int) else None)
@@ -76,21 +74,15 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
     for sample in log.samples or ():
         cell = (str(sample.id), sample.epoch - 1)
         if cell not in wanted:
-            raise DataError.of(
-                code="unknown-row",
-                message="this row was not asked about, or is of another version of the archive",
-                file=shown,
-                field="sample",
-                value=printable(cell[0]),
-            )
+            message = f"row {printable(cell[0])} was not asked, or is of another archive version"
+            raise DataError.of(code="unknown-row", message=message, file=shown)
         answer = answer_of(sample.output, *cell)
         if not isinstance(answer, str):
             answers.given[cell] = answer
-        elif sample.error is None:
-            answers.failures[cell] = answer
-        else:  # without what differs from one request to the next
-            kind = sample.error.message.partition("(")[0].strip()
-            answers.failures[cell] = f"failed: {printable(kind, 80)}"
+        else:
+            # Without what differs from one request to the next.
+            failure = sample.error.message.partition("(")[0] if sample.error else answer
+            answers.failures[cell] = printable(failure.strip(), 80)
     return answers
 
 
@@ -101,11 +93,6 @@ def answer_of(output: ModelOutput, row_id: str, repeat: int) -> ModelAnswer | st
     choice, usage, message = output.choices[0], output.usage, output.choices[0].message
     parts = message.content if isinstance(message.content, list) else []
     refused = any(getattr(part, "refusal", None) for part in parts)
-    # Where arguments are no JSON object, Inspect keeps their text in the message of the error.
-    calls = [
-        {"function": {"name": call.function, "arguments": call.arguments or call.parse_error or {}}}
-        for call in message.tool_calls or ()
-    ]
     read = written = None
     if usage is not None:
         cached = (usage.input_tokens_cache_read or 0) + (usage.input_tokens_cache_write or 0)
@@ -113,7 +100,7 @@ def answer_of(output: ModelOutput, row_id: str, repeat: int) -> ModelAnswer | st
     return ModelAnswer(
         row_id=row_id,
         repeat=repeat,
-        content={"content": message.text, "tool_calls": calls},
+        content=message.text,
         stop_reason="refused" if refused else stop_reason(str(choice.stop_reason)),
         model=output.model or None,
         input_tokens=read,

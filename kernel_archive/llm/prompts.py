@@ -42,13 +42,6 @@ PROMPT_VERSION: Final = "v1"
 TOOL_NAME: Final = "forecast"
 #: Templates that were added to a released version.
 _LATER: Final = {"close.md.j2"}
-#: A row in which nothing is real: the digest covers the prompt that it gives.
-_PROBE: Final[dict[str, Any]] = {
-    "problem": "probe",
-    "gpu": "probe",
-    "anchor": "anchor",
-    "candidate": "candidate",
-}
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +74,9 @@ def _digest(prompt: Prompt) -> str:
     ]
     schema = msgspec.json.encode(answer_schema(prompt.ask)).decode()
     problems = msgspec.json.encode([_problem(name) for name in PROBLEMS]).decode()
-    parts += [schema, prompt.answer, render(prompt, **_PROBE), problems]
+    # The bins are covered by the prompt of a row in which nothing is real.
+    probe = render(prompt, problem="probe", gpu="probe", anchor="anchor", candidate="candidate")
+    parts += [schema, prompt.answer, probe, problems]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
@@ -129,7 +124,6 @@ def answer_schema(ask: Ask) -> dict[str, Any]:
 
 def render(
     prompt: Prompt,
-    *,
     problem: str,
     gpu: str,
     anchor: str,
@@ -138,25 +132,23 @@ def render(
 ) -> str:
     """Write the prompt about one row; nothing of a program is left out."""
     rule, facts = SCHEMES[prompt.scheme], gpu_facts(gpu, stated_gpus)
-    text = (
-        _environment()
-        .get_template(f"{PROMPT_VERSION}/{prompt.ask}.md.j2")
-        .render(
-            version=PROMPT_VERSION,
-            answer=prompt.answer,
-            tool=TOOL_NAME,
-            bins=[
-                {"number": b, "name": name, "interval": rule.describe(b)}
-                for b, name in enumerate(BIN_NAMES, 1)
-            ],
-            fields=[(name, meaning) for name, (meaning, _) in _fields(prompt.ask).items()],
-            gpu={"name": facts.name, "facts": list(gpu_lines(facts))},
-            problem=_problem(problem),
-            anchor=anchor,
-            anchor_language=language_of(anchor),
-            candidate=candidate,
-            language=language_of(candidate),
-        )
+    bins = [
+        {"number": b, "name": name, "interval": rule.describe(b)}
+        for b, name in enumerate(BIN_NAMES, 1)
+    ]
+    template = _environment().get_template(f"{PROMPT_VERSION}/{prompt.ask}.md.j2")
+    text = template.render(
+        version=PROMPT_VERSION,
+        answer=prompt.answer,
+        tool=TOOL_NAME,
+        bins=bins,
+        fields=[(name, meaning) for name, (meaning, _) in _fields(prompt.ask).items()],
+        gpu={"name": facts.name, "facts": list(gpu_lines(facts))},
+        problem=_problem(problem),
+        anchor=anchor,
+        anchor_language=language_of(anchor),
+        candidate=candidate,
+        language=language_of(candidate),
     )
     return text.strip() + "\n"
 
@@ -191,11 +183,11 @@ def _case_in_words(case: TimedCase) -> str:
 
 def _amount(value: float) -> str:
     """Write a number with three digits and a prefix, for a unit to follow: ``262 M``."""
-    for prefix in ("", "k", "M", "G"):
-        if value < 999.5:
-            return f"{value:.3g} {prefix}"
+    for prefix in ("", "k", "M", "G", "T"):
+        if value < 999.5 or prefix == "T":
+            break
         value /= 1000
-    return f"{value:.3g} T"
+    return f"{value:.3g} {prefix}"
 
 
 def _fenced(code: str) -> str:

@@ -59,18 +59,9 @@ class Questions:
 
     def __iter__(self) -> Iterator[Question]:
         a = self.asked
-        for row_id, problem, gpu, anchor, candidate in zip(
-            a.row_ids, a.problems, a.gpus, a.anchors, a.candidates, strict=True
-        ):
-            text = render(
-                self.prompt,
-                problem=problem,
-                gpu=gpu,
-                anchor=anchor,
-                candidate=candidate,
-                stated_gpus=a.stated_gpus,
-            )
-            yield Question(row_id, text)
+        rows = zip(a.problems, a.gpus, a.anchors, a.candidates, strict=True)
+        for row_id, row in zip(a.row_ids, rows, strict=True):
+            yield Question(row_id, render(self.prompt, *row, stated_gpus=a.stated_gpus))
 
     def custom_id(self, row_id: str, repeat: int) -> str:
         """Name one question and repeat in a file: row id, repeat, digest of the prompt."""
@@ -119,8 +110,12 @@ def load_questions(
         answer=answer,
         scheme=asked.scheme if bins is None else scheme_of(bins).name,
     )
-    order = sorted(range(len(asked)), key=lambda i: _order_key(asked.row_ids[i]))[:limit]
-    return Questions(asked=asked.take(order), prompt=prompt, n_rows=len(asked))
+
+    def order_key(i: int) -> bytes:
+        return hashlib.sha256(f"ask:{asked.row_ids[i]}".encode()).digest()
+
+    chosen = sorted(range(len(asked)), key=order_key)[:limit]
+    return Questions(asked=asked.take(chosen), prompt=prompt, n_rows=len(asked))
 
 
 def questions_of(
@@ -131,7 +126,3 @@ def questions_of(
     return load_questions(
         archive, split, answer=prompt.answer, bins=prompt.scheme, defer=defer, limit=limit
     )
-
-
-def _order_key(row_id: str) -> bytes:
-    return hashlib.sha256(f"ask:{row_id}".encode()).digest()

@@ -7,8 +7,8 @@ Answers that stand there are never asked again.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,17 +21,19 @@ from kernel_archive.errors import KernelArchiveError, UsageError, printable
 from kernel_archive.llm.answers import Answers, Cell, ModelAnswer
 from kernel_archive.llm.chat import ModelSettings, read_answer
 from kernel_archive.llm.questions import Questions, estimated_tokens, read_custom_id
+from kernel_archive.readers.values import BAD_JSON
 from kernel_archive.storage import locked, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.llm.service import Service
 
 #: Tokens of an answer when ``--max-tokens`` is not given: without and with a reasoning effort.
 DEFAULT_MAX_TOKENS: Final = (2_000, 32_000)
-#: What a run may not change -> how it is called in messages.
+#: What a run may not change.
 _FIXED: Final = ("archive", "split", "prompt", "model", "settings", "answer")
 
 
@@ -57,30 +59,6 @@ class ModelRun(msgspec.Struct, kw_only=True):
     failures: dict[str, int] = {}  # kind -> questions that are without an answer for it
 
 
-class RunProgress(msgspec.Struct, kw_only=True):
-    """How far a run is; ``reused`` answers stood in the file before it began."""
-
-    total: int
-    answered: int = 0
-    reused: int = 0
-    failed: int = 0
-    retries: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    failures: Counter[str] = msgspec.field(default_factory=Counter)
-    examples: dict[str, str] = {}  # kind of failure -> what the server said
-    stopped_by: str = ""  # the bound that ended the run, if one did
-
-
-class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run will come to at most."""
-
-    questions: int
-    reused: int
-    input_tokens: int
-    output_tokens: int
-
-
 def answers_path(output: str | Path) -> Path:
     """Return the file of the answers to a forecast file."""
     return Path(f"{output}.answers.jsonl")
@@ -95,7 +73,7 @@ def read_run(output: str | Path) -> ModelRun | None:
     """Read what was asked for a forecast file; ``None`` where that is not known."""
     try:
         return msgspec.json.decode(run_path(output).read_bytes(), type=ModelRun)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (OSError, *BAD_JSON):
         return None
 
 
@@ -120,6 +98,12 @@ class Run:
         self.settings = msgspec.structs.replace(settings, max_tokens=most)
         self.output = Path(output)
         self.answers = Answers(questions=questions, repeats=repeats)
+        self.reused = 0  # answers that stood in the file before
+        self.retries = 0  # requests that were sent again
+        self.failures: Counter[str] = Counter()  # kind -> questions
+        self.examples: dict[str, str] = {}  # kind of failure -> what the server said
+        self.input_tokens = self.output_tokens = 0
+        self.stopped_by = ""  # the bound that ended the run, if one did
         manifest = archive.manifest
         self.record = ModelRun(
             archive=f"{manifest.name} {manifest.version} {manifest.logical_digest}",
@@ -139,64 +123,58 @@ class Run:
             UsageError: they are answers to another question.
         """
         path, before = answers_path(self.output), read_run(self.output)
-        if before is None:
-            if path.exists() and path.stat().st_size:
-                raise UsageError(
-                    f"{printable(str(path), 300)} holds answers, and {run_path(self.output).name} "
-                    "does not say to what. Give another -o, or remove it"
-                )
+        if before is None and not path.exists():
             return
+        shown = f"the answers in {printable(str(path), 300)} are of another run"
+        fix = f"Give another -o, or remove them and {run_path(self.output).name}"
+        if before is None:
+            raise UsageError(f"{shown}, or of an unknown one. {fix}")
         for name in _FIXED:
             old, new = getattr(before, name), getattr(self.record, name)
             if old != new:
                 raise UsageError(
-                    f"the answers beside {printable(str(self.output), 300)} are of another run: "
-                    f"{name} {printable(old)} instead of {printable(new)}. Give another -o, or "
-                    f"remove {path.name} and {run_path(self.output).name}"
+                    f"{shown}: {name} {printable(old)} instead of {printable(new)}. {fix}"
                 )
         self.record.date, self.record.retries = before.date, before.retries
         cells = set(self.answers.cells())
         for line in _whole_lines(path):
             parts = read_custom_id(str(line.get("custom_id")))
-            if parts is None or parts[:2] not in cells:
-                continue
-            cell = parts[:2]
-            answer = read_answer(line, *cell)
-            if isinstance(answer, ModelAnswer):
-                self.answers.given.setdefault(cell, answer)
+            if parts is not None and parts[:2] in cells:
+                answer = read_answer(line, *parts[:2])
+                if isinstance(answer, ModelAnswer):
+                    self.answers.given.setdefault(parts[:2], answer)
+        self.reused = len(self.answers.given)
 
     def open_cells(self) -> list[Cell]:
         """List the questions without an answer, in their order."""
         return [cell for cell in self.answers.cells() if cell not in self.answers.given]
 
-    def estimate(self) -> Estimate:
-        """Bound what the open questions will cost."""
+    def estimate(self) -> dict[str, int]:
+        """Bound what the open questions will cost, in tokens read and written."""
         tokens = {q.row_id: estimated_tokens(q.text) for q in self.questions}
         cells = self.open_cells()
-        return Estimate(
-            questions=len(cells),
-            reused=len(self.answers.given),
-            input_tokens=sum(tokens[row_id] for row_id, _ in cells),
-            output_tokens=len(cells) * (self.settings.max_tokens or 0),
-        )
+        return {
+            "questions": len(cells),
+            "reused": self.reused,
+            "input_tokens": sum(tokens[row_id] for row_id, _ in cells),
+            "output_tokens": len(cells) * (self.settings.max_tokens or 0),
+        }
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other runs from writing beside the same forecast file."""
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other runs from writing beside the same forecast file while a block runs."""
         busy = f"another run is writing beside {printable(str(self.output), 300)}"
-        with locked(Path(f"{self.output}.lock"), busy=busy):
-            yield
+        return locked(Path(f"{self.output}.lock"), busy=busy)
 
-    def save(self, progress: RunProgress) -> None:
+    def save(self) -> None:
         """Write what was asked, and what became of it, beside the answers."""
         given = self.answers.given.values()
         record = self.record
         record.rows, record.repeats = len(self.questions), self.answers.repeats
-        record.answers = len(self.answers.given)
+        record.answers = len(given)
         record.served_models = sorted({a.model for a in given if a.model is not None})
         record.input_tokens = sum(answer.input_tokens or 0 for answer in given)
         record.output_tokens = sum(answer.output_tokens or 0 for answer in given)
-        record.failures = dict(sorted(progress.failures.items()))
+        record.failures = dict(sorted(self.failures.items()))
         data = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
         write_atomically(run_path(self.output), data)
 
@@ -208,12 +186,11 @@ def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
     if whole < len(data):
-        with path.open("r+b") as file:
-            file.truncate(whole)
+        os.truncate(path, whole)
     for number, text in enumerate(data[:whole].splitlines(), 1):
         try:
             yield msgspec.json.decode(text, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except BAD_JSON as error:
             raise KernelArchiveError(
                 f"{printable(str(path), 300)}:{number}: not a JSON line "
                 f"({printable(str(error))}). Remove the line; its question is asked again"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import datasets
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.baselines.pairs import AskedPairs, TrainingPairs
+    from kernel_archive.baselines.pairs import ProgramPairs
     from kernel_archive.gpus import Gpu
     from kernel_archive.llm.prompts import AnswerForm, Ask
     from kernel_archive.splits import SplitSpec
@@ -74,35 +74,22 @@ class TrainingExamples:
         return len(self.rows)
 
     def __repr__(self) -> str:
-        """Describe the set in ten lines: where it is from, its kinds, bins and sizes."""
-        bins = Counter(row.bin for row in self.rows)
+        """Describe the set in a few lines: where it is from, its kinds, bins and sizes."""
         kinds = Counter(row.kind for row in self.rows)
-        sizes = sorted(estimated_tokens(self.text(row)) for row in self.rows)
+        sizes = sorted(estimated_tokens(self.text(row)) for row in self.rows) or [0]
         lines = [
-            "TrainingExamples: {n:,} rows of {archive} {version}, split {split}".format(
-                n=len(self), **self.facts
-            ),
+            "TrainingExamples: {rows:,} rows of {archive} {version}, split {split}",
             "kinds: " + ", ".join(f"{kind} {n:,}" for kind, n in sorted(kinds.items())),
-            "bins 1 to 8: " + ", ".join(f"{bins[b]:,}" for b in range(1, N_BINS + 1)),
+            "bins 1 to 8: {bins}",
+            f"prompt tokens, estimated: median {sizes[len(sizes) // 2]:,}, most {sizes[-1]:,}",
+            *(f"left out: {n:,} rows, {reason}" for reason, n in self.dropped.items()),
         ]
-        if sizes:
-            middle, most, total = sizes[len(sizes) // 2], sizes[-1], sum(sizes)
-            lines.append(
-                f"prompt tokens, estimated: median {middle:,}, most {most:,}, in all {total:,}"
-            )
-        lines += [f"left out: {n:,} rows, {reason}" for reason, n in self.dropped.items()]
-        return "\n".join(lines)
+        return "\n".join(lines).format_map(self.record())
 
     def text(self, row: TrainingExample) -> str:
         """Write the whole prompt about a row, the same that a forecaster reads."""
-        return render(
-            self.prompts[row.kind],
-            problem=row.problem,
-            gpu=row.gpu,
-            anchor=row.anchor,
-            candidate=row.candidate,
-            stated_gpus=self.stated_gpus,
-        )
+        shown = (row.problem, row.gpu, row.anchor, row.candidate)
+        return render(self.prompts[row.kind], *shown, stated_gpus=self.stated_gpus)
 
     def labelled_prompts(
         self, *, chat: bool = True, answer: bool = False
@@ -114,15 +101,14 @@ class TrainingExamples:
             answer: add ``completion``, an answer to imitate (:func:`answer_text`).
         """
         for row in self.rows:
-            texts: dict[str, Any] = {"prompt": self.text(row)}
+            line: dict[str, Any] = {"prompt": self.text(row)}
             if answer:
-                texts["completion"] = answer_text(row)
+                line["completion"] = answer_text(row)
             if chat:
                 roles = {"prompt": "user", "completion": "assistant"}
-                for name, text in texts.items():
-                    texts[name] = [{"role": roles[name], "content": text}]
+                line = {n: [{"role": roles[n], "content": text}] for n, text in line.items()}
             fields = ("bin", "speedup", "row_id", "kind", "problem", "gpu")
-            yield texts | {name: getattr(row, name) for name in fields}
+            yield line | {name: getattr(row, name) for name in fields}
 
     def dataset(self, *, chat: bool = True, answer: bool = False) -> datasets.Dataset:
         """Return them in memory, as TRL and verifiers take them."""
@@ -173,11 +159,8 @@ def load_training_examples(
             f"{spec.name} is held out: a model that learns from it can't be judged by it. Learn "
             "from 'train', or say held_out=True, which marks the model's entry"
         )
-    unknown = sorted(set(kinds) - set(_ASKED))
-    if unknown:
-        raise UsageError(
-            f"unknown type of pair {printable(unknown[0])!r}. {suggestion(unknown[0], _ASKED)}"
-        )
+    for kind in sorted(set(kinds) - set(_ASKED)):
+        raise UsageError(f"unknown type of pair {printable(kind)!r}. {suggestion(kind, _ASKED)}")
     rows = [row for row in _rows(archive, spec) if spec.kind != "train" or row.kind in kinds]
     if not rows:
         listed = ", ".join(sorted(kinds))
@@ -207,29 +190,28 @@ def _by_turns(rows: list[TrainingExample], seed: int) -> list[TrainingExample]:
     def key(row: TrainingExample) -> bytes:
         return hashlib.sha256(f"learn:{seed}:{row.row_id}".encode()).digest()
 
-    turns: Counter[int] = Counter()
-    turn_of: dict[str, int] = {}
-    by_hash = sorted(rows, key=key)
-    for row in by_hash:
-        turn_of[row.row_id] = turns[row.bin]
-        turns[row.bin] += 1
-    return sorted(by_hash, key=lambda row: turn_of[row.row_id])
+    seen: Counter[int] = Counter()
+    turns = []
+    for row in sorted(rows, key=key):
+        turns.append((seen[row.bin], row))
+        seen[row.bin] += 1
+    return [row for _, row in sorted(turns, key=lambda turn: turn[0])]
 
 
 def _rows(archive: Archive, spec: SplitSpec) -> list[TrainingExample]:
     """Read the rows of a split with their labels."""
-    pairs: TrainingPairs | AskedPairs
+    pairs: ProgramPairs
     if spec.kind == "train":
-        pairs = load_training_pairs(archive)
-        speedups, kinds = pairs.speedups, pairs.kinds
+        pairs = training = load_training_pairs(archive)
+        row_ids, speedups, kinds = training.row_ids, training.speedups, training.kinds
     else:
-        pairs = load_asked_pairs(archive, spec.name)
-        labelled = load_split(archive, spec.name)
-        speedups = labelled.speedups[[labelled.index[row_id] for row_id in pairs.row_ids]]
+        pairs = asked = load_asked_pairs(archive, spec.name)
+        labelled, row_ids = load_split(archive, spec.name), asked.row_ids
+        speedups = labelled.speedups[[labelled.index[row_id] for row_id in row_ids]]
         kinds = (spec.pair_type,) * len(pairs)
     scheme = scheme_of(split_facts(archive, spec).scheme).name
-    bins = assign_bins(speedups, scheme, row_ids=pairs.row_ids)
-    texts = (pairs.row_ids, kinds, pairs.problems, pairs.gpus, pairs.anchors, pairs.candidates)
+    bins = assign_bins(speedups, scheme, row_ids=row_ids)
+    texts = (row_ids, kinds, pairs.problems, pairs.gpus, pairs.anchors, pairs.candidates)
     columns = (*texts, speedups.tolist(), bins.tolist())
     return [TrainingExample(*row) for row in zip(*columns, strict=True)]
 
@@ -245,11 +227,7 @@ def answer_text(row: TrainingExample) -> str:
     masses = [(0.15 + 0.6 * draw) ** abs(b - row.bin) for b in range(1, N_BINS + 1)]
     hundredths = [round(100 * mass / sum(masses)) for mass in masses]
     hundredths[row.bin - 1] += 100 - sum(hundredths)
-    numbers = {name: h / 100 for name, h in zip(TOOL_FIELDS, hundredths, strict=True)}
-    fields = {
-        "rationale": "",
-        **numbers,
-        "predicted_bin": row.bin,
-        "expected_speedup": float(f"{row.speedup:.2g}"),
-    }
+    fields: dict[str, Any] = {"rationale": ""}
+    fields |= {name: h / 100 for name, h in zip(TOOL_FIELDS, hundredths, strict=True)}
+    fields |= {"predicted_bin": row.bin, "expected_speedup": float(f"{row.speedup:.2g}")}
     return json.dumps(fields)

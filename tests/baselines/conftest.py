@@ -1,10 +1,53 @@
-"""A small archive for the forecasters."""
+"""A small archive, and pairs of programs that are numbers."""
 
+import numpy as np
 import pytest
 from support.small_archive import write_archive
+
+from kernel_archive.baselines.pairs import AskedPairs, TrainingPairs
+from kernel_archive.splits import SPLITS
 
 
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory):
     """An archive of two problems, three training searches and one held-out search each."""
     return write_archive(tmp_path_factory.mktemp("archive"))
+
+
+def shown(values, problems):
+    """Pairs whose candidates are their own number."""
+    n = len(values)
+    return {
+        "problems": tuple(problems),
+        "gpus": ("H200",) * n,
+        "anchors": ("reference",) * n,
+        "candidates": tuple(str(float(value)) for value in values),
+        "row_ids": tuple(map(str, range(n))),
+    }
+
+
+@pytest.fixture(scope="session")
+def training_pairs():
+    """Makes training pairs of speedups and problems."""
+
+    def make(speedups, problems, *, natural=None, kinds="seed", searches=None):
+        n = len(speedups)
+        return TrainingPairs(
+            **shown(speedups, problems),
+            speedups=np.asarray(speedups, dtype=float),
+            kinds=(kinds,) * n if isinstance(kinds, str) else kinds,
+            searches=tuple(searches or problems),
+            natural=np.zeros(n, bool) if natural is None else np.asarray(natural),
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def asked_pairs():
+    """Makes rows of a split whose candidates are scores."""
+
+    def make(scores, problems, split="eval"):
+        return AskedPairs(split=SPLITS[split], scheme="paper", **shown(scores, problems))
+
+    return make

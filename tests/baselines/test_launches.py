@@ -41,46 +41,33 @@ def archive(tmp_path):
     plain = write_archive(tmp_path)
     kernels = plain.arrow("kernels", columns=["program_id", "problem", "speedup"]).to_pylist()
     launch = {"kind": "launch", "name": "k", "grid_y": 1, "grid_z": 1, "warps": 4, "stages": 3}
-    launch |= dict.fromkeys(
-        ("loads", "stores", "dots", "reductions", "loops", "transcendentals", "atomics"), 1
-    )
+    launch |= {"trips": 1.0, "configurations": 0, "largest_tile": 64}
+    counted = "loads stores dots reductions loops transcendentals atomics"
+    launch |= dict.fromkeys(counted.split(), 1)
     return with_launches(
         plain,
-        [
-            {
-                **launch,
-                "program_id": row["program_id"],
-                "problem": row["problem"],
-                "grid_x": round(1e6 / row["speedup"]),
-                "trips": 1.0,
-                "configurations": 0,
-                "largest_tile": 64,
-            }
-            for row in kernels
-        ],
+        [{**launch, **row, "grid_x": round(1e6 / row.pop("speedup"))} for row in kernels],
     )
 
 
 def test_features_by_hand(tmp_path):
-    """One launch of 33 blocks, twice, and one operator."""
+    """One launch of 33 blocks, twice, and one operator; of equal launches the first id counts."""
     plain = write_archive(tmp_path)
-    row = plain.arrow("kernels", columns=["program_id", "problem"]).to_pylist()[0]
-    key = {"program_id": row["program_id"], "problem": row["problem"]}
-    archive = with_launches(
-        plain,
-        [
-            {**key, "kind": "launch", "name": "k", "n": 2, "grid_x": 33, "grid_y": 1, "grid_z": 1,
-             "warps": 8, "stages": 2, "configurations": 0, "trips": 10.0},
-            {**key, "kind": "operator", "name": "add", "n": 1, "bytes": 1024},
-        ],
-    )  # fmt: skip
+    key = plain.arrow("kernels", columns=["program_id", "problem"]).to_pylist()[0]
+    launch = {**key, "kind": "launch", "name": "k", "n": 2, "grid_x": 33, "grid_y": 1, "grid_z": 1}
+    launch |= {"configurations": 0, "trips": 10.0, "warps": 8}
+    operator = {**key, "kind": "operator", "name": "add", "n": 1, "bytes": 1024}
+    archive = with_launches(plain, [{**launch, "stages": 2}, operator])
     features = load_launch_features(archive)
-    values = features[row["program_id"], row["problem"]]
+    values = features[key["program_id"], key["problem"]]
     expected = [2, 1, 2 * 132 / 33, 2, 20, 10, 33, 33, 33, 1]
     assert values[:10] == pytest.approx([math.log2(1 + x) for x in expected])
-    matrix = launch_matrix(features, ["import unknown"], [row["problem"]])
+    matrix = launch_matrix(features, ["import unknown"], [key["problem"]])
     assert np.isnan(matrix).all()
     assert matrix.shape == (1, len(values))
+    many = with_launches(plain, [{**launch, "stages": 2 + i} for i in range(9)])
+    (values,) = load_launch_features(many).values()
+    assert 2 ** values[20] - 1 == pytest.approx(2)  # the stages of the first
 
 
 def test_the_baseline_reads_the_launches(archive):

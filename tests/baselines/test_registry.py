@@ -7,6 +7,7 @@ import pytest
 
 from kernel_archive.baselines import BASELINES, forecast_lines, make_baseline
 from kernel_archive.baselines import trees as trees_module
+from kernel_archive.baselines.registry import prior
 from kernel_archive.errors import UsageError
 
 
@@ -20,12 +21,12 @@ def fewer_rounds(monkeypatch):
 @pytest.mark.parametrize("name", [n for n, b in BASELINES.items() if not b.reads_launches])
 def test_every_baseline_forecasts_every_row(archive, name, split):
     """Eight probabilities that sum to 1 for every row of both splits."""
-    made = make_baseline(name, archive, split)
+    forecasts = make_baseline(name, archive, split)
     n = archive.manifest.splits["eval" if split == "eval" else "discovery_pairs"].rows
-    assert made.probabilities.shape == (n, 8)
-    assert made.probabilities.sum(axis=1) == pytest.approx(1.0)
-    assert np.isfinite(made.probabilities).all()
-    assert (made.n_training > 0) == BASELINES[name].learns
+    assert forecasts.probabilities.shape == (n, 8)
+    assert forecasts.probabilities.sum(axis=1) == pytest.approx(1.0)
+    assert np.isfinite(forecasts.probabilities).all()
+    assert (forecasts.n_training > 0) == BASELINES[name].learns
 
 
 def test_unknown_name_lists_the_known(archive):
@@ -34,24 +35,29 @@ def test_unknown_name_lists_the_known(archive):
         make_baseline("prio", archive)
     with pytest.raises(UsageError, match="uniform, prior, trees"):
         make_baseline("zzz", archive)
-    with pytest.raises(UsageError, match="boosted-order has been replaced by trees"):
-        make_baseline("boosted-order", archive)
 
 
 def test_the_same_archive_and_seed_give_the_same_lines(archive):
-    """Row ids in the order of the split, probabilities to six decimals."""
-    made = make_baseline("prior", archive)
-    lines = list(forecast_lines(made))
+    """Row id, repeat and eight probabilities to six decimals, in the order of the split."""
+    forecasts = make_baseline("prior", archive)
+    lines = list(forecast_lines(forecasts))
     assert list(forecast_lines(make_baseline("prior", archive))) == lines
     decoded = [json.loads(line) for line in lines]
-    assert [line["row_id"] for line in decoded] == list(made.row_ids)
-    assert np.array([line["probabilities"] for line in decoded]) == pytest.approx(
-        made.probabilities, abs=1e-6
-    )
+    assert all(set(line) == {"row_id", "repeat", "probabilities"} for line in decoded)
+    assert [line["row_id"] for line in decoded] == list(forecasts.row_ids)
+    probabilities = np.array([line["probabilities"] for line in decoded])
+    assert probabilities == pytest.approx(forecasts.probabilities, abs=1e-6)
 
 
-def test_lines_are_ordinary_forecast_lines(archive):
-    """Row id, repeat and eight probabilities, nothing else."""
-    line = json.loads(next(iter(forecast_lines(make_baseline("prior", archive)))))
-    assert set(line) == {"row_id", "repeat", "probabilities"}
-    assert len(line["probabilities"]) == 8
+def test_prior_is_the_smoothed_frequency_of_native_pairs(asked_pairs, training_pairs):
+    """Worked by hand: two seed pairs of p in bin 5, one of q in bin 8; the edit does not count."""
+    kinds = ("seed", "seed", "seed", "parent_edit")
+    pairs = training_pairs([1.2, 1.3, 9.0, 0.1], "ppqp", kinds=kinds)
+    p, q, unknown = prior(asked_pairs([1.0] * 3, "pqr"), pairs)
+    everything = (np.array([0, 0, 0, 0, 2, 0, 0, 1]) + 1) / 11
+    assert p == pytest.approx((np.array([0, 0, 0, 0, 2, 0, 0, 0]) + 4 * everything) / 6)
+    assert q == pytest.approx((np.array([0, 0, 0, 0, 0, 0, 0, 1]) + 4 * everything) / 5)
+    assert unknown == pytest.approx(everything)
+    # The anchor of a discovery row is a parent, so parent edits are its like.
+    pairs = training_pairs([9.0, 0.1], "pp", kinds=("seed", "parent_edit"))
+    assert prior(asked_pairs([1.0], "p", "discovery"), pairs)[0].argmax() == 0

@@ -219,7 +219,9 @@ def searched(*searches):
 
 def test_withheld_labels_rank_and_are_not_shown(tmp_path):
     """A board from the public part and the labels: the scores of the open archive, in sums."""
-    content = searched(Search("held"), Search("aside", "histogram", role="archive"), Search("t", role="training"))
+    content = searched(
+        Search("held"), Search("aside", "histogram", role="archive"), Search("t", role="training")
+    )
     places = [make_archive(tmp_path / name, *content, version="1.0") for name in ("open", "public")]
     for place in places:
         make_splits(place, names=["eval"])
@@ -264,7 +266,9 @@ def test_withheld_labels_rank_and_are_not_shown(tmp_path):
 
 def test_an_open_split_beside_a_withheld_one_keeps_its_entries(tmp_path):
     """The labels' folder says nothing of discovery pairs, which are scored as ever."""
-    content = searched(Search("held"), Search("aside", "histogram", role="archive"), Search("o", "nbody_forces"))
+    content = searched(
+        Search("held"), Search("aside", "histogram", role="archive"), Search("o", "nbody_forces")
+    )
     place = make_archive(tmp_path / "a", *content, version="1.0")
     make_splits(place, names=["eval", "discovery_pairs"])
     withhold_labels(place, tmp_path / "labels")

@@ -39,7 +39,7 @@ def test_export_answer_import_check_score(run, tmp_path, split):
         "forecast", "--export", questions, "--model", "m", "--split", split, "--limit", 20
     )
     assert status == 0
-    assert "20 questions about 20 of" in out
+    assert "questions: 20\n" in out
     lines = [json.loads(line) for line in questions.read_text().splitlines()]
     plain = [{"custom_id": line["custom_id"], "answer": ANSWER} for line in lines[:19]]
     plain[3]["answer"] = "I can't say."
@@ -48,7 +48,8 @@ def test_export_answer_import_check_score(run, tmp_path, split):
         "forecast", "--import", answers, "--split", split, "--limit", 20, "-o", forecasts
     )
     assert status == 0
-    assert "19 answers to 20 questions, 18 forecasts" in out
+    assert "answered: 19\n" in out
+    assert "forecasts: 18\n" in out
     assert "unparsed: no-json 1" in out
     assert "unanswered: no answer 1" in out
     assert run("check", forecasts, "--split", split)[0] == 0
@@ -57,6 +58,10 @@ def test_export_answer_import_check_score(run, tmp_path, split):
         "forecast", "--import", answers, "--split", split, "-o", forecasts, "--force", "--json"
     )
     assert json.loads(out)["counts"]["unparsed"] == {"no-json": 1}
+    # With the answers beside it, an export holds what is left.
+    again = ("--export", questions, "--import", answers, "--model", "m", "--force")
+    status, out, _ = run("forecast", *again, "--split", split, "--limit", 20, "--json")
+    assert json.loads(out)["questions"] == 1
 
 
 def test_the_batch_form_needs_nothing_of_the_extra(archive, tmp_path):
@@ -76,7 +81,7 @@ def test_the_batch_form_needs_nothing_of_the_extra(archive, tmp_path):
         ((), "--model MODEL (with --url), --export FILE"),
         (("--export", "q.jsonl"), "--model NAME"),
         (("--import", "a.jsonl"), "-o FILE"),
-        (("--export", "q.jsonl", "--import", "a.jsonl"), "give one of"),
+        (("--export", "q.jsonl", "--from-log", "a.eval"), "give one of"),
         (
             ("--export", "q.jsonl", "--model", "m", "--split", "discovery", "--defer"),
             "without --defer",

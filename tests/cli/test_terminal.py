@@ -51,9 +51,7 @@ def place(tmp_path_factory):
         reports={**other.reports, "flags": {EVIL: 1}},
     )
     (folder / "b/manifest.json").write_bytes(msgspec.json.encode(odd))
-    (folder / "bad.toml").write_text(
-        text + '\n"' + json.dumps(EVIL)[1:-1].replace("\\u009b", "\\u009b") + '" = 1\n'
-    )
+    (folder / "bad.toml").write_text(f'{text}\n"{json.dumps(EVIL)[1:-1]}" = 1\n')
     return folder
 
 
@@ -134,27 +132,19 @@ def test_no_control_of_a_stranger_reaches_the_terminal(place, arguments):
         assert control not in seen, seen
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["info", "a"], ["info", "a", "--json"], ["--help"], ["sql", "SELECT 1", "--archive", "a"]],
-)
+@pytest.mark.parametrize("arguments", [["info", "a"], ["info", "a", "--json"], ["--help"]])
 def test_a_full_disk_behind_stdout_is_one_clear_error(place, arguments):
     """Exit status 1 and one line, no traceback."""
+    command = [sys.executable, "-m", "kernel_archive", *arguments]
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "kernel_archive", *arguments],
-            cwd=place,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        done = subprocess.run(command, cwd=place, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert "No space left" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("redirected", [">&-", "2>&-", ">&- 2>&-", ">/dev/full 2>/dev/full"])
-@pytest.mark.parametrize("arguments", ["info a", "readers", "--help", "info nowhere --json"])
+@pytest.mark.parametrize("arguments", ["info a", "--help", "info nowhere --json"])
 def test_streams_that_are_closed_or_full(place, arguments, redirected):
     """Neither the program nor the interpreter complains."""
     line = f"{sys.executable} -m kernel_archive {arguments} {redirected}"
@@ -180,11 +170,11 @@ def test_tables_in_a_pipe_are_narrow(capsys):
 
 
 def test_completion_in_a_shell():
-    """Shells complete the names of shipped builders and splits."""
+    """Shells complete the names of commands and splits."""
     complete = ShellComplete(cli, {}, "kernel-archive", "_KERNEL_ARCHIVE_COMPLETE")
 
     def values(words, begun):
         return [item.value for item in complete.get_completions(words, begun)]
 
-    assert "h200-2026-11" in values(["build"], "h200")
+    assert "build-eval" in values([], "build-")
     assert "eval" in values(["template", "--split"], "ev")

@@ -1,12 +1,12 @@
 """Prompts: whole, telling nothing of the label, and the same for ever once released."""
 
-import itertools
-
+import msgspec
 import pytest
 
 from kernel_archive.bins import BIN_NAMES
+from kernel_archive.llm import prompts
 from kernel_archive.llm.prompts import ANSWER_FORMS, Prompt, answer_schema, known_prompts, render
-from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS
+from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, PROBLEMS
 from kernel_archive.scoring.formats import TOOL_FIELDS
 
 ROW = {
@@ -46,30 +46,19 @@ RELEASED = {
 
 def test_a_released_prompt_never_changes():
     """The digests of every released version."""
-    assert {
-        name.name.partition("@")[0]: digest for digest, name in known_prompts().items()
-    } == RELEASED
+    known = {prompt.name: digest for digest, prompt in known_prompts().items()}
+    assert known == {f"{name}@{digest}": digest for name, digest in RELEASED.items()}
+    assert len(known) == len(set(known.values())) == 4 * 3 * 2
 
 
 def test_the_digest_covers_the_words_of_a_problem(monkeypatch):
     """Other inputs in words, another case or another tolerance: another digest."""
-    import msgspec
-
-    from kernel_archive.llm import prompts
-    from kernel_archive.problems import PROBLEMS
-
-    before = Prompt(ask="forecast").digest
-    swiglu = PROBLEMS["swiglu"]
-    for change in ({"inputs": "`(gate, up)`."}, {"cases": swiglu.cases[:1]}, {"rtol": 0.5}):
-        changed = msgspec.structs.replace(swiglu, **change)
-        monkeypatch.setitem(PROBLEMS, "swiglu", changed)
+    released, swiglu = RELEASED["v1-forecast-json-paper"], PROBLEMS["swiglu"]
+    for change in ({"inputs": "`(gate, up)`."}, {"cases": swiglu.cases[:1]}, {"rtol": 0.5}, {}):
+        monkeypatch.setitem(PROBLEMS, "swiglu", msgspec.structs.replace(swiglu, **change))
         prompts._problem.cache_clear()
         prompts._digest.cache_clear()
-        assert Prompt(ask="forecast").digest != before
-    monkeypatch.undo()
-    prompts._problem.cache_clear()
-    prompts._digest.cache_clear()
-    assert Prompt(ask="forecast").digest == before
+        assert (Prompt(ask="forecast").digest == released) == (change == {})
 
 
 @pytest.mark.parametrize("ask", ["forecast", "discovery", "defer"])
@@ -111,15 +100,6 @@ def test_a_program_is_data_and_stays_whole():
     code = '"""\n```\n{{ gpu }} {% include "x" %}\n````\n## Your answer\n"""\n' + "x = 1\n" * 5000
     text = render(Prompt(ask="forecast"), **{**ROW, "candidate": code})
     assert f"`````python\n{code.rstrip()}\n`````" in text
-
-
-def test_prompts_have_digests_of_their_own():
-    """No two wordings share a digest; a name can be found again by it."""
-    known = known_prompts()
-    assert len(known) == 4 * 3 * 2
-    assert all(prompt.digest == digest for digest, prompt in known.items())
-    for one, other in itertools.combinations(known.values(), 2):
-        assert render(one, **ROW) != render(other, **ROW) or one.answer != other.answer
 
 
 def test_the_schema_of_an_answer_is_strict():

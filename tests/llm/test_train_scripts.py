@@ -59,19 +59,17 @@ pytestmark = [
 ]
 
 
-def script(folder, name, *arguments):
+def script(folder, line):
     """Run one of the scripts in a folder."""
-    command = [sys.executable, str(SCRIPTS / name), *map(str, arguments)]
-    root = str(SCRIPTS.parents[1])
+    name, *arguments = line.split()
     done = subprocess.run(
-        command,
+        [sys.executable, str(SCRIPTS / name), *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": root, "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, "PYTHONPATH": str(SCRIPTS.parents[1]), "HF_HUB_OFFLINE": "1"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 def lines(path):
@@ -81,42 +79,28 @@ def lines(path):
 
 def steps(folder):
     """The steps that a run has logged."""
-    return [
-        json.loads(line)["step"]
-        for line in (folder / "log.jsonl").read_text().splitlines()
-        if "loss" in json.loads(line)
-    ]
+    logged = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+    return [line["step"] for line in logged if "loss" in line]
 
 
 def test_the_whole_way_on_a_cpu(archive, tmp_path):
     """Both stages learn, go on where they were stopped, and make forecasts."""
     (tmp_path / "config.toml").write_text(CONFIG)
-    script(tmp_path, "prepare.py", "config.toml", "--archive", archive.path)
+    script(tmp_path, f"prepare.py config.toml --archive {archive.path}")
     assert len(lines(tmp_path / "data/train.jsonl.gz")) == archive.arrow("train_pairs").num_rows
     assert not {"bin", "speedup", "g"} & set(lines(tmp_path / "data/questions.jsonl.gz")[0])
-    script(tmp_path, "model.py", "tiny", "model")
-    script(
-        tmp_path,
-        "train.py",
-        "config.toml",
-        "supervised",
-        "--output",
-        "supervised",
-        "--seconds",
-        "0",
-    )
+    script(tmp_path, "model.py tiny model")
+    script(tmp_path, "train.py config.toml supervised --output supervised --seconds 0")
     assert steps(tmp_path / "supervised") == [1]
-    script(tmp_path, "train.py", "config.toml", "supervised", "--output", "supervised")
+    script(tmp_path, "train.py config.toml supervised --output supervised")
     assert steps(tmp_path / "supervised") == [1, 2]
-    script(tmp_path, "run.py", "config.toml", "--limit", "2")
+    script(tmp_path, "run.py config.toml --limit 2")
     record = json.loads((tmp_path / "grpo-crps/training.json").read_text())
     assert (record["split"], record["held_out"], record["reward"]) == ("train", False, "crps")
     assert len(steps(tmp_path / "grpo-crps")) == 2
     for name in ("base", "supervised", "crps"):
-        given = lines(tmp_path / f"results/answers-{name}.jsonl.gz")
+        answers = lines(tmp_path / f"results/answers-{name}.jsonl.gz")
         path = tmp_path / f"{name}.jsonl"
-        path.write_text(
-            "".join(json.dumps(line) + "\n" for line in given if line["split"] == "eval")
-        )
-        _, tally = import_answers([path], archive, "eval", limit=2).forecast_file()
-        assert (tally.asked, tally.answered) == (4, 4)
+        path.write_text("".join(json.dumps(a) + "\n" for a in answers if a["split"] == "eval"))
+        _, counts = import_answers([path], archive, "eval", limit=2).forecast_file()
+        assert (counts.asked, counts.answered) == (4, 4)

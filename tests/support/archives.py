@@ -34,8 +34,8 @@ from kernel_archive.bins import assign_bins
 from kernel_archive.gpus import is_known
 from kernel_archive.ids import CANARY, evaluation_id, kernel_id, program_id, token_id
 from kernel_archive.problems import GPU_MODE_TASKS, family_of
-from kernel_archive.selection.inputs import write_inputs
 from kernel_archive.schema import OUTCOMES, TABLES
+from kernel_archive.selection.inputs import write_inputs
 from kernel_archive.selection.make import remade_split
 from kernel_archive.selection.tables import ArchiveTables
 

@@ -26,6 +26,24 @@ def forecast_of(prompt):
     }
 
 
+def message_of(how, prompt, *, tool):
+    """What the model says, and why it stopped."""
+    text = json.dumps(forecast_of(prompt))
+    if how == "refusal":
+        return {"role": "assistant", "content": None, "refusal": "I won't."}, "stop"
+    if how in ("empty", "no-tool"):
+        return {"role": "assistant", "content": "" if how == "empty" else "It is fast."}, "stop"
+    if how == "half":
+        text = text[:60]
+    finish = "length" if how == "half" else "stop"
+    if not tool:
+        return {"role": "assistant", "content": text}, finish
+    function = {"name": "forecast", "arguments": text}
+    calls = [{"id": "c", "type": "function", "function": function}]
+    message = {"role": "assistant", "content": None, "tool_calls": calls}
+    return message, "tool_calls" if finish == "stop" else finish
+
+
 class LanguageModelServer:
     """Answers chat completions; ``behaviour`` says how the n-th request about a prompt fails.
 
@@ -35,7 +53,7 @@ class LanguageModelServer:
         seen: prompt -> how often it was asked.
     """
 
-    def __init__(self, behaviour=None, delay=0.0):  # noqa: C901 - one handler, one way to fail a line
+    def __init__(self, behaviour=None, delay=0.0):
         self.behaviour = behaviour or (lambda prompt, n: "fine")
         self.delay = delay
         self.retry_after = "0"
@@ -65,71 +83,40 @@ class LanguageModelServer:
                 if how.isdigit():
                     text = "not now" if how in ("429", "500") else f"refused with {how}"
                     error = {"error": {"message": text, "type": "error", "code": "busy"}}
-                    return self.send(error, int(how), [("Retry-After", outer.retry_after)])
-                if how == "hang":
+                    self.send(error, int(how))
+                elif how == "hang":
                     time.sleep(3)
-                    return None
-                if how == "close":
+                elif how in ("close", "half-body"):
                     self.close_connection = True
-                    return self.connection.close()
-                if how == "half-body":
-                    self.send_response(200)
-                    self.send_header("Content-Length", "1000")
-                    self.end_headers()
-                    self.wfile.write(b'{"choices": [')
-                    self.close_connection = True
-                    return None
-                if how == "no-json":
-                    return self.send("<html>", 200, [])
-                message = {"role": "assistant", "content": json.dumps(forecast_of(prompt))}
-                finish = "stop"
-                if body.get("tools") and how != "no-tool":
-                    call = {"name": "forecast", "arguments": message["content"]}
-                    message = {
-                        "role": "assistant",
-                        "content": None,
-                        "tool_calls": [{"id": "c", "type": "function", "function": call}],
-                    }
-                    finish = "tool_calls"
-                if how == "half":
-                    finish = "length"
-                    if finish == "length" and body.get("tools"):
-                        call["arguments"] = call["arguments"][:60]
-                    else:
-                        message["content"] = message["content"][:60]
-                if how in ("empty", "no-tool"):
-                    text = "" if how == "empty" else "It is fast."
-                    message = {"role": "assistant", "content": text}
-                if how == "refusal":
-                    message, finish = (
-                        {"role": "assistant", "content": None, "refusal": "I won't."},
-                        "stop",
+                    if how == "half-body":
+                        self.send_response(200)
+                        self.send_header("Content-Length", "1000")
+                        self.end_headers()
+                        self.wfile.write(b'{"choices": [')
+                elif how == "no-json":
+                    self.send("<html>")
+                else:
+                    message, finish = message_of(how, prompt, tool=bool(body.get("tools")))
+                    tokens = {"prompt_tokens": len(prompt) // 4, "completion_tokens": 60}
+                    usage = tokens | {"total_tokens": sum(tokens.values())}
+                    self.send(
+                        {
+                            "id": "x",
+                            "object": "chat.completion",
+                            "created": 0,
+                            "model": "other" if how == "other-model" else body["model"],
+                            "choices": [{"index": 0, "message": message, "finish_reason": finish}],
+                            **({} if how == "no-usage" else {"usage": usage}),
+                        }
                     )
-                out = {
-                    "id": "x",
-                    "object": "chat.completion",
-                    "created": 0,
-                    "model": "other" if how == "other-model" else body["model"],
-                    "choices": [{"index": 0, "message": message, "finish_reason": finish}],
-                    "usage": {
-                        "prompt_tokens": len(prompt) // 4,
-                        "completion_tokens": 60,
-                        "total_tokens": len(prompt) // 4 + 60,
-                    },
-                }
-                if how == "no-usage":
-                    del out["usage"]
-                return self.send(out, 200, [])
 
-            def send(self, value, status, headers):
+            def send(self, value, status=200):
                 data = json.dumps(value).encode()
                 self.send_response(status)
-                for name, text in [
-                    ("Content-Type", "application/json"),
-                    ("Content-Length", str(len(data))),
-                    *headers,
-                ]:
-                    self.send_header(name, text)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                if status != 200:
+                    self.send_header("Retry-After", outer.retry_after)
                 self.end_headers()
                 self.wfile.write(data)
 
@@ -146,14 +133,12 @@ class LanguageModelServer:
 @contextmanager
 def language_model(behaviour=None, delay=0.0):
     """The service, while the block runs."""
-    made = LanguageModelServer(behaviour, delay)
-    thread = threading.Thread(
-        target=made.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-    )
+    model = LanguageModelServer(behaviour, delay)
+    thread = threading.Thread(target=model.server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield made
+        yield model
     finally:
-        made.server.shutdown()
-        made.server.server_close()
+        model.server.shutdown()
+        model.server.server_close()
         thread.join()

@@ -1,0 +1,35 @@
+-- What each program launches in one timed case; $1 is the number of multiprocessors.
+WITH calls AS (
+    SELECT * REPLACE (n::DOUBLE AS n),
+           coalesce(grid_x, 0) * coalesce(grid_y, 1) * coalesce(grid_z, 1)::DOUBLE AS blocks,
+           kind = 'launch' AS is_launch, kind = 'operator' AS is_operator
+    FROM launches WHERE kind <> 'not_followed'
+), sizes AS (
+    SELECT *, greatest(1, blocks / $1::INTEGER) AS waves,
+           n * trips * greatest(1, blocks / ($1::INTEGER * 16 / greatest(warps, 1)))
+               AS serial,
+           n * trips * blocks AS work
+    FROM calls
+)
+SELECT program_id, problem, "case",
+       coalesce(sum(n) FILTER (is_launch), 0) AS launches,
+       coalesce(sum(n) FILTER (is_operator), 0) AS operators,
+       coalesce(sum(n * greatest(1, $1::INTEGER / greatest(blocks, 1)))
+           FILTER (is_launch), 0) AS idle,
+       coalesce(sum(n * waves) FILTER (is_launch), 0) AS waves,
+       coalesce(sum(serial) FILTER (is_launch), 0) AS serial,
+       coalesce(max(trips) FILTER (is_launch), 0) AS trips,
+       coalesce(sum(n * bytes) FILTER (is_operator), 0) AS operator_bytes,
+       coalesce(sum(n * flops) FILTER (is_operator), 0) AS operator_flops,
+       coalesce(sum(n * bytes) FILTER (is_launch), 0) AS launch_bytes,
+       coalesce(min(blocks) FILTER (is_launch), 0) AS least_blocks,
+       coalesce(max(blocks) FILTER (is_launch), 0) AS most_blocks,
+       coalesce(sum(blocks) FILTER (is_launch), 0) AS blocks,
+       count(DISTINCT name) FILTER (is_launch) AS kernels,
+       coalesce(max(warps), -1) AS most_warps,
+       coalesce(max(configurations), 0) AS configurations,
+       count(*) FILTER (is_launch AND dots > 0) AS with_dots,
+       first([warps, stages, trips, blocks, dots, loads, stores, reductions, loops,
+              transcendentals, atomics, largest_tile] ORDER BY work DESC NULLS LAST, launch_id)
+           FILTER (is_launch) AS largest
+FROM sizes GROUP BY ALL ORDER BY ALL
