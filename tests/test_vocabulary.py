@@ -34,7 +34,7 @@ def test_gpu_aliases_are_unambiguous_and_facts_have_sources():
     assert all(g.source for g in gpus.GPUS.values())
     assert {"A100-80GB", "L40S", "H100", "H200"} <= gpus.GPUS.keys()
     assert gpus.gpu_facts("NVIDIA H200").multiprocessors == 132
-    assert gpus.gpu_facts("MI300X").source is None
+    assert gpus.gpu_facts("Quantum 9").source is None
 
 
 @pytest.mark.parametrize("name", [*problems.GPU_MODE_TASKS, *problems.OWN_PROBLEMS])

@@ -80,9 +80,60 @@ def cuda_l2(folder: Path) -> None:
             (programs / f"{shape}.cu").write_text(f"__global__ void k_{name}_{shape}() {{}}\n")
 
 
+def kernelbench_hard(folder: Path) -> None:
+    """A program that passes, one without a baseline at its shapes, one that is wrong."""
+    runs = [
+        ("h100", "01_gemm", True, 2),
+        ("h100", "02_kda", True, 2),
+        ("b200", "01_gemm", False, 0),
+    ]
+    for name in ("public/data/rundetail", "public/runs"):
+        for card in ("h100", "b200"):
+            (folder / name / card).mkdir(parents=True)
+    for n, (card, problem, correct, shapes) in enumerate(runs):
+        detail = {
+            "run_id": f"r{n}",
+            "bench": "hard",
+            "gpu": card,
+            "problem": problem,
+            "model": "m",
+            "harness": "codex",
+            "correct": correct,
+            "failure_reason": "pass" if correct else "check_failed",
+            "stats": {"input_tokens": 5, "output_tokens": 6},
+            "shapes": [{"ms": ms, "label": str(ms)} for ms in (1.0, 4.0)[:shapes]],
+        }
+        (folder / f"public/data/rundetail/{card}/r{n}.json").write_text(json.dumps(detail))
+        program = folder / f"public/runs/{card}/r{n}_solution.py.txt"
+        program.write_text(f"class Model: n = {n}\n")
+        reference = folder / f"benchmarks/hard/problems-{card}/{problem}/reference.py"
+        reference.parent.mkdir(parents=True, exist_ok=True)
+        reference.write_text(f"class Model: name = {problem!r}\n")
+    (folder / "benchmarks/hard/results").mkdir()
+    times = {"01_gemm": {"eager": {"ms": 6.0, "n_shapes": 2}}}
+    times["02_kda"] = {"eager": {"ms": 6.0, "n_shapes": 1}}
+    for card in ("", ".h100", ".b200"):
+        path = folder / f"benchmarks/hard/results/problem_baselines{card}.json"
+        path.write_text(json.dumps({"problems": times}))
+
+
+def robust_kbench(folder: Path) -> None:
+    """A forward program and a backward one of the same task."""
+    (folder / "highlighted").mkdir()
+    (folder / "tasks/norm").mkdir(parents=True)
+    (folder / "tasks/norm/func_forward.py").write_text("def forward_fn(x): return x\n")
+    (folder / "highlighted/results.csv").write_text(
+        "Correct,Runtime (ms),Speedup,Code,task_name,forward\n"
+        'True,0.5,3.0,"__global__ void a() {\n}",norm,True\n'
+        'True,0.25,1.5,"__global__ void b() {\n}",norm,False\n'
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "sample", "speedups", "codes"),
     [
+        ("kernelbench-hard", kernelbench_hard, [3.0], {"no-speedup": 1}),
+        ("robust-kbench", robust_kbench, [1.5, 3.0], {}),
         ("kernelbench-v3", kernelbench_v3, [1.5, 2.5, 3.5], {"failure-without-program": 1}),
         ("cuda-l2", cuda_l2, [1.5, 1.5, 2.5], {}),
         ("cuda-l1", cuda_l1, [1.2] * 5 + [2.2] * 5 + [3.2] * 5, {"no-code": 5, "no-speedup": 5}),

@@ -1,0 +1,46 @@
+"""Forecast a stranger's archive with baselines that learned from the shipped one.
+
+    python benchmarks/outside.py SHIPPED STRANGER [SPLIT] --out FOLDER
+
+Writes a forecast file for each baseline that needs no dry run, to be scored with
+``kernel-archive score FOLDER/trees.jsonl --archive STRANGER``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from kernel_archive.archive.open import open_archive
+from kernel_archive.baselines.pairs import load_asked_pairs, load_training_pairs
+from kernel_archive.baselines.registry import BASELINES, BaselineForecasts, forecast_lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("shipped", type=Path)
+    parser.add_argument("stranger", type=Path)
+    parser.add_argument("split", nargs="?", default="eval")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    training = load_training_pairs(open_archive(arguments.shipped))
+    asked = load_asked_pairs(open_archive(arguments.stranger), arguments.split)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for name, baseline in BASELINES.items():
+        if baseline.reads_launches:
+            continue
+        forecasts = BaselineForecasts(
+            name=name,
+            split=asked.split.name,
+            seed=0,
+            row_ids=asked.row_ids,
+            probabilities=baseline.forecast(asked, training, 0),
+            n_training=len(training),
+        )
+        path = arguments.out / f"{name}.jsonl"
+        path.write_bytes(b"".join(forecast_lines(forecasts)))
+        print(f"{path}: {len(asked.row_ids)} rows, {len(training)} training pairs")
+
+
+if __name__ == "__main__":
+    main()
