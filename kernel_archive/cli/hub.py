@@ -10,6 +10,7 @@ import click
 from kernel_archive.cli import common
 
 if TYPE_CHECKING:
+    from kernel_archive.publishing.push import PushResult
     from kernel_archive.publishing.reproduce import Reproduction
 
 #: Metric of the paper's Table 1 -> title, decimals.
@@ -26,6 +27,10 @@ def _quiet_bars() -> None:
 
     if common.as_json() or not sys.stderr.isatty():
         disable_progress_bars()
+
+
+def _megabytes(n: int) -> str:
+    return f"{n / 1e6:,.1f} MB" if n >= 100_000 else f"{n:,} bytes"
 
 
 @click.command()
@@ -48,7 +53,30 @@ def push(repo: str, archive_path: str | None, **options: Any) -> None:
     if not common.as_json():
         common.say("Validating ...")
     result = run(archive_path or default_directory(), repo, **options)
-    common.emit(result)
+    common.emit(result, lambda: _show_push(result))
+
+
+def _show_push(result: PushResult) -> None:
+    if result.changes:
+        rows = [
+            (change.path, change.kind, f"{change.bytes:,}" if change.kind != "delete" else "-")
+            for change in result.changes
+        ]
+        common.print_table(["file", "change", "bytes"], rows, left=2)
+    would = "would be " if result.dry_run else ""
+    created = f"; the repository {would}made" if result.created else ""
+    common.tell(
+        f"{result.repo} {result.tag}: {len(result.changes)} files "
+        f"({_megabytes(result.upload_bytes)}) {would}sent, {result.unchanged} unchanged{created}"
+    )
+    if result.dry_run:
+        common.tell("Dry run: nothing was sent.")
+    elif not result.tagged:
+        common.tell(f"Version {result.version} was published already: {result.url}")
+    else:
+        common.tell(
+            f"Version {result.version} ({result.logical_digest}) is published: {result.url}"
+        )
 
 
 @click.command()
@@ -68,7 +96,19 @@ def pull(repo: str, **options: Any) -> None:
     from kernel_archive.publishing.pull import pull as run
 
     _quiet_bars()
-    common.emit(run(repo, **options))
+    result = run(repo, **options)
+
+    def text() -> None:
+        state = "is up to date" if result.unchanged else f"pulled ({result.files} files, verified)"
+        if result.replaced:
+            common.say(f"Replaced version {result.replaced}.")
+        common.print_findings(result.findings)
+        common.tell(
+            f"{result.path} {state}: version {result.version}, {result.logical_digest}, "
+            f"commit {result.commit[:12]}"
+        )
+
+    common.emit(result, text)
 
 
 @click.command()
@@ -96,22 +136,27 @@ def _show_reproduction(result: Reproduction) -> None:
     from kernel_archive.publishing.reproduce import FORECASTERS, printed
 
     def cell(figure: tuple[float | None, float | None], decimals: int) -> str:
-        return " ± ".join(f"{n:.{decimals}f}" for n in figure if n is not None) or "-"
+        mean, std = (None if n is None else f"{n:.{decimals}f}" for n in figure)
+        return " ± ".join(n for n in (mean, std) if n is not None) or "-"
 
+    titles = {name: title for name, (title, _) in FORECASTERS.items() if name not in result.missing}
+    titles |= {name: name for name in ("random order", "best control")}
     for metric, (heading, decimals) in _PAPER_METRICS.items():
-        readings = [reading for reading in result.readings if reading.metric == metric]
+        readings = [r for r in result.readings if r.metric == metric]
         rows = []
-        for name in readings[0].figures:
+        for name, title in titles.items():
             paper = printed(name, metric) if name in FORECASTERS else (None, None)
-            row = {"forecaster": name, "printed": cell(paper, decimals)}
-            row |= {f"{r.labels} {r.choice}": cell(r.figures[name], decimals) for r in readings}
-            rows.append(row)
-        distances = {f"{r.labels} {r.choice}": cell((r.distance, None), decimals) for r in readings}
-        rows.append({"forecaster": "mean distance from print", "printed": "", **distances})
-        common.print_records(rows, title=heading)
+            figures = [paper, *(r.figures.get(name, (None, None)) for r in readings)]
+            rows.append([title, *(cell(figure, decimals) for figure in figures)])
+        distances = (cell((r.distance, None), decimals) for r in readings)
+        rows.append(["mean distance from print", "", *distances])
+        columns = ["", "printed", *(f"{r.labels} {r.choice}" for r in readings)]
+        common.print_table(columns, rows, title=heading)
     common.tell(
         "Labels: released = the published bins with that rule's centres; paper = relabelled by the "
         "paper's table; mixed = the published bins with the paper's centres. Macro: recovery per "
         "task, then the mean; pooled: all rows one candidate set; argmax or stated bin."
     )
-    common.print_facts({"evaluation_rows": result.rows, "not_in_the_tables": result.missing})
+    common.tell(f"{sum(result.rows.values())} evaluation rows of {len(result.rows)} tasks.")
+    if result.missing:
+        common.tell(f"Not in the tables: {', '.join(result.missing)}.")
