@@ -243,7 +243,7 @@ class _Collector:
             what = f"there is no forecast with repeat {missing}, but some with a higher one"
             fix = "Number the repeats 0, 1, 2, ... without a gap"
             self.fault("repeat-gap", what, field="repeat", fix=fix)
-        if 2 * self.counts["unknown-row"] > self.n_lines:
+        if 4 * self.counts["unknown-row"] > self.n_lines:
             self._check_split()
         if not self.n_lines and not self.n_errors:
             fix = "See: kernel-archive template"
@@ -253,7 +253,7 @@ class _Collector:
             self.fault("unknown-field", what, severity="warning", field=printable(field))
 
     def _check_split(self) -> None:
-        """Say in one fault that most lines are of another split or data version, and of which."""
+        """Say in one fault that many lines are of another split or data version, and of which."""
         n, facts = self.counts["unknown-row"], self.split.facts
         version = f"{printable(facts.archive_name)} {printable(facts.archive_version)}"
         what = f"{n:,} of {self.n_lines:,} ids are not of the {facts.table} split ({version})"
