@@ -266,7 +266,7 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
         first = _read_cues(archive, anchors, rows[spec.task])
         cues = {name: cue - first[name] for name, cue in cues.items()}
         own, of_first = (_repeated(archive, rows[n]) for n in (spec.kernel, "first_kernel_id"))
-        measured = None if own is None or of_first is None else of_first / own
+        measured = None if own is None or of_first is None else own / of_first
         return replace(surface, cues=cues, measured=measured)
     pairs = list(zip(anchors, rows[spec.candidate], strict=True))
     changed = [language_of(parent) != language_of(child) for parent, child in pairs]
