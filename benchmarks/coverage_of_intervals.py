@@ -16,7 +16,8 @@ from dataclasses import replace
 import numpy as np
 
 from kernel_archive.scoring import METRICS, Forecasts, Split
-from kernel_archive.scoring.draws import ForecastRows, bootstrap, interval, repeats_of
+from kernel_archive.scoring.draws import bootstrap, interval, repeats_of
+from kernel_archive.scoring.samples import ForecastRows
 from kernel_archive.scoring.split import Clusters
 
 CENTRES = np.array([-2.25, -1.5, -0.75, -0.25, 0.25, 0.75, 1.5, 2.25])

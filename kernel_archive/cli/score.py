@@ -111,8 +111,8 @@ def check(file: str, split: str, archive_path: str | None) -> None:
 def score(files: tuple[str, ...], output: str | None, force: bool, **how: Any) -> None:
     """Score forecast files against a split, with 95 % intervals.
 
-    One file: every metric, per task and per budget. Several: one line each. With --json the full
-    score record (a list of them for several files); -o writes it to a file besides.
+    One file: every metric, pairs by distance, every task. Several: one line each. With --json the
+    full score record (a list of them for several files); -o writes it to a file besides.
     """
     from kernel_archive.scoring import load_split, read_forecasts
     from kernel_archive.scoring import score as score_one

@@ -19,9 +19,6 @@ import numpy as np
 
 from kernel_archive.errors import UsageError, suggestion
 from kernel_archive.scoring.draws import (
-    REPEAT_FIELDS,
-    ForecastRows,
-    RowSample,
     bootstrap,
     chunk_sizes,
     interval,
@@ -32,6 +29,7 @@ from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import COMPARED, METRICS, metrics_of
 from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import ForecastFacts, Terms
+from kernel_archive.scoring.samples import REPEAT_FIELDS, ForecastRows, RowSample
 from kernel_archive.scoring.scorer import ScoreOptions, drawn_of, forecast_facts, means
 
 if TYPE_CHECKING:

@@ -104,6 +104,8 @@ EDIT_CUES: Final[dict[str, str]] = {
 BOUNDS: Final = ("goal", "oracle_bins", "oracle_speedups")
 #: Strengths of a cue that are tried: correlations of the copula.
 STRENGTHS: Final = tuple(round(0.1 * i, 1) for i in range(-9, 10))
+#: Of a kernel this many measurements count for what one more measurement would give.
+MAX_MEASURED: Final = 5
 #: Of a larger task this many rows, evenly spaced, decide on a strength.
 _MAX_FITTED: Final = 300
 
@@ -236,7 +238,7 @@ def surface_columns(spec: SplitSpec) -> tuple[str, ...]:
     """List the columns of a split's table that :func:`read_surface` reads."""
     more = {
         "eval": ("speedup_min", "speedup_max"),
-        "close": (spec.anchor,),
+        "close": (spec.anchor, "first_kernel_id"),
         "discovery": (spec.anchor, "parent_kernel_id"),
     }[spec.kind]
     return (spec.candidate, spec.kernel, *more)
@@ -253,11 +255,19 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
         # The row's own columns, where it has them: withheld kernels are in no other table.
         own_low, own_high = (np.array(rows[name], np.float64) for name in columns[:2])
         spreads = _spread(own_low, own_high, unknown=_spread(low, high))
-        return replace(surface, spreads=spreads, goals=None if np.isnan(goals).all() else goals)
+        return replace(
+            surface,
+            spreads=spreads,
+            goals=None if np.isnan(goals).all() else goals,
+            measured=_repeated(archive, rows[spec.kernel]),
+        )
     anchors = rows[spec.anchor]
     if spec.kind == "close":  # what the second program has more than the first one
         first = _read_cues(archive, anchors, rows[spec.task])
-        return replace(surface, cues={name: cue - first[name] for name, cue in cues.items()})
+        cues = {name: cue - first[name] for name, cue in cues.items()}
+        own, of_first = (_repeated(archive, rows[n]) for n in (spec.kernel, "first_kernel_id"))
+        measured = None if own is None or of_first is None else own / of_first
+        return replace(surface, cues=cues, measured=measured)
     pairs = list(zip(anchors, rows[spec.candidate], strict=True))
     changed = [language_of(parent) != language_of(child) for parent, child in pairs]
     cues["language_change"] = np.array(changed, np.float64)
@@ -310,7 +320,24 @@ def _of_kernels(archive: Archive, kernels: Sequence[str], columns: Sequence[str]
     ids, *values = (column.to_pylist() for column in table.columns)
     known = dict(zip(ids, zip(*values, strict=True), strict=True))
     nothing = (None,) * len(columns)
-    return np.array([known.get(name, nothing) for name in kernels], np.float64).T
+    values = [known.get(name, nothing) for name in kernels]
+    return np.array(values, np.float64).reshape(-1, len(columns)).T
+
+
+def _repeated(archive: Archive, kernels: Sequence[str]) -> Floats | None:
+    """Return the first measured speedups of kernels: shape (n, k); ``None`` without any."""
+    if "evaluations" not in archive.manifest.tables:
+        return None
+    table = archive.arrow("evaluations", columns=["kernel_id", "speedup", "excluded"])
+    speedups: dict[str, list[float]] = {name: [] for name in kernels}
+    for name, speedup, excluded in zip(*(c.to_pylist() for c in table.columns), strict=True):
+        if name in speedups and speedup and not excluded:
+            speedups[name].append(speedup)
+    out = np.full((len(kernels), MAX_MEASURED), np.nan)
+    for row, name in zip(out, kernels, strict=True):
+        first = speedups[name][:MAX_MEASURED]
+        row[: len(first)] = first
+    return None if np.isnan(out).all() else out
 
 
 def _spread(low: Floats, high: Floats, unknown: Floats | float = 1.0) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,17 +20,18 @@ from kernel_archive.scoring.replay import load_worlds
 from kernel_archive.scoring.rules import normalise
 from kernel_archive.scoring.split import (
     Clusters,
+    OtherRows,
     Split,
     TargetFacts,
     Zero,
     forecast_split,
     split_facts,
 )
-from kernel_archive.splits import REPLAY
+from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -117,7 +119,7 @@ def load_split(
             n_rows=rows.num_rows,
         ),
     )
-    loaded = replace(loaded, withheld=withheld)
+    loaded = replace(loaded, withheld=withheld, others=partial(_other_rows, opened, spec))
     return loaded if scheme is None else loaded.under(scheme_of(scheme).name)
 
 
@@ -139,6 +141,30 @@ def read_zero(digest: str, version: str, spec: SplitSpec, row_ids: Sequence[str]
         return None
     p = np.array([stored.probabilities[row] for row in row_ids])
     return Zero(name=stored.forecast, probabilities=normalise(raw=p))
+
+
+class _FrozenRows(msgspec.Struct):
+    """Hold a file of ``splits/frozen``; the first value of a row is its id."""
+
+    rows: list[list[Any]]
+
+
+def _other_rows(archive: Archive, split: SplitSpec) -> Iterator[OtherRows]:
+    """List the archive's other splits, then those of released data versions, newest first."""
+    for other in FORECAST_SPLITS.values():
+        if other.table != split.table and other.table in archive.manifest.tables:
+            ids = archive.arrow(other.table, columns=["row_id"])["row_id"].to_pylist()
+            yield OtherRows(other.name, f"Use --split {other.name}", set(ids))
+    own = archive.manifest.version
+    folders = [f for f in (content_path("splits") / "frozen").iterdir() if f.name != own]
+    for folder in sorted(folders, key=lambda f: [int(n) for n in f.name.split(".")], reverse=True):
+        for spec in FORECAST_SPLITS.values():
+            path = folder / f"{spec.table}.json"
+            if path.is_file():
+                rows = msgspec.json.decode(path.read_bytes(), type=_FrozenRows).rows
+                fix = f"This archive is version {own}: forecast its rows, or build the other one"
+                name = f"{spec.name} in data version {folder.name}"
+                yield OtherRows(name, fix, {row[0] for row in rows})
 
 
 def _with_labels(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kernel_archive.scoring.arrays import Bools, Floats
-    from kernel_archive.scoring.draws import ForecastRows, RowSample
+    from kernel_archive.scoring.samples import ForecastRows, RowSample
 
 __all__ = [
     "COMPARED",

@@ -68,6 +68,13 @@ def close_pairs(speedups: Floats, goals: Floats | None = None) -> Bools:
     return close if goals is None else close & np.equal.outer(goals, goals)
 
 
+def pair_rows(speedups: Floats) -> Ints:
+    """Select the rows of a candidate set that enter pairs, from the fastest to the slowest."""
+    n = len(speedups)
+    rows = np.arange(n) if n <= MAX_ROWS else np.linspace(0, n - 1, MAX_ROWS).astype(np.intp)
+    return rows[np.argsort(-speedups[rows], kind="stable")]
+
+
 class PairTable:
     """The pairs of one candidate set that count, ready to be counted in many draws."""
 
@@ -75,22 +82,19 @@ class PairTable:
         self, keys: Ints, speedups: Floats, spreads: Floats, goals: Floats | None = None
     ) -> None:
         """Compare all pairs of rows; arguments as in :func:`pair_accuracy`."""
-        n = len(speedups)
-        rows = np.arange(n) if n <= MAX_ROWS else np.linspace(0, n - 1, MAX_ROWS).astype(np.intp)
-        #: The rows that enter pairs, from the fastest to the slowest.
-        self.rows = rows[np.argsort(-speedups[rows], kind="stable")]
-        s, m = speedups[self.rows], len(rows)
+        self.rows = pair_rows(speedups)
+        s, m = speedups[self.rows], len(self.rows)
         self.countable = countable_pairs(s, spreads[self.rows])
         above = np.zeros((m, m), np.int32)
         for key in keys[:, self.rows].astype(np.int32):
             above += np.sign(np.subtract.outer(key, key))
         # Over all repeats a right order scores 2, a tie 1: whole numbers, so that sums are exact.
         self._most = 2.0 * len(keys)
-        points = len(keys) + above
+        self.points = len(keys) + above
         number = np.float32 if self._most * m * m < _EXACT else np.float64
         close = self.countable & close_pairs(s, None if goals is None else goals[self.rows])
         self._tables: list[Floats] = [
-            (points * part if scored else part).astype(number)
+            (self.points * part if scored else part).astype(number)
             for part in (self.countable, close)
             for scored in (True, False)
         ]
@@ -113,6 +117,11 @@ class PairTable:
         out: Floats = np.stack(forms)[:, :n_draws].astype(np.float64)
         out[::2] /= self._most
         return out
+
+    def share_right(self, within: Bools) -> tuple[float, int]:
+        """Count those of some pairs that are in the right order (a tie half), and all of them."""
+        chosen = self.countable & within
+        return float(self.points[chosen].sum()) / self._most, int(chosen.sum())
 
 
 def shares_above(cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:

@@ -47,7 +47,7 @@ RowSource: TypeAlias = Any
 ForecastSource: TypeAlias = "Forecasts | RowSource"
 #: Keep this many findings in full; further ones are only counted.
 KEPT_FINDINGS: Final = 20_000
-#: Remember this many labels and unknown fields; a file with more is hostile.
+#: Remember this many labels, unknown ids and unknown fields; a file with more is hostile.
 _MAX_NAMES: Final = 100
 _AMOUNTS: Final = ("expected_speedup", "input_tokens", "output_tokens", "latency_s")
 
@@ -147,6 +147,7 @@ class _Collector:
         self.findings: list[Finding] = []
         self.counts: Counter[str] = Counter()
         self.labels: set[str] = set()
+        self.strangers: set[str] = set()  # ids of no row
         self.unread: Counter[str] = Counter()
         #: (repeat, row) -> number of the line, forecast, its raw sum.
         self.cells: dict[tuple[int, int], tuple[int, ForecastLine, float]] = {}
@@ -186,6 +187,8 @@ class _Collector:
             self.labels.add(str(line.surrogate_label))
         row = self.split.index.get(line.row_id)
         if row is None:
+            if len(self.strangers) < _MAX_NAMES:
+                self.strangers.add(line.row_id)
             what = "no row of this split has this id"
             raise LineError(fault_of("unknown-row", what, "row_id", line.row_id))
         raw_sum = reduce(operator.add, line.probabilities or (np.nan,))
@@ -240,20 +243,30 @@ class _Collector:
             what = f"there is no forecast with repeat {missing}, but some with a higher one"
             fix = "Number the repeats 0, 1, 2, ... without a gap"
             self.fault("repeat-gap", what, field="repeat", fix=fix)
-        if self.counts["unknown-row"] and not self.cells:
-            value = next((f.value for f in self.findings if f.code == "unknown-row"), None)
-            self._take_back("unknown-row")
-            facts = self.split.facts
-            version = f"{printable(facts.archive_name)} {printable(facts.archive_version)}"
-            what = f"no id in this file is one of the {facts.table} split ({version})"
-            fix = "Name its split with --split. Is it for another version of the archive?"
-            self.fault("wrong-split", what, field="row_id", value=value, fix=fix)
+        if 4 * self.counts["unknown-row"] > self.n_lines:
+            self._check_split()
         if not self.n_lines and not self.n_errors:
             fix = "See: kernel-archive template"
             self.fault("no-forecasts", "the file holds no forecast", fix=fix)
         for field, count in self.unread.items():
             what = f"nothing reads this field ({count} lines)"
             self.fault("unknown-field", what, severity="warning", field=printable(field))
+
+    def _check_split(self) -> None:
+        """Say in one fault that many lines are of another split or data version, and of which."""
+        n, facts = self.counts["unknown-row"], self.split.facts
+        version = f"{printable(facts.archive_name)} {printable(facts.archive_version)}"
+        what = f"{n:,} of {self.n_lines:,} ids are not of the {facts.table} split ({version})"
+        fix = "Name its split with --split. Is it for another version of the archive?"
+        fits = {other: len(other.row_ids & self.strangers) for other in self.split.others()}
+        other = max(fits, key=fits.__getitem__, default=None)
+        if other is not None and 2 * fits[other] > len(self.strangers):
+            what, fix = f"{what}: they are of {other.name}", other.fix
+        elif self.cells:
+            return
+        value = printable(min(self.strangers))
+        self._take_back("unknown-row")
+        self.fault("wrong-split", what, field="row_id", value=value, fix=fix)
 
     def _take_back(self, code: str) -> None:
         """Drop findings of single lines that one of the whole file says better."""

@@ -122,6 +122,16 @@ class DiscoveryCurve(msgspec.Struct, frozen=True, kw_only=True):
     precision: tuple[float, ...] = ()
 
 
+class PairBand(msgspec.Struct, frozen=True, kw_only=True):
+    """Hold how many pairs of some distance are in the right order."""
+
+    title: str  # such as ``1.05x to 1.2x``, or ``close pairs``
+    n_pairs: int
+    #: Share in the right order, all repeats together, and of an order by one more measurement.
+    accuracy: float | None
+    ceiling: float | None
+
+
 class ControlFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Hold the figures of one control or bound on the same rows."""
 
@@ -177,6 +187,8 @@ class Score(Terms, frozen=True, kw_only=True):
     confusion: tuple[tuple[int, ...], ...]
     buckets: tuple[Bucket, ...]
     recovery: Recovery | None  # for ``eval`` only
+    #: Pairs by the distance of their speedups; for ``eval``, with the close ones, and ``close``.
+    pairs: tuple[PairBand, ...] = ()
     risk: RiskCoverage | None  # ``None`` without a parsed row
     deferral: Deferral | None  # ``None`` where nothing is deferred
     discovery: tuple[DiscoveryCurve, ...]  # one curve per cutoff, for ``discovery`` only
@@ -219,6 +231,7 @@ class Score(Terms, frozen=True, kw_only=True):
             risk=None,
             deferral=None,
             discovery=(),
+            pairs=(),
             controls=tuple(replace(c, metrics=rounded(c.metrics)) for c in self.controls),
         )
 

@@ -15,8 +15,6 @@ from kernel_archive.scoring.calibration import N_BUCKETS, bucket_of, selective_r
 from kernel_archive.scoring.controls import controls_of
 from kernel_archive.scoring.draws import (
     LEVEL,
-    ForecastRows,
-    RowSample,
     bootstrap,
     interval,
     joined,
@@ -26,6 +24,7 @@ from kernel_archive.scoring.draws import (
 from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.order import CUTOFFS, average_precision, precision_recall
+from kernel_archive.scoring.pairs import pair_bands
 from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import (
     Bucket,
@@ -40,6 +39,7 @@ from kernel_archive.scoring.record import (
     Score,
 )
 from kernel_archive.scoring.rules import confusion
+from kernel_archive.scoring.samples import ForecastRows, RowSample
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -114,6 +114,7 @@ def score_with_draws(
         ),
         buckets=buckets(rows),
         recovery=_recovery(rows, figures, drawn),
+        pairs=pair_bands(rows),
         risk=risk_coverage(rows),
         deferral=deferral_of(rows, forecasts.deferred[:, split.canonical_order]),
         discovery=tuple(discovery_curve(rows, x) for x in CUTOFFS if split.kind == "discovery"),

@@ -15,7 +15,7 @@ from kernel_archive.errors import DataError, UsageError, printable, suggestion
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY, SplitSpec, split_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Unpack
 
     from numpy.typing import ArrayLike, NDArray
@@ -57,6 +57,8 @@ class Surface:
     cues: Mapping[str, Floats] = field(default_factory=dict)
     #: Shape (n,), the bin that the author was told to land in, NaN for none; ``None`` if all are.
     goals: Floats | None = None
+    #: Shape (n, k), measured speedups, NaN where there are fewer; ``None`` where none is known.
+    measured: Floats | None = None
 
     @classmethod
     def plain(cls, n: int) -> Surface:
@@ -70,6 +72,7 @@ class Surface:
             spreads=self.spreads[rows],
             cues={name: values[rows] for name, values in self.cues.items()},
             goals=None if self.goals is None else self.goals[rows],
+            measured=None if self.measured is None else self.measured[rows],
         )
 
 
@@ -91,6 +94,15 @@ class Zero:
 
     name: str  # the baseline
     probabilities: Floats  # shape (n, 8), rows sum to 1
+
+
+@dataclass(frozen=True, eq=False)
+class OtherRows:
+    """Name rows of another split or data version, to tell whose forecasts a file holds."""
+
+    name: str
+    fix: str  # what to do with their forecasts
+    row_ids: set[str]
 
 
 class SplitOptions(TypedDict, total=False):
@@ -128,6 +140,8 @@ class Split:
     relabelled: bool = False  # the bins follow another scheme than the split was frozen with
     #: The labels are hidden from the public: no figure of a single row is shown.
     withheld: bool = False
+    #: Lists where rows of other ids may be from.
+    others: Callable[[], Iterable[OtherRows]] = field(default=tuple, repr=False)
     _made: dict[Callable[[Split], Any], Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod

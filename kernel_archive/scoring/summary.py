@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.record import Score
     from kernel_archive.scoring.replay import Replay, ReplayFigure
     from kernel_archive.scoring.split import TargetFacts
+    from kernel_archive.splits import Kind
 
 _SCORE_COLUMNS = [
     *("metric", "value", "95 % interval", "sd of repeats", "uniform", "best control"),
@@ -24,6 +25,12 @@ _SCORE_COLUMNS = [
 ]
 #: Shown beside the headline metrics.
 _FURTHER = ("accuracy", "crps")
+#: Kind of split -> shown for several scores beside the first figure and its interval.
+_BESIDE: dict[Kind, tuple[str, ...]] = {
+    "eval": ("close_pairs", "pair_accuracy", "speedup_recovered"),
+    "close": HEADLINE["close"],
+    "discovery": ("average_precision_1.5", "accuracy"),
+}
 _MARK_NOTE = "* does not beat the best control: its interval reaches that figure"
 
 
@@ -65,6 +72,12 @@ def score_sheets(record: Score) -> list[Sheet]:
     rows = [_metric_row(record, name) for name in shown if name in record.metrics]
     title = f"{facts.name} on {heading(record.target, record.scheme)}"
     sheets = [Sheet(title, _SCORE_COLUMNS, rows, notes)]
+    if record.pairs:
+        columns = ["distance", "pairs", "in the right order", "by one more measurement"]
+        rows = [
+            [b.title, f"{b.n_pairs:,}", _share(b.accuracy), _share(b.ceiling)] for b in record.pairs
+        ]
+        sheets.append(Sheet("Pairs by distance", columns, rows, []))
     if record.discovery:
         columns = ["cutoff", "positives", "base rate", "least and largest average precision"]
         rows = [
@@ -110,21 +123,22 @@ def several_sheet(records: Sequence[Score]) -> Sheet:
         value = record.metrics[RANKED_BY].mean
         return value is None, METRICS[RANKED_BY].sign * (value or 0.0), record.forecasts.name
 
-    kind = records[0].kind
-    spanned = (*LEADS[kind], *HEADLINE[kind])
+    further = _BESIDE[records[0].kind]
     rows = []
     for record in sorted(records, key=key):
-        facts = record.forecasts
-        cells = [cell for name in spanned for cell in _figure(record, name)]
-        cells += [_figure(record, name)[0] for name in _FURTHER]
-        rows.append([facts.name, *cells, _share(facts.coverage), _share(facts.parse_rate)])
-    columns = [cell for name in spanned for cell in (METRICS[name].title, "95 % interval")]
-    columns += [METRICS[name].title for name in _FURTHER]
-    notes = ["Intervals are of each score alone; to tell two apart: kernel-archive compare"]
-    if not all(beats for record in records for beats in record.beats_control.values()):
+        cells = [_figure(record, name)[0] for name in further]
+        coverage = _share(record.forecasts.coverage)
+        rows.append([record.forecasts.name, *_figure(record, LEAD), *cells, coverage])
+    columns = ["forecaster", METRICS[LEAD].title, "95 % interval"]
+    columns += [*(METRICS[name].title for name in further), "coverage"]
+    notes = [
+        "Intervals are of each score alone; to tell two apart: kernel-archive compare",
+        "All metrics: score one file, or --json",
+    ]
+    if any(cell.endswith(" *") for row in rows for cell in row):
         notes.insert(0, _MARK_NOTE)
     title = heading(records[0].target, records[0].scheme)
-    return Sheet(title, ["forecaster", *columns, "coverage", "parsed"], rows, notes)
+    return Sheet(title, columns, rows, notes)
 
 
 def comparison_sheet(comparison: Comparison) -> Sheet:

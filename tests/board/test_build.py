@@ -61,7 +61,10 @@ def test_it_writes_standings_page_and_entries(archive, board):
 def test_what_is_no_longer_there_goes_and_what_is_not_ours_stays(archive, board, tmp_path):
     """The page of a removed entry goes; notes and submissions stay, links are not followed."""
     build_board(archive, board, draws=DRAWS, jobs=1)
-    assert "Rank 1 of 4" in (board / "entries/good.html").read_text()
+    page = (board / "entries/good.html").read_text()
+    assert "Rank 1 of 4" in page
+    assert "<h2>Pairs by distance</h2>" in page
+    assert ">1.05x to 1.2x<" in page
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret/key").write_text("k")
     (board / "notes").symlink_to(tmp_path / "secret")

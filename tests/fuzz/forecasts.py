@@ -119,7 +119,7 @@ def harmless(rng):
     """A file that means what its rows mean, written in an unusual way."""
     form = rng.choice(FORMS)
     rows, p = made(rng, form)
-    if rng.random() < 0.3:
+    if form in TABULAR and rng.random() < 0.3:
         return table(rng, rows), p
     for row in rows:
         if rng.random() < 0.3:
@@ -158,7 +158,7 @@ def damaged(rng):
     form = rng.choice(FORMS)
     rows, p = made(rng, form)
     pack = rng.choice((bytes, gzip.compress, zstd))
-    data = table(rng, rows) if rng.random() < 0.5 else pack(lines(rows))
+    data = table(rng, rows) if form in TABULAR and rng.random() < 0.5 else pack(lines(rows))
     protected = p if data.startswith(b"\x1f\x8b") else None
     raw = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 8))):

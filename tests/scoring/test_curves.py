@@ -1,9 +1,12 @@
 """Parts of a score that are more than one figure, by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kernel_archive.scoring import Forecasts, Split, score
+from kernel_archive.scoring.split import Surface
 from kernel_archive.scoring.summary import score_remarks
 
 SPEEDUPS = np.array([0.3, 0.8, 1.2, 3.0])
@@ -59,8 +62,48 @@ def test_close_pairs_by_hand():
     p = np.stack([np.eye(8)[4] * a + np.eye(8)[3] * (1 - a) for a in above])
     record = score(rows, Forecasts.from_arrays(rows, p), draws=0)
     assert record.metrics["faster"].mean == (1 + 1 + 0 + 0.5) / 4
+    bands = {band.title: (band.n_pairs, band.accuracy, band.ceiling) for band in record.pairs}
+    assert bands == {
+        "1.05x to 1.2x": (2, 0.75, None),
+        "1.2x to 1.5x": (1, 1.0, None),
+        "1.5x to 2x": (1, 0.0, None),
+    }
     assert "pair_accuracy" not in record.metrics
     assert "faster" not in record_of([2, 4, 5, 7], None).metrics
+
+
+def test_the_ceiling_of_close_pairs_is_what_one_measurement_names():
+    """One of six repeated measurements has the other order than the median of the others."""
+    measured = np.array([[1.1, 1.3, 0.95], [0.8, 0.7, 0.75]])
+    surface = replace(Surface.plain(2), measured=measured)
+    rows = Split.from_arrays(
+        row_ids=["a", "b"],
+        tasks=["t", "t"],
+        speedups=[1.1, 0.75],
+        split="eval_close",
+        surface=surface,
+    )
+    record = score(rows, Forecasts.from_arrays(rows, np.full((2, 8), 0.125)), draws=0)
+    assert record.metrics["faster"].mean == 0.5
+    assert [band.ceiling for band in record.pairs] == [2 / 3, 1.0]
+
+
+def test_pairs_of_a_task_by_distance_by_hand():
+    """Two of three orders are right; one of three repeated measurements swaps the near pair."""
+    measured = np.array([[1.1, 1.1, 1.0], [1.0, 1.0, 1.05], [0.5, 0.5, 0.5]])
+    rows = Split.from_arrays(
+        row_ids=list("abc"),
+        tasks=["t"] * 3,
+        speedups=[1.1, 1.0, 0.5],
+        surface=replace(Surface.plain(3), measured=measured),
+    )
+    record = score(rows, Forecasts.from_arrays(rows, np.eye(8)[[4, 5, 1]]), draws=0)
+    bands = {band.title: (band.n_pairs, band.accuracy, band.ceiling) for band in record.pairs}
+    assert bands["1.05x to 1.2x"] == (1, 0.0, 6 / 9)
+    assert bands["2x to 4x"] == (1, 1.0, 1.0)
+    assert bands["1.5x to 2x"] == (1, 1.0, 1.0)
+    assert bands["over 4x"] == (0, None, None)
+    assert bands["close pairs"][:2] == (2, 0.5)
 
 
 def test_discovery_curve_by_hand():

@@ -8,8 +8,6 @@ from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.scoring import Forecasts, draws, score
 from kernel_archive.scoring.draws import (
-    ForecastRows,
-    RowSample,
     bootstrap,
     interval,
     measure,
@@ -17,6 +15,7 @@ from kernel_archive.scoring.draws import (
     repeats_of,
     resampled,
 )
+from kernel_archive.scoring.samples import ForecastRows, RowSample
 from kernel_archive.scoring.split import Clusters
 
 

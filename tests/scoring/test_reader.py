@@ -24,6 +24,7 @@ from kernel_archive.scoring import (
     score_file,
 )
 from kernel_archive.scoring.reader import name_of
+from kernel_archive.storage import content_path
 
 P = [0, 0, 0, 0.1, 0.2, 0.7, 0, 0]
 
@@ -334,12 +335,25 @@ def test_what_forecasts_can_not_be_read_from_is_a_wrong_call(target, source):
         check_forecasts(source, target)
 
 
-def test_a_file_for_another_split_is_one_line(archive):
-    """However many ids it has; a single known one makes the others single faults."""
-    pairs = archive.arrow("discovery_pairs")["row_id"].to_pylist()
+@pytest.mark.parametrize("known", [0, 2])
+def test_a_file_for_another_split_or_version_is_one_line(archive, known):
+    """It names where most rows are from, with the way out; ids of nowhere are single faults."""
     target = load_split(archive, "eval")
-    _, report = check_forecasts([row(name) for name in pairs], target)
-    assert report.counts == {"wrong-split": 1}
-    assert "eval split (gpu-forecasters/kernels test-1)" in report.findings[0].message
-    _, report = check_forecasts([row(name) for name in (*pairs, target.row_ids[0])], target)
-    assert report.counts == {"unknown-row": len(pairs)}
+    pairs = archive.arrow("discovery_pairs")["row_id"].to_pylist()
+    frozen = content_path("splits") / "frozen" / "2026.11.3" / "eval.json"
+    old = [line[0] for line in json.loads(frozen.read_bytes())["rows"]]
+    nowhere = [f"nobody{i}" for i in range(20)]
+    for ids, name, fix in (
+        (pairs, "they are of discovery", "Use --split discovery"),
+        (old, "they are of eval in data version 2026.11.3", "This archive is version"),
+        (nowhere, "eval split (gpu-forecasters/kernels test-1)", "Name its split"),
+    ):
+        _, report = check_forecasts([row(i) for i in (*ids, *target.row_ids[:known])], target)
+        if ids is nowhere and known:
+            assert report.counts == {"unknown-row": 20}
+            continue
+        (finding,) = report.findings
+        assert (finding.code, report.n_errors) == ("wrong-split", 1)
+        assert f"{len(ids):,} of {len(ids) + known:,} ids are not of" in finding.message
+        assert finding.message.endswith(name)
+        assert finding.fix.startswith(fix)

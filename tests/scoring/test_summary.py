@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.made_forecasts import make_forecasts, make_target
 
+from kernel_archive.cli.common import print_table
 from kernel_archive.scoring import Forecasts, compare, score
 from kernel_archive.scoring.summary import (
     comparison_sheet,
@@ -23,11 +24,11 @@ def text_of(sheets):
     )
 
 
-def test_a_score_has_metrics_and_tasks(target, forecasts):
-    """Every figure with its interval and unit; one row per metric and task."""
+def test_a_score_has_metrics_pairs_and_tasks(target, forecasts):
+    """Every figure with its interval and unit; one row per metric, distance and task."""
     record = score(target, forecasts, draws=50)
     sheets = score_sheets(record)
-    assert [len(s.rows) for s in sheets] == [len(record.metrics), 3]
+    assert [len(s.rows) for s in sheets] == [len(record.metrics), 6, 3]
     for sheet in sheets:
         assert all(len(row) == len(sheet.columns) for row in sheet.rows)
     text = text_of(sheets)
@@ -57,17 +58,21 @@ def test_what_a_reader_should_know_is_said(rng):
     assert "computed anew under released" in relabelled
 
 
-def test_several_scores_stand_side_by_side(rng):
-    """Best first."""
-    target = make_target(rng, sizes=(60, 60))
+@pytest.mark.parametrize("kind", ["eval", "close", "discovery"])
+def test_several_scores_stand_side_by_side(rng, kind, capsys):
+    """Best first, in at most 100 columns."""
+    name = {"close": "eval_close"}.get(kind, kind)
+    target = make_target(rng, sizes=(60, 60), split=name)
     sure = np.eye(8)[target.bins - 1]
     good, poor = (
         Forecasts.from_arrays(target, p, name=name)
         for name, p in (("good", sure), ("poor", sure[::-1]))
     )
-    sheet = several_sheet([score(target, f, draws=0) for f in (poor, good)])
+    sheet = several_sheet([score(target, f, draws=50) for f in (poor, good)])
     assert [row[0] for row in sheet.rows] == ["good", "poor"]
     assert all(len(row) == len(sheet.columns) for row in sheet.rows)
+    print_table(sheet.columns, sheet.rows, title=sheet.title, notes=sheet.notes)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
 
 
 @pytest.mark.parametrize("kind", ["eval", "discovery"])

@@ -1,0 +1,239 @@
+"""Hold rows with their forecasts, and draws of them: what every metric is a function of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from kernel_archive.scoring import order, recovery
+from kernel_archive.scoring.arrays import product
+from kernel_archive.scoring.controls import best_control, zero_of
+from kernel_archive.scoring.rules import confidence, correct, expected_speedup, forecast_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kernel_archive.scoring.arrays import Bools, Floats, Ints
+    from kernel_archive.scoring.forecasts import Forecasts
+    from kernel_archive.scoring.split import Split
+
+#: Fields of :class:`ForecastRows` with a value for every repeat and row.
+REPEAT_FIELDS: Final = ("probabilities", "parsed", "predicted", "stated")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ForecastRows:
+    """Hold n rows of a split with their forecasts."""
+
+    split: Split
+    probabilities: Floats  # shape (R, n, 8)
+    parsed: Bools  # shape (R, n): whether there is a distribution
+    predicted: Ints  # shape (R, n): the predicted bin, 0 where there is none
+    stated: Floats  # shape (R, n): expected speedup stated beside the bins, x; NaN for none
+    cue_crps: Floats  # shape (n,), of the best cue
+    zero_crps: Floats  # shape (n,), of what a skill of 0 stands for
+
+    @classmethod
+    def of(cls, split: Split, forecasts: Forecasts, predicted_bin: str = "argmax") -> ForecastRows:
+        """Put the rows of a split and their forecasts in canonical order: no file order matters."""
+        places = split.canonical_order
+        cast = forecasts.take(places)
+        return cls(
+            split=split.ordered,
+            probabilities=cast.probabilities,
+            parsed=cast.parsed,
+            predicted=cast.predicted(predicted_bin),
+            stated=np.where(cast.parsed, cast.expected_speedups, np.nan),
+            cue_crps=split.once(best_control)[1][places],
+            zero_crps=split.once(zero_of)[1][places],
+        )
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    @property
+    def n_repeats(self) -> int:
+        """Number of repeats R."""
+        return int(self.parsed.shape[0])
+
+    def repeat(self, r: int) -> ForecastRows:
+        """Select one repeat alone."""
+        arrays: dict[str, Any] = {name: getattr(self, name)[r, None] for name in REPEAT_FIELDS}
+        return replace(self, **arrays)
+
+    def take(self, places: Ints) -> ForecastRows:
+        """Select rows by position, in this order, any of them several times."""
+        arrays: dict[str, Any] = {name: getattr(self, name)[:, places] for name in REPEAT_FIELDS}
+        arrays |= {name: getattr(self, name)[places] for name in ("cue_crps", "zero_crps")}
+        return replace(self, split=self.split.take(places), **arrays)
+
+    @cached_property
+    def by_group(self) -> dict[str, ForecastRows]:
+        """The rows of every reported group."""
+        return {name: self.take(places) for name, places in self.split.group_rows.items()}
+
+    @cached_property
+    def clusters(self) -> Ints | None:
+        """Shape (n,), number of the cluster that a row is of; ``None`` where rows are drawn."""
+        named = self.split.clusters
+        return None if named is None else np.unique(named.names, return_inverse=True)[1]
+
+    @property
+    def n_drawn(self) -> int:
+        """Number of clusters, or of rows where rows are drawn."""
+        return len(self) if self.clusters is None else len(np.unique(self.clusters))
+
+    @cached_property
+    def confidence(self) -> Floats:
+        """Confidence, shape (R, n); 0 where there is no distribution."""
+        q = confidence(probabilities=self.probabilities, predicted=np.maximum(self.predicted, 1))
+        return np.where(self.parsed, q, 0.0)
+
+    @cached_property
+    def hits(self) -> Bools:
+        """Whether the predicted bin is the true one, shape (R, n)."""
+        return correct(predicted=self.predicted, bins=self.split.bins)
+
+    @cached_property
+    def errors(self) -> Floats:
+        """Forecast errors, x, shape (R, n)."""
+        return forecast_errors(
+            predicted=self.predicted,
+            speedups=self.split.speedups,
+            representatives=self.split.representatives,
+        )
+
+    @cached_property
+    def expected(self) -> Floats:
+        """Expected speedups S^, x, shape (R, n)."""
+        return expected_speedup(
+            probabilities=self.probabilities, representatives=self.split.representatives
+        )
+
+    @cached_property
+    def keys(self) -> Ints:
+        """Ranks by S^, and where S^ ties by a stated expected speedup: shape (R, n)."""
+        stated = [None] * self.n_repeats if np.isnan(self.stated).all() else list(self.stated)
+        pairs = zip(self.expected, stated, strict=True)
+        return np.stack([order.order_keys(expected=s, stated=t) for s, t in pairs])
+
+    @cached_property
+    def pair_tables(self) -> dict[str, order.PairTable]:
+        """The pairs of every task and language."""
+        goals, spreads = self.split.surface.goals, self.split.surface.spreads
+        return {
+            name: order.PairTable(
+                self.keys[:, places],
+                self.split.speedups[places],
+                spreads[places],
+                None if goals is None else goals[places],
+            )
+            for name, places in self.split.pool_rows.items()
+        }
+
+    def exceedance(self, cutoff: float) -> Floats:
+        """Pr[g >= cutoff], shape (R, n)."""
+        return order.exceedance(
+            probabilities=self.probabilities, cutoff=cutoff, scheme=self.split.scheme
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class RowSample:
+    """Hold D draws of rows."""
+
+    rows: ForecastRows
+    weights: Floats  # shape (n, D), how often each row is in each draw
+    #: Task -> shape (D,), how often it was drawn as a whole, where tasks are drawn.
+    copies: Mapping[str, Floats] | None = None
+    whole: RowSample | None = None  # the draws of all rows, when these are the rows of one group
+
+    @classmethod
+    def once(cls, rows: ForecastRows) -> RowSample:
+        """Make the single draw that holds every row once."""
+        return cls(rows, np.ones((len(rows), 1)))
+
+    def of_group(self, name: str) -> RowSample:
+        """Select the rows of one reported group in the same draws."""
+        weights = self.weights[self.rows.split.group_rows[name]]
+        return RowSample(self.rows.by_group[name], weights, self.copies, self)
+
+    def inside(self, places: Ints) -> Floats:
+        """How often the rows of one task are in each draw of that task."""
+        return self.weights[places] if self.copies is None else np.ones((len(places), 1))
+
+    def mean(self, value: Callable[[int], Floats]) -> Floats:
+        """Mean over the repeats of what a formula gives for a repeat number: shape (..., D)."""
+        return np.asarray(sum(map(value, range(self.rows.n_repeats))) / self.rows.n_repeats)
+
+    def mean_over_rows(self, values: Floats) -> Floats:
+        """Mean of values of shape (R, n): shape (D,); NaN where no row was drawn."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(product(values.mean(axis=0), self.weights) / self.weights.sum(axis=0))
+
+    def _whole_with(self, task: str) -> RowSample | None:
+        """Return the draws of all rows where a group holds a task whole: they know its figures."""
+        if self.whole is None:
+            return None
+        both = (sample.rows.split.task_rows[task] for sample in (self.whole, self))
+        return self.whole if len(set(map(len, both))) == 1 else None
+
+    @cached_property
+    def task_curves(self) -> dict[str, Floats]:
+        """Recovery curve of every task, mean over the repeats: shape (100, D) each."""
+        curves = {}
+        for name, places in self.rows.split.task_rows.items():
+            whole = self._whole_with(name)
+            drawn = None if whole is None else whole.task_curves[name]
+            if drawn is None:
+                drawn = self.recovered(places, self.inside(places), recovery.CURVE)
+            curves[name] = drawn
+        return curves
+
+    def recovered(self, places: Ints, weights: Floats, budgets: tuple[int, ...]) -> Floats:
+        """Speedup recovered from one candidate set at K budgets, mean over the repeats: (K, D)."""
+        return self.mean(
+            lambda r: recovery.recovered_at(
+                expected=self.rows.expected[r, places],
+                speedups=self.rows.split.speedups[places],
+                budgets=budgets,
+                weights=weights,
+            )
+        )
+
+    @cached_property
+    def curve(self) -> Floats:
+        """Recovery curve, mean over tasks and repeats: shape (100, D)."""
+        total = np.zeros((len(recovery.CURVE), self.weights.shape[1]))
+        count = np.zeros(self.weights.shape[1])
+        for name, curve in self.task_curves.items():
+            copies = ~np.isnan(curve[0]) if self.copies is None else self.copies[name]
+            total += np.where(copies > 0, copies * curve, 0.0)
+            count += copies
+        with np.errstate(invalid="ignore"):
+            return total / count
+
+    @cached_property
+    def pool_pairs(self) -> dict[str, Floats]:
+        """Of every pool the counts of :meth:`~order.PairTable.count`: shape (4, D) each."""
+        counts = {}
+        for name, places in self.rows.split.pool_rows.items():
+            task = self.rows.split.tasks[places[0]]
+            whole = self._whole_with(task)
+            if whole is not None:
+                counts[name] = whole.pool_pairs[name]
+                continue
+            copies = 1.0 if self.copies is None else self.copies[task]
+            counts[name] = self.rows.pair_tables[name].count(self.inside(places)) * copies
+        return counts
+
+    def pair_accuracy(self, *, close: bool) -> Floats:
+        """Share of (close) pairs in the right order: shape (D,); NaN without a pair that counts."""
+        nothing = np.zeros((4, self.weights.shape[1]))
+        total = sum(self.pool_pairs.values(), start=nothing)
+        right, countable = total[2:] if close else total[:2]
+        with np.errstate(invalid="ignore"):
+            return np.asarray(right / countable)
