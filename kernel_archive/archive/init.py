@@ -80,12 +80,14 @@ _SYNONYMS: Final = {
     "started_at": "(started|created|submitted)(_at|_time)? timestamp",
 }  # fmt: skip
 _UNITS: Final = {"ns": "/ 1000", "us": "* 1", "ms": "* 1000", "s": "* 1000000", "sec": "* 1000000"}
-_TIME_WORDS: Final = frozenset(["time", "runtime", "latency", "duration", "elapsed"])
+_TIME_WORDS: Final = frozenset(["time", "runtime", "latency", "duration", "elapsed", "t"])
+#: Names of a column that mean a reference's time where they are all of it.
+_ONLY_REFERENCE: Final = frozenset(["baseline", "base", "eager", "torch", "pytorch", "naive"])
 _NO_TIME: Final = frozenset(
     ["std", "var", "min", "max", "total", "start", "end", "wall", "compile", "tokens", "speedup"]
 )
 _REFERENCE_WORDS: Final = frozenset(
-    ["ref", "reference", "baseline", "base", "torch", "eager", "original", "naive"]
+    ["ref", "reference", "baseline", "base", "torch", "pytorch", "eager", "original", "naive"]
 )
 
 
@@ -235,6 +237,7 @@ def _times(columns: Iterable[str]) -> dict[str, tuple[str, str | None]]:
         words = _words(column)
         unit = next((word for word in reversed(words) if word in _UNITS), None)
         is_time = _TIME_WORDS.intersection(words) or unit not in (None, "s")
+        is_time = is_time or _ONLY_REFERENCE.issuperset(words)
         if is_time and not _NO_TIME.intersection(words):
             name = "reference_runtime_us" if _is_reference(column) else "runtime_us"
             times.setdefault(name, (column, unit))
@@ -285,12 +288,15 @@ def _query(
     lines += [f"t.{quoted(theirs)} AS {ours}," for ours, theirs in matched.items()]
     if not any(line.split(",")[0].endswith("AS code") for line in lines):
         notes.append("no column with the program, or with the name of its file, was recognised")
+    if "speedup" not in matched and len(times) < len(("runtime_us", "reference_runtime_us")):
+        notes.append("no speedup, and not both times (of the program and of its reference)")
     text = "\n".join([*lines, *joins])
     unused = ", ".join([printable(c, 40) for c in columns if f"t.{quoted(c)}" not in text][:40])
+    if unused:
+        notes.append(f"nothing is read from these columns: {unused}")
     query = [
         "-- Written by kernel-archive init from the names of the columns: read it first.",
         *(f"-- LOOK: {note}" for note in notes),
-        f"-- Columns that nothing is read from: {unused or 'none'}",
         "SELECT",
         *(f"  {line}" for line in lines),
         "  getvariable('file') AS source_file,",

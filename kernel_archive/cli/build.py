@@ -33,7 +33,7 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
 
     Files that a shipped query reads get that query. For any other table a query is made from the
     names of its columns. The first rows are shown; nothing is built. Check both files: they may
-    guess wrong. Where no row would come out, correct them; the exit status is then 1.
+    guess wrong. Where no program with a speedup would come out, correct them; the exit status is then 1.
 
     Example: kernel-archive init results/ --name me/my-kernels --gpu H100, then kernel-archive
     build builder.toml.
@@ -55,7 +55,7 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     facts |= {"sources": draft.sources, "recipe": str(target), "name": own_name}
     facts["next"] = f"read {target} and its query, then: kernel-archive build {target}"
     common.emit(facts, lambda: common.print_facts(facts | {"first": _short(shown["first"])}))
-    click.get_current_context().exit(0 if shown["evaluations"] else 1)
+    click.get_current_context().exit(0 if shown["outcomes"].get("success") else 1)
 
 
 def _short(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

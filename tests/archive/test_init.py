@@ -92,10 +92,10 @@ def test_a_table_with_programs_in_a_column(tmp_path: Path) -> None:
     shown, query, notes = start(tmp_path, tmp_path / "t.csv")
     assert shown["evaluations"] == 1
     assert shown["missing"] == ["the gpu of 1 rows: gpu = ... in the [[source]]"]
-    assert len(notes) == 3
+    assert len(notes) == 4
     assert "ms is a guess" in notes[0]
     assert "meh" in notes[2]
-    assert "nothing is read from: mood" in query
+    assert "nothing is read from these columns: mood" in query
 
 
 def test_names_are_data(tmp_path: Path) -> None:
