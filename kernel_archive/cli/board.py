@@ -114,12 +114,16 @@ def add(
     payload["next"] = f"kernel-archive leaderboard build{named}"
     figures = {**stored.record.headline, "crps": stored.record.metrics["crps"]}
     shown = [
-        {"figure": METRICS[name].title, "value": f.mean, "low": f.low, "high": f.high}
+        {
+            "figure": METRICS[name].title,
+            "value": METRICS[name].format(f.mean),
+            "95 % interval": f"{METRICS[name].format(f.low)} to {METRICS[name].format(f.high)}",
+        }
         for name, f in figures.items()
     ]
     common.emit(
         payload | {"submission": stored.submission, "score": stored.record},
-        lambda: common.print_facts(payload | {"score": shown}),
+        lambda: common.print_facts({"score": shown, **payload}),
     )
 
 
@@ -178,7 +182,9 @@ def build(archive_path: str | None, **how: Any) -> None:
 
     def text() -> None:
         _show_standings(result.boards)
-        common.print_facts(facts | {"left_out": [v.slug for v in result.left_out]})
+        left_out = [v.slug for v in result.left_out]
+        page = f"open {result.files[-1]} in a browser"
+        common.print_facts({"files": facts["files"], "left_out": left_out, "next": page})
 
     common.emit(lambda: facts | standings_json(result.boards), text)
     common.print_findings([finding for verdict in result.left_out for finding in verdict.findings])

@@ -121,6 +121,7 @@ def _show_result(result: BuildResult) -> None:
             "runs_read_anew": f"{result.staged:,} of {result.runs:,}",
             "rows": result.rows,
             "findings_in_manifest.json": result.findings,
+            "next": f"kernel-archive info {result.path}",
         }
     )
     if result.own and not result.rows.get("eval"):

@@ -165,10 +165,16 @@ def emit(payload: Any, text: Callable[[], None] | str | None = None) -> None:
         tell(text)
 
 
-def emit_lines(facts: dict[str, Any], data: bytes, output: str | None) -> None:
-    """Print the lines that a command made, or, where they went to a file, what was done."""
+def emit_lines(
+    facts: dict[str, Any], data: bytes, output: str | None, *, hidden: Sequence[str] = ()
+) -> None:
+    """Print the lines that a command made, or, where they went to a file, what was done.
+
+    The ``hidden`` facts are in the JSON alone.
+    """
     if output is not None:
-        emit(facts)
+        shown = {name: value for name, value in facts.items() if name not in hidden}
+        emit(facts, lambda: print_facts(shown))
     else:
         emit(
             lambda: facts | {"lines": [line.decode() for line in data.splitlines()]},
@@ -180,20 +186,27 @@ def print_facts(result: Any) -> None:
     """Lay out named values: a line for each, a table for a list of records, findings on stderr.
 
     ``{"rows": 3, "files": [{"path": "a", "bytes": 5}]}`` is the line ``rows: 3`` and a table with
-    the columns ``path`` and ``bytes``.
+    the columns ``path`` and ``bytes``. What is empty is not shown.
     """
     import msgspec
 
     from kernel_archive.errors import Finding
 
+    after_table = False
     for name, value in _plain(result).items():
+        if value in (None, {}, [], ""):
+            continue
         if name == "findings":
             print_findings(msgspec.convert(value, list[Finding]))
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            continue
+        is_table = isinstance(value, list) and isinstance(value[0], dict)
+        if is_table or after_table:
             tell()
+        if is_table:
             print_records(value, title=_heading(name))
         else:
             tell(f"{_heading(name)}: {_cell(value)}")
+        after_table = is_table
 
 
 def print_records(records: Sequence[Mapping[str, Any]], **options: Any) -> None:

@@ -142,14 +142,30 @@ def _write(answers: Answers, **options: Any) -> None:
             f"not one of {counts.asked:,} questions was answered ({reasons}): no file is written"
         )
     write_new(options["output"], data, force=options["force"])
-    shown, split = printable(options["output"], 5000), answers.questions.asked.split.name
+    split = answers.questions.asked.split.name
     cost = None
     if options["price"] is not None:
         cost = _limits(options).cost(counts.input_tokens, counts.output_tokens)
     named = {"answered": counts.answered, **msgspec.structs.asdict(counts)}
-    facts = {"file": shown, "split": split, "cost": cost}
-    facts["next"] = f"kernel-archive check {shown} --split {split}"
-    common.emit(facts | {"counts": named}, lambda: common.print_facts(named | facts))
+    facts = {"file": printable(options["output"], 5000), "split": split, "cost": cost}
+    facts["next"] = f"kernel-archive check {facts['file']} --split {split}"
+    shown = {
+        "file": facts["file"],
+        "split": split,
+        "prompt": counts.prompt,
+        "questions": counts.asked,
+        "answered": counts.answered,
+        "forecasts": counts.forecasts,
+        "without_a_forecast": counts.unparsed,
+        "stopped_early": counts.stopped,
+        "unanswered": counts.unanswered,
+        "input_tokens": counts.input_tokens,
+        "output_tokens": counts.output_tokens,
+        "answers_without_token_counts": counts.without_usage or None,
+        "cost": cost,
+        "next": facts["next"],
+    }
+    common.emit(facts | {"counts": named}, lambda: common.print_facts(shown))
 
 
 def _questions(archive: Archive, options: dict[str, Any]) -> Questions:
@@ -218,7 +234,16 @@ def _ask(archive: Archive, **options: Any) -> Answers | None:
         facts: dict[str, Any] = {"prompt": run.record.prompt, "at_most": estimate}
         facts["cost"] = cost if options["price"] else None
         if options["dry_run"]:
-            common.emit(facts)
+            shown = {
+                "prompt": run.record.prompt,
+                "questions": estimate["questions"],
+                "answered_already": estimate["reused"],
+                "input_tokens_about": estimate["input_tokens"],
+                "output_tokens_at_most": estimate["output_tokens"],
+                "cost_at_most": facts["cost"],
+                "next": "the same command without --dry-run",
+            }
+            common.emit(facts, lambda: common.print_facts(shown))
             return None
         common.say(
             f"{estimate['questions']:,} questions to ask, about {estimate['input_tokens']:,} "
@@ -293,7 +318,12 @@ def _export(archive: Archive, **options: Any) -> None:
         "split": split,
         "questions": len(lines),
         "rows": len(questions),
-        "estimated_input_tokens": sum(estimated_tokens(line.decode()) for line in lines),
+        "estimated_input_tokens": sum(
+            estimated_tokens(question.text)
+            for question in questions
+            for repeat in range(repeats)
+            if (question.row_id, repeat) not in answered
+        ),
     }
     limit = f" --limit {options['limit']}" if options["limit"] else ""
     facts["next"] = f"kernel-archive forecast --import ANSWERS --split {split}{limit} -o FORECASTS"

@@ -171,7 +171,10 @@ def _show_audit(result: Row) -> None:
         if flag["worst"]:
             common.print_records(_picked(flag["worst"], shown))
     (facts,) = _picked([result], "kernels labels_that_differ_between_schemes rows_left_out")
-    facts["excluded_evaluations"] = Counter(row["reason"] for row in result["excluded"])
+    reasons = Counter(row["reason"] for row in result["excluded"])
+    facts["excluded_evaluations"] = [
+        {"reason": reason, "evaluations": n} for reason, n in reasons.most_common()
+    ]
     facts["findings_in_the_sources"] = result["findings"]["by_code"]
     common.print_facts(facts)
     seen: Counter[str] = Counter()

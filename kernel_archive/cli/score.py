@@ -70,7 +70,7 @@ def template(
     if not common.as_json():
         for line in explanation(target):
             common.say(line)
-    common.emit_lines(facts, data, output)
+    common.emit_lines(facts, data, output, hidden=("split", "fields"))
 
 
 @click.command()

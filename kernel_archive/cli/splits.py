@@ -41,8 +41,11 @@ def _make(table: str, *, archive_path: str | None, **how: Any) -> None:
     def show() -> None:
         _show_cells(split)
         show_left_out(split)
-        shown = ("kinds", "cutoffs", "label_differences", "m_1", "m_8")
+        shown = ("kinds", "cutoffs")
         common.print_facts({name: split.facts[name] for name in shown if split.facts.get(name)})
+        differ = split.facts.get("label_differences")
+        if differ:
+            common.tell(f"The two bin schemes label {differ:,} of {split.rows:,} rows differently.")
         _show_warnings(split, kept=made.kept)
         unchanged = "" if changed else ", as it was"
         common.tell(

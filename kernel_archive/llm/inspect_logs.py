@@ -93,6 +93,11 @@ def answer_of(output: ModelOutput, row_id: str, repeat: int) -> ModelAnswer | st
     choice, usage, message = output.choices[0], output.usage, output.choices[0].message
     parts = message.content if isinstance(message.content, list) else []
     refused = any(getattr(part, "refusal", None) for part in parts)
+    # Where arguments are no JSON object, Inspect keeps their text in the message of the error.
+    calls = [
+        {"function": {"name": call.function, "arguments": call.arguments or call.parse_error or {}}}
+        for call in message.tool_calls or ()
+    ]
     read = written = None
     if usage is not None:
         cached = (usage.input_tokens_cache_read or 0) + (usage.input_tokens_cache_write or 0)
@@ -100,7 +105,7 @@ def answer_of(output: ModelOutput, row_id: str, repeat: int) -> ModelAnswer | st
     return ModelAnswer(
         row_id=row_id,
         repeat=repeat,
-        content=message.text,
+        content={"content": message.text, "tool_calls": calls},
         stop_reason="refused" if refused else stop_reason(str(choice.stop_reason)),
         model=output.model or None,
         input_tokens=read,

@@ -72,7 +72,7 @@ def test_tables_of_the_splits(archive):
     assert lines["gdn_chunk_fwd_h"] == ["0*"] * 8 + ["0"]
     short = sum(n < 2 for counts in facts["cells"].values() for n in counts)
     assert f"{short} of 48 cells have fewer than 2 kernels" in out
-    assert f"label differences: {facts['label_differences']}" in out
+    assert f"The two bin schemes label {facts['label_differences']}" in out
     assert "eval (eval-cap2)" in out
     _, out, _ = invoke("build-discovery")
     counts = open_archive(archive).manifest.splits["discovery_pairs"].facts["cutoffs"]["all"]

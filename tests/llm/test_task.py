@@ -129,7 +129,7 @@ def test_logs_become_a_forecast_file(few, service, tmp_path, capsys):
     path = tmp_path / "f.jsonl"
     common = ["--archive", str(few.path), "-o", str(path), "--force"]
     for more, status, message in (
-        (["--from-log", log.location], 0, "3 answers to 3 questions"),
+        (["--from-log", log.location], 0, "answered: 3"),
         (["--from-log", log.location, "--split", "discovery"], 2, "is of split eval"),
     ):
         assert main(["forecast", *more, *common]) == status
@@ -152,7 +152,7 @@ def test_what_is_no_log_is_refused(few, tmp_path, capsys):
     model = get_model("mockllm/model", custom_outputs=[output])
     log = evaluate(foreign, model, tmp_path / "logs")
     assert main(["forecast", "--from-log", log.location, *common]) == 1
-    assert "not a log of this package's task" in capsys.readouterr().err
+    assert "a log of other, not of this package's task" in capsys.readouterr().err
 
 
 def test_inspect_finds_the_tasks_by_the_entry_point():
