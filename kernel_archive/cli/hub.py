@@ -48,7 +48,15 @@ def push(repo: str, archive_path: str | None, **options: Any) -> None:
     if not common.as_json():
         common.say("Validating ...")
     result = run(archive_path or default_directory(), repo, **options)
-    common.emit(result)
+
+    def show() -> None:
+        common.print_facts(result)
+        if result.dry_run:
+            common.tell("Dry run: nothing was sent.")
+        elif not result.tagged:
+            common.tell(f"Version {result.version} was published already: {result.url}")
+
+    common.emit(result, show)
 
 
 @click.command()

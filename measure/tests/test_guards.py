@@ -182,8 +182,8 @@ def test_impossible_time_is_refused_and_possible_one_is_not():
 def test_unknown_gpu_has_no_limit():
     """Without figures of a GPU nothing is refused, and nothing is claimed."""
     work = Work(bytes_read=10**9, bytes_written=0, flops=1)
-    assert guards.limit_ns(work, "MI300X") is None
-    assert guards.check_limit(work, "MI300X", 1.0) is None
+    assert guards.limit_ns(work, "X1000") is None
+    assert guards.check_limit(work, "X1000", 1.0) is None
 
 
 @pytest.mark.parametrize("task", TASK_NAMES)
