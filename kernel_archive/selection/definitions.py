@@ -139,6 +139,20 @@ class CloseDefinition(KernelDefinition, frozen=True, kw_only=True, forbid_unknow
     pairs_per_program: _Positive
 
 
+class TransferDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which programs are asked about on another GPU (``splits/eval_transfer.toml``).
+
+    Attributes:
+        role: role of the searches that the kernels come from.
+        selection_key: text before the ids in the hash that orders candidates.
+        cap: rows per problem and ordered pair of GPUs, at most.
+    """
+
+    role: Literal["held_out"]
+    selection_key: _Text
+    cap: _Positive
+
+
 class DiscoveryDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which parent-child edges become discovery pairs.
 
@@ -197,6 +211,10 @@ _TYPES: Final[dict[Kind, type[Definition]]] = {
 _WORDS: Final = {"cap": "cap", "pairs": "pairs", "pairs_per_task": "pairs", "seed": "seed"}
 
 
+def _definition_type(split: SplitSpec) -> type[Definition]:
+    return TransferDefinition if split.known else _TYPES[split.kind]
+
+
 def _converted(fields: Mapping[str, Any], kind: type[_Struct], place: str) -> _Struct:
     """Make the definition with these fields.
 
@@ -236,7 +254,7 @@ def load_definition(name: str, path: str | Path | None = None) -> Definition:
     fail = partial(RecipeError.of, code="bad-definition", file=str(file))
     fix = "Copy one of splits/*.toml and change it"
     fields = read_toml(file, fail, "there is no such split definition", fix)
-    return _converted(fields, _TYPES[split.kind], str(file))
+    return _converted(fields, _definition_type(split), str(file))
 
 
 def with_changes(definition: _Struct, **changes: Any) -> _Struct:
@@ -262,7 +280,7 @@ def recorded_definition(split: SplitSpec, parameters: Mapping[str, Any]) -> Defi
     if "preferred_gpu" in fields:
         # The GPU that was chosen stands under "gpu", the definition's own one beside it.
         fields["gpu"] = fields.pop("preferred_gpu")
-    return _converted(fields, _TYPES[split.kind], "manifest.json")
+    return _converted(fields, _definition_type(split), "manifest.json")
 
 
 def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:

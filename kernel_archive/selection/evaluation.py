@@ -158,11 +158,11 @@ def select_eval(
         facts["several_references"] = dict(several.rows())
     variant = variant_name(split, rule, standard, gpu=gpu_part(chosen_gpu, standard, per_gpu))
     gpus = {"preferred_gpu": rule.gpu, "gpu": chosen_gpu}
-    rows = _with_reference(tables, chosen)
+    rows = with_reference(tables, chosen)
     return make_selection(split, tables, rows, rule, variant, facts, **gpus)
 
 
-def _with_reference(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:
+def with_reference(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:
     """Turn kernels into rows, each with what its reference states of the problem."""
     names = ("reference_id", "problem", "benchmark_cases", "rtol", "atol")
     stated = tables.references.select(names)

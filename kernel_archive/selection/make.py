@@ -21,6 +21,7 @@ from kernel_archive.selection.definitions import (
     EvalDefinition,
     SplitNotMadeError,
     TrainDefinition,
+    TransferDefinition,
     canonical_definition,
     load_definition,
     with_changes,
@@ -32,6 +33,7 @@ from kernel_archive.selection.leakage import present_members, prove
 from kernel_archive.selection.published import read_published
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.training import held_out_programs, select_train
+from kernel_archive.selection.transfer import select_transfer
 from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
@@ -88,6 +90,8 @@ def select_split(
             return select_eval(split, tables, rule, gpu=gpu)
         case CloseDefinition():
             return select_close(split, tables, rule, gpu=gpu)
+        case TransferDefinition():
+            return select_transfer(split, tables, rule, members)
         case DiscoveryDefinition():
             return select_discovery(split, tables, rule)
         case TrainDefinition():
@@ -206,6 +210,9 @@ def remade_split(
         rule = with_changes(rule, **changes)
         with replaced_directory(place, copy=True) as new:
             remade = make_splits(new, names=[table], rule=rule, gpu=gpu)
+            # What this split asks about now may not be shown there.
+            if table != "eval_transfer" and "eval_transfer" in remade.splits:
+                remade = make_splits(new, names=["eval_transfer"])
             after = remade.splits[table]
             yield RemadeSplit(facts=after, changed=after != facts, directory=new)
 
