@@ -37,10 +37,17 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
     candidate: str  # column with the program whose speedup is forecast
     kernel: str  # column with the kernel id of the candidate
     command: str  # the command that makes it
+    problem: str = ""  # column with the problem, where it is not the stratum of the bootstrap
+    known: str = ""  # column with the speedup on another GPU that is shown
     #: Type of the training pairs that are made as its rows are; empty for ``train``.
     pair_type: str = ""
     #: In x; a row at or above one counts as a discovery. Empty where none are counted.
     cutoffs: tuple[float, ...] = ()
+
+    @property
+    def problem_column(self) -> str:
+        """Name the column with the problem."""
+        return self.problem or self.task
 
     @property
     def programs(self) -> tuple[str, ...]:

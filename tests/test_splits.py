@@ -33,7 +33,10 @@ def test_a_split_is_found_by_its_name_and_by_its_table():
     [
         ("evla", "Did you mean 'eval'"),
         ("discovery_pair", "Did you mean 'discovery_pairs'"),
-        ("\x1b[31m", "Choose one of: eval, eval_problems, eval_cuda, eval_close, discovery"),
+        (
+            "\x1b[31m",
+            "Choose one of: eval, eval_problems, eval_cuda, eval_close, eval_transfer, discovery",
+        ),
     ],
 )
 def test_an_unknown_split_gets_the_nearest_name_or_all(name, way_out):

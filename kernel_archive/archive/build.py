@@ -98,6 +98,7 @@ class BuildResult(msgspec.Struct, kw_only=True):
     rows: dict[str, int]  # by table
     findings: int
     shown: list[Finding]  # the first ones
+    not_made: dict[str, str]  # splits that the kernels don't allow, and why
     own: bool  # an archive of one's own, which says itself what its evaluation split asks about
 
 
@@ -320,6 +321,7 @@ def finished(plan: BuildPlan, staging: Staging, new: Manifest) -> BuildResult:
         rows={name: sum(facts.rows.values()) for name, facts in new.tables.items()},
         findings=new.findings["total"],
         shown=msgspec.convert(new.findings["first"], list[Finding]),
+        not_made=new.reports.get("splits_not_made", {}),
         own=new.evaluation is not None,
     )
 

@@ -63,6 +63,8 @@ class AskedPairs(ProgramPairs):
     split: SplitSpec  # which split
     scheme: Scheme  # bin scheme of its labels; the labels themselves are not here
     row_ids: tuple[str, ...]  # n names
+    #: n of GPU and speedup on it that are shown, or ``None``.
+    known: tuple[tuple[str, float] | None, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,14 +121,18 @@ def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
     if spec.name == REPLAY.name:
         return _recorded_pairs(archive)
     labels = scheme(split_facts(archive, spec).scheme).name
-    columns = ["row_id", spec.task, "gpu", spec.anchor, spec.candidate]
-    rows = archive.arrow(spec.table, columns=columns)
-    return AskedPairs(split=spec, scheme=labels, **_shown(archive, spec, rows))
+    columns = ["row_id", spec.problem_column, "gpu", spec.anchor, spec.candidate]
+    shown = ["known_gpu", spec.known] if spec.known else []
+    rows = archive.arrow(spec.table, columns=[*columns, *shown])
+    known: tuple[tuple[str, float] | None, ...] = (None,) * rows.num_rows
+    if shown:
+        known = tuple(zip(*(rows[name].to_pylist() for name in shown), strict=True))
+    return AskedPairs(split=spec, scheme=labels, known=known, **_shown(archive, spec, rows))
 
 
 def _shown(archive: Archive, spec: SplitSpec, rows: pa.Table) -> dict[str, Any]:
     """What forecasters see of rows: ids, problems, GPUs and both programs."""
-    columns = {"row_ids": "row_id", "problems": spec.task, "gpus": "gpu"}
+    columns = {"row_ids": "row_id", "problems": spec.problem_column, "gpus": "gpu"}
     columns |= {"anchors": spec.anchor, "candidates": spec.candidate}
     shown = {field: tuple(rows[column].to_pylist()) for field, column in columns.items()}
     return {**shown, "stated_gpus": archive.stated_gpus}
@@ -144,6 +150,7 @@ def _recorded_pairs(archive: Archive) -> AskedPairs:
         gpus=worlds.gpus,
         anchors=tuple(reference for reference, _ in texts),
         candidates=tuple(code for _, code in texts),
+        known=(None,) * len(texts),
         stated_gpus=archive.stated_gpus,
     )
 

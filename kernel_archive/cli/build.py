@@ -120,11 +120,12 @@ def _show_result(result: BuildResult) -> None:
             "replaced_version": result.replaced,
             "runs_read_anew": f"{result.staged:,} of {result.runs:,}",
             "rows": result.rows,
+            "not_made": result.not_made,
             "findings_in_manifest.json": result.findings,
             "next": f"kernel-archive info {result.path}",
         }
     )
-    if result.own and not result.rows.get("eval"):
+    if result.own and result.rows.get("eval") == 0:
         show_left_out(open_archive(result.path).manifest.splits["eval"])
 
 

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 AnswerForm = Literal["tool", "json", "text"]
 ANSWER_FORMS: Final[tuple[AnswerForm, ...]] = get_args(AnswerForm)
 #: What a template asks: candidate against reference, second against first program, child against
-#: parent, or the first with leave to defer.
-Ask = Literal["forecast", "close", "discovery", "defer"]
+#: parent, the first with leave to defer, or the first given the speedup on another GPU.
+Ask = Literal["forecast", "close", "discovery", "defer", "transfer"]
 #: Folder of the templates; a changed wording gets a new one.
 PROMPT_VERSION: Final = "v1"
 TOOL_NAME: Final = "forecast"
 #: Templates that were added to a released version.
-_LATER: Final = {"close.md.j2"}
+_LATER: Final = {"close.md.j2", "transfer.md.j2"}
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,9 +128,15 @@ def render(
     gpu: str,
     anchor: str,
     candidate: str,
+    known: tuple[str, float] | None = None,
     stated_gpus: Mapping[str, Gpu] | None = None,
 ) -> str:
-    """Write the prompt about one row; nothing of a program is left out."""
+    """Write the prompt about one row; nothing of a program is left out.
+
+    ``known`` is another GPU and the measured speedup on it, for the question of a transfer.
+    """
+    known_gpu, known_speedup = known or ("probe", 1.0)
+    known_facts = gpu_facts(known_gpu, stated_gpus)
     rule, facts = SCHEMES[prompt.scheme], gpu_facts(gpu, stated_gpus)
     bins = [
         {"number": b, "name": name, "interval": rule.describe(b)}
@@ -144,6 +150,8 @@ def render(
         bins=bins,
         fields=[(name, meaning) for name, (meaning, _) in _fields(prompt.ask).items()],
         gpu={"name": facts.name, "facts": list(gpu_lines(facts))},
+        known_gpu={"name": known_facts.name, "facts": list(gpu_lines(known_facts))},
+        known_speedup=f"{known_speedup:.4g}",
         problem=_problem(problem),
         anchor=anchor,
         anchor_language=language_of(anchor),

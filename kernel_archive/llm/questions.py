@@ -59,7 +59,7 @@ class Questions:
 
     def __iter__(self) -> Iterator[Question]:
         a = self.asked
-        rows = zip(a.problems, a.gpus, a.anchors, a.candidates, strict=True)
+        rows = zip(a.problems, a.gpus, a.anchors, a.candidates, a.known, strict=True)
         for row_id, row in zip(a.row_ids, rows, strict=True):
             yield Question(row_id, render(self.prompt, *row, stated_gpus=a.stated_gpus))
 
@@ -99,14 +99,15 @@ def load_questions(
     asked = load_asked_pairs(archive, split)
     if not len(asked):
         raise DataError(f"the {asked.split.name} split of this archive has no rows to ask about")
-    if defer and asked.split.kind != "eval":
+    if defer and (asked.split.kind != "eval" or asked.split.known):
         raise UsageError(
             "predict-or-defer asks about candidates against their reference; ask about the "
             f"{asked.split.rows} of split {printable(asked.split.name)!r} without --defer"
         )
     asks: dict[str, Ask] = {"eval": "forecast", "close": "close", "discovery": "discovery"}
+    ask: Ask = "transfer" if asked.split.known else asks[asked.split.kind]
     prompt = Prompt(
-        ask="defer" if defer else asks[asked.split.kind],
+        ask="defer" if defer else ask,
         answer=answer,
         scheme=asked.scheme if bins is None else scheme_of(bins).name,
     )

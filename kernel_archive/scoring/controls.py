@@ -99,6 +99,8 @@ EDIT_CUES: Final[dict[str, str]] = {
     "language_change": "whether parent and child are of different languages",
     "length_change": "characters of the child over those of the parent",
 }
+#: Cue of the same program on another GPU -> what it is.
+TRANSFER_CUES: Final[dict[str, str]] = {"same": "the measured speedup on the other GPU"}
 
 #: What knows more than a forecaster may: goals, which are none of the question, or labels.
 BOUNDS: Final = ("goal", "oracle_bins", "oracle_speedups")
@@ -184,7 +186,9 @@ def controls_of(split: Split) -> tuple[Control, ...]:
     n = len(split)
     shares = np.bincount(split.bins, minlength=N_BINS + 1)[1:] / n
     cumulative = np.cumsum(shares)[:-1]
-    titles = {name: title for name, (title, _) in CUES.items()} | EDIT_CUES | LAUNCH_CUES
+    titles = (
+        {name: title for name, (title, _) in CUES.items()} | EDIT_CUES | LAUNCH_CUES | TRANSFER_CUES
+    )
     certain = np.eye(N_BINS)[split.bins - 1]
     no_cue = "the split's bin frequencies for every row: a random order"
     masses = {
@@ -241,14 +245,17 @@ def surface_columns(spec: SplitSpec) -> tuple[str, ...]:
         "close": (spec.anchor, "first_kernel_id"),
         "discovery": (spec.anchor, "parent_kernel_id"),
     }[spec.kind]
-    return (spec.candidate, spec.kernel, *more)
+    known = (spec.known,) if spec.known else ()
+    return (spec.candidate, spec.kernel, spec.problem_column, *known, *more)
 
 
 def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[Any]]) -> Surface:
     """Read the surface of rows from their columns, and from the archive's kernels and dry runs."""
-    cues = _read_cues(archive, rows[spec.candidate], rows[spec.task])
+    cues = _read_cues(archive, rows[spec.candidate], rows[spec.problem_column])
     languages = tuple(map(language_of, rows[spec.candidate]))
     surface = replace(Surface.plain(len(languages)), languages=languages, cues=cues)
+    if spec.known:
+        cues["same"] = np.array(rows[spec.known], np.float64)
     if spec.kind == "eval":
         columns = ("speedup_min", "speedup_max", "goal_bin")
         low, high, goals = _of_kernels(archive, rows[spec.kernel], columns)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 #: Splits about new problems: their clusters are the problems.
-_BY_PROBLEM: Final = frozenset({"eval_problems"})
+_BY_PROBLEM: Final = frozenset({"eval_problems", "eval_transfer"})
 
 
 def load_split(
@@ -195,7 +195,7 @@ def read_clusters(
     cluster of its own; a row of any other search is its own cluster.
     """
     if spec.name in _BY_PROBLEM:
-        unit, names = "problems", list(rows[spec.task])
+        unit, names = "problems", list(rows[spec.problem_column])
     else:
         chains, authors = search_authors(archive)
         searches = rows["search_id"]

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from kernel_archive.splits import Kind, SplitSpec
 
 
+class SplitNotMadeError(UsageError):
+    """Raised when an archive's kernels allow no split, or several without saying which."""
+
+
 def _one_of(names: Iterable[str]) -> msgspec.Meta:
     return msgspec.Meta(pattern=f"^({'|'.join(names)})$")
 
@@ -135,6 +139,20 @@ class CloseDefinition(KernelDefinition, frozen=True, kw_only=True, forbid_unknow
     pairs_per_program: _Positive
 
 
+class TransferDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which programs are asked about on another GPU (``splits/eval_transfer.toml``).
+
+    Attributes:
+        role: role of the searches that the kernels come from.
+        selection_key: text before the ids in the hash that orders candidates.
+        cap: rows per problem and ordered pair of GPUs, at most.
+    """
+
+    role: Literal["held_out"]
+    selection_key: _Text
+    cap: _Positive
+
+
 class DiscoveryDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which parent-child edges become discovery pairs.
 
@@ -193,6 +211,10 @@ _TYPES: Final[dict[Kind, type[Definition]]] = {
 _WORDS: Final = {"cap": "cap", "pairs": "pairs", "pairs_per_task": "pairs", "seed": "seed"}
 
 
+def _definition_type(split: SplitSpec) -> type[Definition]:
+    return TransferDefinition if split.known else _TYPES[split.kind]
+
+
 def _converted(fields: Mapping[str, Any], kind: type[_Struct], place: str) -> _Struct:
     """Make the definition with these fields.
 
@@ -232,7 +254,7 @@ def load_definition(name: str, path: str | Path | None = None) -> Definition:
     fail = partial(RecipeError.of, code="bad-definition", file=str(file))
     fix = "Copy one of splits/*.toml and change it"
     fields = read_toml(file, fail, "there is no such split definition", fix)
-    return _converted(fields, _TYPES[split.kind], str(file))
+    return _converted(fields, _definition_type(split), str(file))
 
 
 def with_changes(definition: _Struct, **changes: Any) -> _Struct:
@@ -258,7 +280,7 @@ def recorded_definition(split: SplitSpec, parameters: Mapping[str, Any]) -> Defi
     if "preferred_gpu" in fields:
         # The GPU that was chosen stands under "gpu", the definition's own one beside it.
         fields["gpu"] = fields.pop("preferred_gpu")
-    return _converted(fields, _TYPES[split.kind], "manifest.json")
+    return _converted(fields, _definition_type(split), "manifest.json")
 
 
 def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
@@ -282,8 +304,10 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
         ~has_flag(["unfit"]),
     )
     gpu = canonical_gpu(stated.get("gpu") or "")
-    chosen_gpu = choose_gpu(count_values(kernels["gpu"]), gpu)
-    kernels = kernels.filter(pl.col("gpu") == (chosen_gpu or ""))
+    per_gpu = count_values(kernels["gpu"])
+    if gpu not in per_gpu:
+        gpu = max(per_gpu, key=lambda name: per_gpu[name], default=gpu)
+    kernels = kernels.filter(pl.col("gpu") == gpu)
     tasks = stated.get("tasks")
     return with_changes(
         shipped,
@@ -292,7 +316,7 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
         tasks=_in_bins(kernels, stated.get("bins")) if tasks is None else _named(tasks, tables),
         exclude_flags=["unfit"],  # which only readings of its own recipes give
         measured=1,
-        gpu=chosen_gpu or gpu,
+        gpu=gpu,
         cap=stated.get("cap"),
     )
 
@@ -300,25 +324,31 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
 def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = None) -> str | None:
     """Choose the one GPU of a split, of those that qualifying kernels were measured on.
 
-    The one that was asked for; else the preferred one when present; else the one with the most
-    kernels; ``None`` when there is none at all.
+    The one that was asked for; else the preferred one when present; else the only one; ``None``
+    when there is none at all.
 
     Raises:
         UsageError: the named GPU has no qualifying kernel.
+        SplitNotMadeError: there are several, and none of them is preferred or named.
 
     >>> choose_gpu({"H200": 9}, "A100-80GB"), choose_gpu({"H200": 9, "A100-80GB": 1}, "A100-80GB")
     ('H200', 'A100-80GB')
     """
+    wanted = preferred if asked is None else canonical_gpu(asked)
+    if wanted in present:
+        return wanted
+    names = ", ".join(map(printable, sorted(present))) or "none"
     if asked is not None:
-        preferred = canonical_gpu(asked)
-        if preferred not in present:
-            raise UsageError(
-                "no held-out kernel of these tasks was measured on GPU "
-                f"{printable(preferred)}. GPUs with such kernels: "
-                f"{', '.join(map(printable, sorted(present))) or 'none'}"
-            )
-    most = max(sorted(present), key=lambda name: present[name], default=None)
-    return preferred if preferred in present else most
+        raise UsageError(
+            f"no held-out kernel of these tasks was measured on GPU {printable(wanted)}. "
+            f"GPUs with such kernels: {names}"
+        )
+    if len(present) > 1:
+        raise SplitNotMadeError(
+            f"held-out kernels were measured on several GPUs ({names}) and none of them is "
+            f"{printable(preferred)}. Choose one with build-eval --gpu"
+        )
+    return next(iter(present), None)
 
 
 def _in_bins(kernels: pl.DataFrame, least: int | None) -> list[str]:

@@ -18,6 +18,7 @@ from kernel_archive.ids import sha256_hex
 from kernel_archive.selection.definitions import (
     EvalDefinition,
     KernelDefinition,
+    SplitNotMadeError,
     canonical_definition,
     choose_gpu,
     make_selection,
@@ -45,7 +46,10 @@ def selection_hash(key: str, kernel_id: str) -> str:
 
 def gpu_part(gpu: str | None, standard: KernelDefinition, per_gpu: Mapping[str, int]) -> str:
     """Say the GPU for the name of a variant; nothing where the choice is the canonical one."""
-    canonical = choose_gpu(per_gpu, standard.gpu)
+    try:
+        canonical = choose_gpu(per_gpu, standard.gpu)
+    except SplitNotMadeError:
+        canonical = None
     return "" if gpu == canonical else re.sub(r"[^a-z0-9]+", "", (gpu or "none").lower())
 
 
@@ -148,13 +152,17 @@ def select_eval(
         "excluded": dict(sorted(dropped.items())),
         "gpus": per_gpu,
     }
+    references = chosen.group_by("problem").agg(pl.col("reference_id").unique().sort())
+    several = references.filter(pl.col("reference_id").list.len() > 1).sort("problem")
+    if len(several):
+        facts["several_references"] = dict(several.rows())
     variant = variant_name(split, rule, standard, gpu=gpu_part(chosen_gpu, standard, per_gpu))
     gpus = {"preferred_gpu": rule.gpu, "gpu": chosen_gpu}
-    rows = _with_reference(tables, chosen)
+    rows = with_reference(tables, chosen)
     return make_selection(split, tables, rows, rule, variant, facts, **gpus)
 
 
-def _with_reference(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:
+def with_reference(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:
     """Turn kernels into rows, each with what its reference states of the problem."""
     names = ("reference_id", "problem", "benchmark_cases", "rtol", "atol")
     stated = tables.references.select(names)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 #: Table of inputs -> its splits, each with the table that it repeats.
 INPUTS: Final[dict[str, dict[str, str]]] = {
-    "eval_inputs": {name: split.table for name, split in EVALUATIONS.items()},
+    "eval_inputs": {name: split.table for name, split in EVALUATIONS.items() if not split.known},
+    "eval_transfer_inputs": {"test": "eval_transfer"},
     "eval_close_inputs": {"test": "eval_close"},
 }
 

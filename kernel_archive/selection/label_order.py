@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 LARGEST_Z: Final = 4.5
 #: Fewer rows have no correlation that chance could not give.
 LEAST_ROWS: Final = 8
-#: The labels, and what the documentation says to tell of them: the measured speed of the parent.
-_LABELS: Final = {"bin", "speedup_min", "speedup_max", "g_cases", "parent_speedup", "canary"}
+#: The labels, and what the documentation says to tell of them: measured speedups that are shown.
+_LABELS: Final = {
+    *("bin", "speedup_min", "speedup_max", "g_cases", "canary"),
+    *("parent_speedup", "known_speedup"),
+}
 _NUMBER: Final = "row number"
 
 

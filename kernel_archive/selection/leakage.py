@@ -164,7 +164,7 @@ def _near_copies(
         if not isinstance(limit, int | float):
             continue
         rows = pl.DataFrame(chosen.table) if chosen else tables.archive.polars(split.table)
-        for (problem,), group in rows.group_by(split.task):
+        for (problem,), group in rows.group_by(split.problem_column):
             # The same tokens are a leak by every definition, which _programs names.
             names = group.select("row_id", split.candidate).iter_rows()
             codes = {row: code for row, code in names if token_id(code) not in tokens}
@@ -214,7 +214,14 @@ def present_members(
         if name in tables.archive.manifest.tables:
             split = SPLIT_TABLES[name]
             kinds = ("pair_type",) if split.kind == "train" else ()
-            columns = ("row_id", split.task, "search_id", split.anchor, split.candidate, *kinds)
+            columns = (
+                "row_id",
+                split.problem_column,
+                "search_id",
+                split.anchor,
+                split.candidate,
+                *kinds,
+            )
             parts = [
                 members_of(split, with_ids(split, pl.DataFrame(batch)))
                 for batch in tables.archive.batches(name, columns)

@@ -19,7 +19,9 @@ from kernel_archive.selection.definitions import (
     CloseDefinition,
     DiscoveryDefinition,
     EvalDefinition,
+    SplitNotMadeError,
     TrainDefinition,
+    TransferDefinition,
     canonical_definition,
     load_definition,
     with_changes,
@@ -31,6 +33,7 @@ from kernel_archive.selection.leakage import present_members, prove
 from kernel_archive.selection.published import read_published
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.training import held_out_programs, select_train
+from kernel_archive.selection.transfer import select_transfer
 from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
@@ -79,6 +82,7 @@ def select_split(
 
     Raises:
         UsageError: the GPU that was named has no kernel.
+        SplitNotMadeError: no GPU was named, and none of several is preferred.
     """
     rule = rule or canonical_definition(split, tables)
     match rule:
@@ -86,6 +90,8 @@ def select_split(
             return select_eval(split, tables, rule, gpu=gpu)
         case CloseDefinition():
             return select_close(split, tables, rule, gpu=gpu)
+        case TransferDefinition():
+            return select_transfer(split, tables, rule, members)
         case DiscoveryDefinition():
             return select_discovery(split, tables, rule)
         case TrainDefinition():
@@ -122,7 +128,8 @@ def make_splits(
 ) -> Manifest:
     """Make derived tables of an archive directory that nobody else reads yet.
 
-    Nothing is written when the splits would leak.
+    Nothing is written when the splits would leak. A split that an archive's kernels don't allow by
+    its canonical definition is left out, with the reason in the manifest.
 
     Args:
         directory: the directory.
@@ -137,17 +144,25 @@ def make_splits(
 
     Raises:
         LeakageError: training would hold something of the evaluation; the rows are named.
+        SplitNotMadeError: there are no rows by the definition that is given.
     """
     place = Path(directory)
     archive = open_archive(place) if manifest is None else Archive(place, manifest)
     tables = ArchiveTables(archive)
     members = present_members(tables, [n for n in SPLIT_TABLES if n not in names])
     selections: dict[str, Selection] = {}
+    before = archive.manifest.reports.get("splits_not_made", {})
+    not_made = {name: why for name, why in before.items() if name not in names}
     for name in (n for n in SPLIT_TABLES if n in names):
-        selections[name] = select_split(SPLIT_TABLES[name], tables, members, rule, gpu)
-        members[name] = selections[name].members
-    leakage = prove(tables, members, selections)
-    written = _write_selections(place, archive.manifest, selections.values(), leakage=leakage)
+        try:
+            selections[name] = select_split(SPLIT_TABLES[name], tables, members, rule, gpu)
+            members[name] = selections[name].members
+        except SplitNotMadeError as error:
+            if rule is not None:
+                raise
+            not_made[name] = str(error)
+    reports = {"leakage": prove(tables, members, selections), "splits_not_made": not_made}
+    written = _write_selections(place, archive.manifest, selections.values(), **reports)
     written = write_inputs(place, written)
     return write_manifest(place, written) if manifest is None else written
 
@@ -176,7 +191,7 @@ def remade_split(
 
     Raises:
         KernelArchiveError: there is no archive, another process is at work on it, training would
-            leak, the definition is at fault, or the GPU has no kernel.
+            leak, the definition is at fault, the GPU has no kernel, or one must be named.
     """
     place, split = Path(directory), SPLIT_TABLES[table]
     # Before the lock, whose folder would otherwise be made beside an archive that is not there.
@@ -195,6 +210,9 @@ def remade_split(
         rule = with_changes(rule, **changes)
         with replaced_directory(place, copy=True) as new:
             remade = make_splits(new, names=[table], rule=rule, gpu=gpu)
+            # What this split asks about now may not be shown there.
+            if table != "eval_transfer" and "eval_transfer" in remade.splits:
+                remade = make_splits(new, names=["eval_transfer"])
             after = remade.splits[table]
             yield RemadeSplit(facts=after, changed=after != facts, directory=new)
 

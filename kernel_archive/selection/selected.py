@@ -176,7 +176,7 @@ def with_ids(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
 def members_of(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     """Select what the check of leaks needs of rows with ids: :data:`MEMBER`."""
     kind = pl.col("pair_type") if split.kind == "train" else pl.lit(None, pl.String)
-    columns = rows.with_columns(problem=split.task, pair_type=kind).select(MEMBER.names())
+    columns = rows.with_columns(problem=split.problem_column, pair_type=kind).select(MEMBER.names())
     return columns.cast(MEMBER)
 
 

@@ -6,17 +6,28 @@ asks about another: no label is the shown speedup of another row.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import polars as pl
 
 from kernel_archive.ids import sha256_hex
+from kernel_archive.selection.definitions import (
+    SplitNotMadeError,
+    TransferDefinition,
+    canonical_definition,
+    make_selection,
+    variant_name,
+)
+from kernel_archive.selection.evaluation import with_reference
 from kernel_archive.selection.selected import pair_id
+from kernel_archive.selection.tables import has_flag
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
-    from kernel_archive.selection.definitions import TransferDefinition
+    from kernel_archive.selection.selected import Selection
+    from kernel_archive.selection.tables import ArchiveTables
+    from kernel_archive.splits import SplitSpec
 
 
 def find_transfers(
@@ -61,3 +72,44 @@ def find_transfers(
     pairs = pairs.with_columns(pl.Series("row_id", ids, pl.String)).sort("row_id")
     cell = ["problem", "known_gpu", "gpu"]
     return pairs.filter(pl.int_range(pl.len()).over(cell) < rule.cap).drop("order")
+
+
+def select_transfer(
+    split: SplitSpec,
+    tables: ArchiveTables,
+    rule: TransferDefinition,
+    members: Mapping[str, pl.DataFrame],
+) -> Selection:
+    """Select the rows of transfer between GPUs (docs/splits.md).
+
+    ``members`` are the rows of the other splits, by table: what they ask about is not shown, and
+    tokens that a trainer gets are left out.
+
+    Raises:
+        SplitNotMadeError: no program was measured on two GPUs.
+    """
+    kernels = tables.kernels("test")
+    searches = tables.searches_with(rule.role, natural=rule.natural, builders=rule.builders)
+    kernels = kernels.filter(
+        pl.col("search_id").is_in(searches["search_id"].implode()),
+        ~has_flag(rule.exclude_flags),
+        pl.col("program_id") != pl.col("reference_id"),
+        ~pl.col("token_id").is_in(tables.training["token_id"].implode()),
+    )
+    other_splits = [rows for name, rows in members.items() if name.startswith("eval")]
+    asked = {name for rows in other_splits for name in rows["row_id"]}
+    # A close pair is named by both programs.
+    pairs = [members["eval_close"]] if "eval_close" in members else []
+    sides = [rows[f"{side}_program"] for rows in pairs for side in ("anchor", "candidate")]
+    programs = {name for side in sides for name in side}
+    asked |= {*kernels.filter(pl.col("program_id").is_in(list(programs)))["kernel_id"]}
+    found = find_transfers(kernels, rule, asked)
+    if found.is_empty():
+        raise SplitNotMadeError("no held-out program was measured on two GPUs")
+    gpus = pl.format("{} to {}", "known_gpu", "gpu")
+    rows = with_reference(tables, found.with_columns(bin=None, gpus=gpus)).with_columns(
+        row_id=pl.Series(found["row_id"])
+    )
+    standard = cast("TransferDefinition", canonical_definition(split, tables))
+    variant = variant_name(split, rule, standard)
+    return make_selection(split, tables, rows, rule, variant, {})

@@ -48,6 +48,11 @@ def asked_pairs():
     """Makes rows of a split whose candidates are scores."""
 
     def make(scores, problems, split="eval"):
-        return AskedPairs(split=SPLITS[split], scheme="paper", **shown(scores, problems))
+        return AskedPairs(
+            split=SPLITS[split],
+            scheme="paper",
+            known=(None,) * len(scores),
+            **shown(scores, problems),
+        )
 
     return make

@@ -17,6 +17,12 @@ ROW = {
 }
 #: Released wordings. A failure means that a released prompt, or a problem's words, have changed.
 RELEASED = {
+    "v1-transfer-json-paper": "f3959d4df63be1a3",
+    "v1-transfer-json-released": "76c01f524045547f",
+    "v1-transfer-text-paper": "8dde5ee0b1585f50",
+    "v1-transfer-text-released": "59d2f82317caa80f",
+    "v1-transfer-tool-paper": "4ec27a0eee6a90c3",
+    "v1-transfer-tool-released": "7ca40c4638da3ef6",
     "v1-close-json-paper": "7404e715cbac36b1",
     "v1-close-json-released": "693e066131c246e9",
     "v1-close-text-paper": "7de0c724911026f5",
@@ -48,7 +54,7 @@ def test_a_released_prompt_never_changes():
     """The digests of every released version."""
     known = {prompt.name: digest for digest, prompt in known_prompts().items()}
     assert known == {f"{name}@{digest}": digest for name, digest in RELEASED.items()}
-    assert len(known) == len(set(known.values())) == 4 * 3 * 2
+    assert len(known) == len(set(known.values())) == 5 * 3 * 2
 
 
 def test_the_digest_covers_the_words_of_a_problem(monkeypatch):

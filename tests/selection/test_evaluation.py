@@ -179,7 +179,7 @@ def test_two_references_of_one_problem_stay_apart():
 
 
 def test_gpu_choice():
-    """The preferred GPU when present, else the one with the most kernels, or as the user says."""
+    """The preferred GPU when present, else the only one, or as the user says."""
 
     def pick(gpus, gpu=None):
         searches = [Search(g, gpu=g) for g in set(gpus)]
@@ -188,7 +188,8 @@ def test_gpu_choice():
 
     assert pick(["A100-80GB", "H200"]).facts.parameters["gpu"] == "A100-80GB"
     assert pick(["L40S"]).facts.parameters["gpu"] == "L40S"
-    assert pick(["L40S", "H200", "H200"]).facts.parameters["gpu"] == "H200"
+    with pytest.raises(UsageError, match=r"several GPUs \(H200, L40S\) and none of them is A100"):
+        pick(["L40S", "H200", "H200"])
     assert pick(["L40S", "H200"], gpu="NVIDIA H200").rows["gpu"].to_list() == ["H200"]
     with pytest.raises(UsageError, match=r"H100\. GPUs with such kernels: H200, L40S"):
         pick(["L40S", "H200"], gpu="H100")

@@ -62,7 +62,7 @@ def contents(place):
 def test_makes_all_three_tables(archive):
     """The archive holds the three tables with facts that agree, stays valid."""
     opened = open_archive(archive)
-    assert set(opened.manifest.splits) == set(SPLIT_TABLES)
+    assert set(opened.manifest.splits) == set(SPLIT_TABLES) - {"eval_transfer"}
     for name, facts in opened.manifest.splits.items():
         assert (facts.name, facts.origin) == ("canonical", "selected")
         assert facts.logical_digest == opened.manifest.tables[name].logical_digest
@@ -128,17 +128,22 @@ def test_leaks_write_nothing(tmp_path):
     assert contents(place) == before
 
 
-def test_of_several_gpus_the_one_with_the_most_kernels_is_taken(tmp_path):
-    """Where none is preferred; another one is a variant."""
+def test_several_gpus_leave_eval_out_of_a_build_and_stop_a_command(tmp_path):
+    """A build makes what it can and says why eval is missing; the command asks for the GPU."""
     searches = [Search("a", gpu="H200"), Search("b", gpu="L40S"), Search("t", role="training")]
-    runs = [
-        Run(name, program(f"{name}{i}"), 2.0) for name in "abt" for i in range(1 + (name == "b"))
-    ]
-    place = make_archive(tmp_path / "a", searches, runs)
-    make_splits(place)
-    assert open_archive(place).manifest.splits["eval"].parameters["gpu"] == "L40S"
-    assert remake(place, "eval", gpu="H200").facts.name == "eval-h200"
-    assert check_splits(open_archive(place)) == []
+    runs = [Run(s.search_id, program(s.search_id), 2.0) for s in searches for _ in range(3)]
+    own = make_archive(tmp_path / "own", searches, runs)
+    assert make_splits(own).splits["eval"].parameters["gpu"] == "H200"
+    place = make_archive(tmp_path / "a", searches, runs, evaluation=None)
+    assert "H200, L40S" in make_splits(place).reports["splits_not_made"]["eval"]
+    opened = open_archive(place)
+    assert "eval" not in opened.manifest.tables
+    missing = {f.field: f.severity for f in check_splits(opened) if "H200, L40S" in f.message}
+    assert missing["eval"] == "warning"
+    with pytest.raises(UsageError, match="--gpu"):
+        remake(place, "eval")
+    assert remake(place, "eval", gpu="L40S").facts.name == "eval-l40s"
+    assert "eval" not in open_archive(place).manifest.reports["splits_not_made"]
     with pytest.raises(UsageError, match="GPUs with such kernels: H200, L40S"):
         remake(place, "eval", gpu="B200")
 
@@ -186,7 +191,8 @@ def test_archive_without_anything(tmp_path):
     place = make_archive(tmp_path / "a", [Search("s")], [Run("s", program("x"), None)])
     make_splits(place)
     opened = open_archive(place)
-    assert {n: f.rows for n, f in opened.manifest.splits.items()} == dict.fromkeys(SPLIT_TABLES, 0)
+    rows = {n: f.rows for n, f in opened.manifest.splits.items()}
+    assert rows == dict.fromkeys([n for n in SPLIT_TABLES if n != "eval_transfer"], 0)
     assert check_splits(opened) == []
 
 
