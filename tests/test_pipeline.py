@@ -108,7 +108,8 @@ print(json.dumps([found, {k: len(v) for k, v in default.items()}]))
     rows = {name: facts.rows for name, facts in manifest.tables.items()}
     filled = {name: {s: [n, n] for s, n in of.items() if n} for name, of in rows.items()}
     assert counts == {name: splits for name, splits in filled.items() if splits}
-    assert set(rows) == set(TABLES)
+    # No program of the shipped archive was measured on two GPUs.
+    assert set(rows) == set(TABLES) - {"eval_transfer", "eval_transfer_inputs"}
     assert default == manifest.tables["kernels"].rows
 
 

@@ -33,7 +33,8 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
 
     Files that a shipped query reads get that query. For any other table a query is made from the
     names of its columns. The first rows are shown; nothing is built. Check both files: they may
-    guess wrong. Where no program with a speedup would come out, correct them; the exit status is then 1.
+    guess wrong. Where no program with a speedup would come out, correct them; the exit status is
+    then 1.
 
     Example: kernel-archive init results/ --name me/my-kernels --gpu H100, then kernel-archive
     build builder.toml.

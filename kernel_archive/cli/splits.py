@@ -94,11 +94,6 @@ def _show_cells(split: SplitFacts) -> None:
 
 def _show_warnings(split: SplitFacts, *, kept: bool) -> None:
     """Say what a reader of scores on the split must know."""
-    for task, references in split.facts.get("several_references", {}).items():
-        common.say(
-            f"Warning: the rows of {task} were timed against {references} references: their "
-            "speedups have different denominators. Give the searches of one reference another role."
-        )
     if kept:
         common.say("The split was published by others and is kept as it is.")
     elif split.name != "canonical":

@@ -384,10 +384,6 @@ def make_selection(
         DataError: a value is not finite and above 0.
     """
     labelled, counts = label_rows(split, rows, rule.scheme)
-    if split.kind == "eval":
-        references = labelled.group_by(split.task).agg(pl.col("anchor_program").n_unique())
-        several = {task: n for task, n in references.sort(split.task).iter_rows() if n > 1}
-        counts |= {"several_references": several} if several else {}
     return Selection(
         split=split,
         rows=labelled,

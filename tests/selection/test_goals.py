@@ -55,6 +55,8 @@ def test_no_goal_is_in_what_is_asked(shipped):
     ]
     aims = archive.polars("kernels", columns=["aim"])["aim"].drop_nulls().unique().to_list()
     for name in FORECAST_SPLITS:
+        if FORECAST_SPLITS[name].table not in archive.manifest.splits:
+            continue
         template = b"".join(template_lines(load_split(archive, name)))
         assert b"goal" not in template
         questions = load_questions(archive, name)
