@@ -194,7 +194,7 @@ def test_shipped_entries_are_what_they_say(shipped, tmp_path, split):
     assert {facts["split_digest"] for facts in entries.values()} <= frozen
     mine = [slug for slug, facts in entries.items() if facts["split_digest"] == digest]
     if not mine:
-        return
+        pytest.skip("every entry of this split is about earlier rows")
     shutil.copytree(content_path("leaderboard") / "submissions", tmp_path / "board" / "submissions")
     verdicts = verify_board(archive, tmp_path / "board", slugs=mine)
     assert {v.slug for v in verdicts} == set(mine)

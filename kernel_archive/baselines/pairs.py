@@ -159,7 +159,7 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
     """The training pairs of an archive, sorted by row id.
 
     They come from ``train_pairs`` alone, the table cut from training searches and checked for
-    leaks against both evaluation splits.
+    leaks against every evaluation split.
 
     Raises:
         DataError: the archive has no training pairs.

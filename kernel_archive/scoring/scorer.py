@@ -108,7 +108,7 @@ def score_with_draws(
             for name, values in figures.groups.items()
         },
         group_rows={name: len(places) for name, places in split.group_rows.items()},
-        uniform=controls[0].metrics,
+        uniform=next(c.metrics for c in controls if c.name == "uniform"),
         confusion=tuple(
             map(tuple, confusion(predicted=rows.predicted, bins=rows.split.bins).tolist())
         ),

@@ -1,4 +1,4 @@
-"""Split definitions: ``splits/eval.toml``, ``discovery.toml`` and ``train.toml``, read and checked.
+"""Split definitions: the files in ``splits/``, read and checked.
 
 A definition is a TOML file. Which keys it has follows from what the rows of its split are (``kind``
 in :data:`~kernel_archive.splits.SPLITS`).
