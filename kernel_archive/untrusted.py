@@ -40,6 +40,9 @@ _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _COMPRESSIONS: Final = {b"\x1f\x8b": "gzip", _ZSTD: "zstd"}
 #: The bit of a zstd frame's fifth byte that says that a checksum stands at its end.
 _ZSTD_CHECKSUM: Final = 4
+#: The first page of a Parquet file with checksums: its header (Thrift) begins with type, two sizes
+#: and the checksum, each a mark and a number of variable length.
+_CHECKED_PAGE: Final = re.compile(rb"PAR1(?:\x15[\x80-\xff]*[\x00-\x7f]){3}\x15", re.DOTALL)
 
 
 class UntrustedFileError(Exception):
@@ -101,8 +104,11 @@ def is_compressed(path: Path) -> bool:
 
 
 def lacks_checksum(path: Path) -> bool:
-    """Tell whether the file is zstd without a checksum: damage may go unnoticed."""
-    start = _start(path)
+    """Tell whether the file is zstd or Parquet without checksums: damage may go unnoticed."""
+    with path.open("rb", buffering=0) as stream:
+        start = stream.read(64)
+    if start.startswith(b"PAR1"):
+        return len(start) == 64 and _CHECKED_PAGE.match(start) is None
     return start.startswith(_ZSTD) and len(start) > 4 and not start[4] & _ZSTD_CHECKSUM
 
 

@@ -5,6 +5,7 @@ import os
 import tracemalloc
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from kernel_archive.errors import Finding
@@ -161,3 +162,13 @@ def test_zstd_without_a_checksum_is_told_by_its_first_frame(tmp_path, start, lac
     """One bit of the frame's header says whether a checksum stands at its end."""
     (tmp_path / "f").write_bytes(start)
     assert lacks_checksum(tmp_path / "f") == lacks
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_parquet_without_checksums_is_told_by_its_first_page(tmp_path, checked):
+    """The header of a page has one more number where a checksum stands."""
+    table = pa.table({"a": ["x" * n for n in range(300)], "b": range(300)})
+    for settings in ({}, {"use_dictionary": False}, {"compression": "zstd"}):
+        path = tmp_path / "f"
+        pq.write_table(table, path, write_page_checksum=checked, **settings)
+        assert lacks_checksum(path) is not checked

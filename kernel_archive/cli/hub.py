@@ -69,6 +69,8 @@ def _show_push(result: PushResult) -> None:
         f"{result.repo} {result.tag}: {len(result.changes)} files "
         f"({_megabytes(result.upload_bytes)}) {would}sent, {result.unchanged} unchanged{created}"
     )
+    if result.not_compared:
+        common.tell(f"Not compared with the Hub: {result.not_compared}")
     if result.dry_run:
         common.tell("Dry run: nothing was sent.")
     elif not result.tagged:

@@ -14,7 +14,7 @@ import msgspec
 from kernel_archive.archive.manifest import MANIFEST_NAME
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.connections import endpoint
-from kernel_archive.errors import DataError, TargetExistsError, UsageError
+from kernel_archive.errors import DataError, HubError, TargetExistsError, UsageError
 from kernel_archive.publishing.card import (
     CARD_FILES,
     EXTRA_FILES,
@@ -60,6 +60,7 @@ class PushResult(msgspec.Struct, kw_only=True):
     commit: str | None  # the one that holds this version; None in a dry run with changes
     tagged: bool  # the tag was (would be) set now; it was there already otherwise
     url: str  # of the version
+    not_compared: str | None = None  # why a dry run could not ask the Hub what is there
 
 
 def _validate(archive: Archive) -> list[Finding]:
@@ -164,7 +165,7 @@ def push(
     """Publish an archive directory as the dataset ``repo`` (``owner/name``), and tag its version.
 
     ``private`` makes a new repository private. ``dry_run`` says what would be sent and sends
-    nothing. A push of what stands there already sends nothing.
+    nothing; without the Hub, that is every file. A push of what stands there already sends nothing.
 
     Raises:
         UsageError: the name of the repository or the version can't be one.
@@ -180,12 +181,21 @@ def push(
         raise UsageError(f"{tag!r} can't be a git tag: build the archive with another --version")
     local = _valid_files(archive, repo)
     doing = f"pushing to {repo}"
-    with hub_errors(doing, state="Nothing was sent"):
-        api = connect()
-        head = _head(api, repo)
-        tags = api.list_repo_refs(repo, repo_type="dataset").tags if head is not None else []
-        tagged_at = next((ref.target_commit for ref in tags if ref.name == tag), None)
-        present = _tree(api, repo, tagged_at or head) if head is not None else {}
+    head: str | None = None
+    tagged_at: str | None = None
+    present: dict[str, RepoFile] = {}
+    not_compared: str | None = None
+    try:
+        with hub_errors(doing, state="Nothing was sent"):
+            api = connect()
+            head = _head(api, repo)
+            tags = api.list_repo_refs(repo, repo_type="dataset").tags if head is not None else []
+            tagged_at = next((ref.target_commit for ref in tags if ref.name == tag), None)
+            present = _tree(api, repo, tagged_at or head) if head is not None else {}
+    except HubError as error:
+        if not dry_run:
+            raise
+        not_compared = str(error)
     changes = _changes(local, present)
     if tagged_at is not None and changes:
         raise TargetExistsError(
@@ -198,13 +208,14 @@ def push(
         logical_digest=manifest.logical_digest,
         tag=tag,
         dry_run=dry_run,
-        created=head is None,
+        created=head is None and not_compared is None,
         changes=changes,
         unchanged=len(local) - sum(change.kind != "delete" for change in changes),
         upload_bytes=sum(change.bytes for change in changes),
         commit=tagged_at or (None if changes else head),
         tagged=tagged_at is None,
         url=f"{endpoint()}/datasets/{repo}/tree/{tag}",
+        not_compared=not_compared,
     )
     if dry_run or tagged_at is not None:
         return result

@@ -79,6 +79,16 @@ def test_dry_run_writes_nothing(client, hub, archive_path):
     assert len(hub.repos[NAME].commits) == 1
 
 
+def test_dry_run_without_the_hub_lists_every_file(client, archive_path):
+    """What would go is said offline, too, and that nothing was compared."""
+    push(client, archive_path, "--dry-run")
+    command = ("push", NAME, "--archive", str(archive_path), "--dry-run")
+    done = client.fresh("cli", *command, HF_HUB_OFFLINE="1")
+    assert done.status == 0, done.err
+    assert "Not compared with the Hub" in done.out
+    assert "data/eval/test-00000-of-00001.parquet" in done.out
+
+
 def test_card_is_rendered_for_the_repository_pushed_to(client, hub, archive_path):
     """The examples of the published card name the repository that it is in."""
     assert push(client, archive_path, repo="somebody/else").status == 0
