@@ -14,22 +14,7 @@ if TYPE_CHECKING:
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Facts of one GPU model; ``None`` where no source states it.
-
-    Attributes:
-        compute_capability: for example ``9.0``.
-        memory_gb: device memory in GB as sold.
-        multiprocessors: streaming multiprocessors.
-        max_threads_per_multiprocessor: resident threads.
-        clock_ghz: boost clock in GHz.
-        memory_clock_ghz: memory clock in GHz.
-        memory_bus_bits: memory bus width in bits.
-        memory_bandwidth_gb_s: peak memory bandwidth in GB/s.
-        l2_cache_mb: L2 cache in MB.
-        fp32_tflops: dense fp32 peak in TFLOP/s, no tensor cores.
-        bf16_tflops: dense bf16 tensor-core peak in TFLOP/s.
-        source: where the figures come from.
-    """
+    """Facts of one GPU model (``archive/keys.toml``); ``None`` where no source states it."""
 
     compute_capability: str | None = None
     memory_gb: float | None = None

@@ -37,7 +37,7 @@ from kernel_archive.archive.recipe import (
     Exclude,
     Recipe,
     Source,
-    attributes,
+    key_meanings,
 )
 from kernel_archive.baselines import BASELINES
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, representatives
@@ -227,8 +227,8 @@ def _type_name(annotation: str) -> str:
     )
 
 
-def _keys(kind: type[msgspec.Struct]) -> str:
-    said = attributes(kind)
+def _keys(table: str, kind: type[msgspec.Struct]) -> str:
+    said = key_meanings()[table]
     rows = []
     for f in msgspec.structs.fields(kind):
         default = (
@@ -238,7 +238,7 @@ def _keys(kind: type[msgspec.Struct]) -> str:
             if f.default in (msgspec.NODEFAULT, None)
             else f"`{f.default!r}`"
         )
-        rows.append((f"`{f.encode_name}`", said.get(f.name, ""), default))
+        rows.append((f"`{f.encode_name}`", said[f.name], default))
     return _table(("key", "meaning", "default"), rows)
 
 
@@ -398,13 +398,13 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "columns": lambda: _table(
         ("our column", "meaning"), [(f"`{k}`", v) for k, (_, v) in COLUMNS.items()]
     ),
-    "recipe": lambda: _keys(Recipe),
-    "recipe archive": lambda: _keys(About),
-    "recipe eval": lambda: _keys(EvaluationRules),
-    "recipe gpu": lambda: _keys(GpuFacts),
-    "recipe exclude": lambda: _keys(Exclude),
-    "recipe reading": lambda: _keys(HumanReading),
-    "recipe source": lambda: _keys(Source),
+    "recipe": lambda: _keys("recipe", Recipe),
+    "recipe archive": lambda: _keys("archive", About),
+    "recipe eval": lambda: _keys("eval", EvaluationRules),
+    "recipe gpu": lambda: _keys("gpu", GpuFacts),
+    "recipe exclude": lambda: _keys("exclude", Exclude),
+    "recipe reading": lambda: _keys("reading", HumanReading),
+    "recipe source": lambda: _keys("source", Source),
     "splits": _splits,
     "tables": _tables,
 }

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import math
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from kernel_archive.ids import canonical_json, canonical_text, program_id, token_id
-from kernel_archive.program_text import artificial_patterns, language_of
+from kernel_archive.program_text import language_of
 from kernel_archive.schema import CASE, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kernel_archive.readers.records import Case, Evaluation
+    from kernel_archive.readers.records import Case, Evaluation, SearchFacts
 
 #: Leave out a number that is larger, so that it fits its column and sums stay finite. Texts are
 #: bounded where lines are read.
@@ -51,20 +52,20 @@ FRAGMENT_SCHEMA: Final = pa.schema(
 )
 
 
-def too_large(numbers: Mapping[str, Any]) -> list[str]:
-    """List the names whose number is larger than :data:`LARGEST`, or no number."""
+def too_large(record: Evaluation | SearchFacts) -> list[str]:
+    """List the fields whose number is larger than :data:`LARGEST`, or no number."""
     return [
         name
         for name, most in LARGEST.items()
-        if (value := numbers.get(name)) is not None and not abs(value) <= most
+        if (value := getattr(record, name, None)) is not None and not abs(value) <= most
     ]
 
 
-def encodable(text: str | None) -> str | None:
-    """Text that Arrow can hold: lone surrogates become replacement marks."""
-    if text is None or text.isascii():
-        return text
-    return text.encode("utf-8", "replace").decode()
+def encodable(value: Any) -> Any:
+    """Make a text one that Arrow can hold: lone surrogates become replacement marks."""
+    if not isinstance(value, str) or value.isascii():
+        return value
+    return value.encode("utf-8", "replace").decode()
 
 
 def json_text(value: Any) -> str | None:
@@ -142,27 +143,8 @@ class ProgramText(NamedTuple):
     language: str
 
 
-class Programs:
-    """The programs of one search; what follows from a text is derived once."""
-
-    def __init__(self) -> None:
-        self._texts: dict[str, ProgramText] = {}  # by the text of the log
-        self._artificial: dict[tuple[str, str], bool] = {}  # by program id and reference
-
-    def text(self, logged: str) -> ProgramText:
-        """Derive the columns of a program."""
-        if logged not in self._texts:
-            code = str(encodable(canonical_text(logged)))
-            columns = ProgramText(code, program_id(code), token_id(code), language_of(code))
-            self._texts[logged] = columns
-        return self._texts[logged]
-
-    def is_artificial(self, logged: str, reference: str | None) -> bool:
-        """Whether a program has an artificial pattern; no program has one without a reference."""
-        if not reference:  # what only loses time can be told by what the reference does
-            return False
-        program = self.text(logged)
-        key = (program.program_id, reference)
-        if key not in self._artificial:
-            self._artificial[key] = bool(artificial_patterns(program.code, reference))
-        return self._artificial[key]
+@lru_cache(maxsize=64)  # references and re-measured programs come again and again
+def program_columns(logged: str) -> ProgramText:
+    """Derive the columns of a program from its text in the log."""
+    code = str(encodable(canonical_text(logged)))
+    return ProgramText(code, program_id(code), token_id(code), language_of(code))

@@ -7,7 +7,7 @@ import os
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -27,10 +27,7 @@ STAGE_VERSION: Final = 10
 _NOT_A_RUN: Final = frozenset({"EXPECTED.json", "README.md"})
 #: Names of problems that can stand in a file name.
 _PROBLEM_FILE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_LOG_ENDINGS: Final = tuple(
-    f".{ending}"
-    for ending in ("zst", "gz", "jsonl", "json", "pkl", "pickle", "parquet", "csv", "tsv")
-)
+_LOG_ENDING: Final = re.compile(r"(\.(zst|gz|jsonl|json|pkl|pickle|parquet|csv|tsv))+$")
 
 
 class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -41,6 +38,7 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     index: int  # which [[source]] of the recipe
     path: Path  # the matched file or directory
     base: Path  # directory that provenance is relative to
+    excluded: dict[str, dict[str, str]] = {}  # by search: nodes that are excluded, and why
 
     @property
     def source(self) -> Source:
@@ -77,15 +75,46 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return sum(path.stat().st_size for path in self.run_files.files)
 
     @cached_property
-    def excluded(self) -> dict[str, dict[str, str]]:
-        """Reasons by node, by search: what the recipe excludes of this run."""
-        return {
-            name: nodes
-            for name, nodes in excludes(self.loaded.recipe).items()
-            if name == self.search_id or name.startswith(f"{self.search_id}/")
-        }
+    def file_digests(self) -> dict[Path, str]:
+        """The sha256 of every file of the run, as hex digits."""
+        return {path: file_sha256(path) for path in self.run_files.files}
 
     @cached_property
+    def digest(self) -> str:
+        """The sha256 over names and digests of all files; the names are relative to the run."""
+        root = self.run_files.root
+        named = {
+            path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name: digest
+            for path, digest in self.file_digests.items()
+        }
+        return sha256_hex(canonical_json(named))
+
+    @cached_property
+    def source_digests(self) -> dict[str, str]:
+        """The sha256 of each file by its name in the tables."""
+        return {self.run_files.name(path): digest for path, digest in self.file_digests.items()}
+
+    @cached_property
+    def fragment_key(self) -> str:
+        """Name of the staged fragment: the digest of everything that its content depends on."""
+        reader = READERS[self.source.format]
+        pattern = (self.source.reference or "").replace("{problem}", "*")
+        files = self.loaded.directory.glob(pattern) if pattern and pattern[0] != "/" else ()
+        key = {
+            "stage": STAGE_VERSION,
+            "reader": [reader.name, reader.version],
+            "search": self.search_id,
+            "source": msgspec.to_builtins(self.source),
+            "source_key": self.source_key,
+            "excluded": self.excluded,
+            "gpus": tuple(self.loaded.recipe.gpu),
+            "roles": self.roles,
+            "references": {p.name: file_sha256(p) for p in sorted(files) if p.is_file()},
+            "input": self.digest,
+        }
+        return sha256_hex(canonical_json(key))
+
+    @property
     def roles(self) -> dict[str, list[str]]:
         """Roles -> patterns of the problems that have them whatever their source says."""
         rules = self.loaded.recipe.eval
@@ -104,63 +133,23 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return None
         field = f"source[{self.index}].reference"
         if not _PROBLEM_FILE.fullmatch(problem):  # a name from a log may not lead elsewhere
-            raise self.loaded.error("bad-recipe", "no file can be called so", field, problem)
+            message = "no file can be called so"
+            raise self.loaded.error("bad-recipe", message, field, value=problem)
         path = self.loaded.beside(self.source.reference.replace("{problem}", problem), field)
         try:
             return path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             message = f"reference program cannot be read: {error}"
-            raise self.loaded.error("bad-recipe", message, field, path.name) from None
+            raise self.loaded.error("bad-recipe", message, field, value=path.name) from None
 
 
-def excludes(recipe: Recipe) -> dict[str, dict[str, str]]:
+def _excludes(recipe: Recipe) -> dict[str, dict[str, str]]:
     """Map search ids to the reasons of excluded nodes."""
     excluded: dict[str, dict[str, str]] = {}
     for entry in recipe.exclude:
         name = f"{recipe.name}/{entry.search.removeprefix(recipe.name + '/')}"
         excluded.setdefault(name, {})[entry.node] = entry.reason
     return excluded
-
-
-class RunDigests(NamedTuple):
-    """sha256 of what a run consists of, as hex digits."""
-
-    run: str  # over names and digests of its files
-    files: dict[str, str]  # by name, as rows state it
-
-
-def run_digests(files: RunFiles) -> RunDigests:
-    """Digest the files of a run.
-
-    Names count relative to the run: a run that was moved or renamed keeps its digest.
-    """
-    each: dict[str, str] = {}
-    inside: dict[str, str] = {}
-    for path in files.files:
-        below = path.is_relative_to(files.root)
-        name = path.relative_to(files.root).as_posix() if below else path.name
-        each[files.name(path)] = inside[name] = file_sha256(path)
-    return RunDigests(sha256_hex(canonical_json(inside)), each)
-
-
-def fragment_key(job: RunJob, digest: str) -> str:
-    """Name a staged fragment: the digest of everything that its content depends on."""
-    reader = READERS[job.source.format]
-    pattern = (job.source.reference or "").replace("{problem}", "*")
-    files = job.loaded.directory.glob(pattern) if pattern and pattern[0] != "/" else ()
-    key = {
-        "stage": STAGE_VERSION,
-        "reader": [reader.name, reader.version],
-        "search": job.search_id,
-        "source": msgspec.to_builtins(job.source),
-        "source_key": job.source_key,
-        "excluded": job.excluded,
-        "gpus": tuple(job.loaded.recipe.gpu),
-        "roles": job.roles,
-        "references": {p.name: file_sha256(p) for p in sorted(files) if p.is_file()},
-        "input": digest,
-    }
-    return sha256_hex(canonical_json(key))
 
 
 def _split_pattern(path: str) -> tuple[Path, str]:
@@ -174,9 +163,7 @@ def _split_pattern(path: str) -> tuple[Path, str]:
 def _run_name(path: Path, base: Path) -> str:
     """Return the part of a search id behind the builder's name."""
     relative = path.relative_to(base).as_posix() if path != base else path.name
-    while relative.endswith(_LOG_ENDINGS):
-        relative = relative.rsplit(".", 1)[0]
-    return relative.removeprefix("logs/")
+    return _LOG_ENDING.sub("", relative).removeprefix("logs/")
 
 
 def _matches(loaded: LoadedRecipe, index: int, stage: Path) -> list[tuple[Path, Path]]:
@@ -199,7 +186,7 @@ def _matches(loaded: LoadedRecipe, index: int, stage: Path) -> list[tuple[Path, 
         code, message = "bad-recipe", f"the path cannot be looked for: {printable(str(error))}"
     matches = [(path, base) for path in paths if path.name not in _NOT_A_RUN]
     if not matches:
-        raise loaded.error(code, message, field, source.path, fix)
+        raise loaded.error(code, message, field, value=source.path, fix=fix)
     return matches
 
 
@@ -207,18 +194,21 @@ def jobs_of(recipes: list[LoadedRecipe], stage: Path = Path()) -> list[RunJob]:
     """List the runs of all recipes, sorted by search id; sources behind URLs go into ``stage``."""
     jobs: dict[str, RunJob] = {}
     for loaded in recipes:
-        name = loaded.recipe.name
+        excluded = _excludes(loaded.recipe)
+        unmatched = set(excluded)
         for index in range(len(loaded.recipe.source)):
             for path, base in _matches(loaded, index, stage):
-                search_id = f"{name}/{_run_name(path, base)}"
-                job = RunJob(search_id=search_id, loaded=loaded, index=index, path=path, base=base)
-                other = jobs.setdefault(search_id, job)
-                if other is not job:
-                    message = f"two runs share the search id {search_id}: {other.path} and {path}"
+                name = f"{loaded.recipe.name}/{_run_name(path, base)}"
+                own = {s: why for s, why in excluded.items() if f"{s}/".startswith(f"{name}/")}
+                unmatched -= own.keys()
+                if other := jobs.get(name):
+                    message = f"two runs share the search id {name}: {other.path} and {path}"
                     field, fix = f"source[{index}].path", "Let each run match one source only"
                     raise loaded.error("duplicate-search", message, field, fix=fix)
-        excluded = {search for job in jobs.values() for search in job.excluded}
-        for search in sorted(excludes(loaded.recipe).keys() - excluded):
+                jobs[name] = RunJob(
+                    search_id=name, loaded=loaded, index=index, path=path, base=base, excluded=own
+                )
+        if unmatched:
             message = "an exclude entry names a search that no source matches"
-            raise loaded.error("bad-exclude", message, "exclude.search", search)
+            raise loaded.error("bad-exclude", message, "exclude.search", value=min(unmatched))
     return [jobs[key] for key in sorted(jobs)]

@@ -43,18 +43,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=2000)]
 
 
 class HumanReading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one reader found in one program.
-
-    Attributes:
-        program: the program, as ``kernels.program_id`` has it.
-        useless: whether it does work that serves nothing: ``no``; ``slight``, as real code often
-            has it; ``yes``.
-        submit: whether a competent programmer could submit it, for whatever motive.
-        launches: whether independent pieces are launched one by one from the host; decides nothing.
-        tells: words in it that tell how fast it is or is meant to be; empty where there are none.
-        reader: who read it; several readers may read one program.
-        why: in a few words.
-    """
+    """What one reader found in one program; ``keys.toml`` explains the keys."""
 
     program: Annotated[str, msgspec.Meta(pattern=rf"^[0-9a-f]{{{ID_LENGTH}}}$")]
     useless: Literal["no", "slight", "yes"]

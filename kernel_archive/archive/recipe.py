@@ -1,10 +1,13 @@
-"""Builder recipes: one ``builder.toml`` says which logs are read, how, and what they are for."""
+"""Builder recipes: one ``builder.toml`` says which logs are read, how, and what they are for.
+
+``keys.toml`` says what each key means.
+"""
 
 from __future__ import annotations
 
 import glob
-import inspect
 import re
+import tomllib
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -43,22 +46,7 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Source(_Table, frozen=True, kw_only=True):
-    """One ``[[source]]``: logs of one format.
-
-    Attributes:
-        path: glob relative to the recipe, absolute, or an fsspec URL; every match is one search.
-        format: name of the reader.
-        role: ``held_out`` may enter eval, ``training`` may enter train_pairs, ``archive`` neither.
-        generation_method: how the search made programs.
-        gpu: the GPU, where the logs don't say.
-        problem: the problem, where the logs don't say; ``{name}`` stands for the run's name up to
-            ``__``.
-        model: the model, where the logs don't say.
-        reference: file with the reference program, ``{problem}`` allowed, where the logs don't hold
-            it.
-        query: one SELECT, or the file beside the recipe that holds it (format ``sql``); it reads
-            the name of the matched file as ``getvariable('file')``.
-    """
+    """One ``[[source]]``: logs of one format."""
 
     path: str = "."
     format: str
@@ -72,13 +60,7 @@ class Source(_Table, frozen=True, kw_only=True):
 
 
 class Exclude(_Table, frozen=True):
-    """One ``[[exclude]]``: a measured row that stays in ``evaluations`` and enters nothing else.
-
-    Attributes:
-        search: search id, with or without the builder's name in front.
-        node: the node as the log names it (an attempt's number for ``attempts``).
-        reason: why, one sentence.
-    """
+    """One ``[[exclude]]``: a measured row that stays in ``evaluations`` and enters nothing else."""
 
     search: str
     node: str
@@ -86,15 +68,7 @@ class Exclude(_Table, frozen=True):
 
 
 class About(_Table, frozen=True):
-    """``[archive]``: name and description of an archive of one's own.
-
-    Attributes:
-        name: ``owner/dataset``: the directory of the archive, its name for ``load_dataset`` and on
-            the Hub.
-        title: heading of the card; the name when not given.
-        description: what the archive is, in a few sentences; the card begins with it.
-        citation: how to cite the archive.
-    """
+    """``[archive]``: name and description of an archive of one's own."""
 
     name: Annotated[str, msgspec.Meta(pattern=ARCHIVE_NAME)]
     title: str | None = None
@@ -103,18 +77,7 @@ class About(_Table, frozen=True):
 
 
 class EvaluationRules(_Table, frozen=True, omit_defaults=True):
-    """``[eval]``: what the evaluation split of an archive of one's own asks about.
-
-    Attributes:
-        tasks: problems; every one with kernels in enough bins when not given.
-        bins: in how many of the eight bins a problem must have kernels, where ``tasks`` does not
-            name it; three when not given, and any number where no problem has kernels in three.
-        cap: kernels per task and bin, at most.
-        gpu: the GPU; the one with the most kernels when not given.
-        languages: languages of the programs; all when not given.
-        roles: problems (``*`` stands for any text) by a role that replaces that of their source:
-            ``{ training = ["conv_*"] }`` asks about the others and trains on these.
-    """
+    """``[eval]``: what the evaluation split of an archive of one's own asks about."""
 
     tasks: list[str] | None = None
     bins: Annotated[int, msgspec.Meta(ge=1, le=8)] | None = None
@@ -125,33 +88,7 @@ class EvaluationRules(_Table, frozen=True, omit_defaults=True):
 
 
 class Recipe(_Table, frozen=True):
-    """A ``builder.toml``.
-
-    Attributes:
-        name: name of the builder, the first part of its search ids.
-        licence: SPDX name of the data's licence.
-        description: what these logs are.
-        source: the sources.
-        version: version of the source's content.
-        default: whether ``kernel-archive build`` without names takes it.
-        natural: every program was written whole, one by one, by somebody who wanted it to work: no
-            template, no generator. The shipped evaluation and discovery splits ask about such
-            programs only.
-        url: where the raw logs or their description are.
-        citation: how to cite them.
-        notes: what a user of the data must know; the card prints them.
-        supersedes: builders whose measurements of a kernel stop counting once this builder has
-            judged it.
-        unanimous: a kernel has no label if any measurement of this builder refuses it or is
-            excluded.
-        exclude: rows kept out.
-        readings: file beside the recipe with what readers found in the programs, one JSON line
-            each.
-        launches: file beside the recipe that ``kernel-measure dry-run`` wrote for its programs.
-        archive: name, title, description and citation of an archive of one's own.
-        gpu: facts of GPUs that this package does not know, by name.
-        eval: what the evaluation split of an archive of one's own asks about.
-    """
+    """A ``builder.toml``."""
 
     name: _Name
     licence: str
@@ -173,37 +110,35 @@ class Recipe(_Table, frozen=True):
     eval: EvaluationRules | None = None
 
 
-#: Table of a recipe -> its type; "" is the file itself.
+#: Table of a recipe -> its type; ``recipe`` is the file itself.
 _TABLES: Final[dict[str, type[msgspec.Struct]]] = {
-    "": Recipe,
-    "archive.": About,
-    "eval.": EvaluationRules,
-    "gpu.NAME.": GpuFacts,
-    "source.": Source,
-    "exclude.": Exclude,
+    "recipe": Recipe,
+    "archive": About,
+    "eval": EvaluationRules,
+    "gpu": GpuFacts,
+    "source": Source,
+    "exclude": Exclude,
 }
 
 
 class LoadedRecipe(msgspec.Struct, frozen=True, kw_only=True):
-    """A recipe with its file, and the directory that its paths are relative to."""
+    """A recipe with its file."""
 
     recipe: Recipe
-    directory: Path
     file: Path
 
-    def error(
-        self, code: str, message: str, field: str, value: str | None = None, fix: str | None = None
-    ) -> RecipeError:
-        """Return an error of a field of the recipe."""
-        place: dict[str, Any] = {"file": str(self.file), "field": field, "value": value, "fix": fix}
-        return RecipeError.of(code=code, message=message, **place)
+    @property
+    def directory(self) -> Path:
+        """The folder of the recipe, to which its paths are relative."""
+        return self.file.parent
+
+    def error(self, code: str, message: str, field: str, **place: str | None) -> RecipeError:
+        """Make an error of a field of the recipe; ``place`` are value and fix."""
+        where: dict[str, Any] = {"file": str(self.file), "field": field, **place}
+        return RecipeError.of(code=code, message=message, **where)
 
     def beside(self, name: str, field: str) -> Path:
-        """Find the file that the recipe names in a field; it lies in the recipe's folder.
-
-        Raises:
-            RecipeError: it is not there, no regular file, or elsewhere.
-        """
+        """Find the file that a field names; no link or path leads out of the recipe's folder."""
         message = "the file lies outside of the recipe's folder"
         try:
             path = regular_file(self.directory / name)
@@ -211,7 +146,8 @@ class LoadedRecipe(msgspec.Struct, frozen=True, kw_only=True):
                 return path
         except UntrustedFileError as error:
             message = str(error)
-        raise self.error("bad-recipe", message, field, name, "Name a file beside the recipe")
+        fix = "Name a file beside the recipe"
+        raise self.error("bad-recipe", message, field, value=name, fix=fix)
 
 
 def load_recipe(path: Path) -> LoadedRecipe:
@@ -229,7 +165,7 @@ def load_recipe(path: Path) -> LoadedRecipe:
     except msgspec.ValidationError as error:
         text, field = misfit(error)
         raise fail(message=text, field=field, fix=_way_out(text, field or "")) from None
-    loaded = LoadedRecipe(recipe=recipe, directory=path.parent, file=path)
+    loaded = LoadedRecipe(recipe=recipe, file=path)
     for index, source in enumerate(recipe.source):
         query = _check_source(loaded, index)
         recipe.source[index] = msgspec.structs.replace(source, query=query)
@@ -241,7 +177,8 @@ def _check_source(loaded: LoadedRecipe, index: int) -> str | None:
     source, gpus = loaded.recipe.source[index], loaded.recipe.gpu
 
     def fail(key: str, message: str, value: str | None, fix: str | None) -> RecipeError:
-        return loaded.error("bad-recipe", message, f"source[{index}].{key}", value, fix)
+        field = f"source[{index}].{key}"
+        return loaded.error("bad-recipe", message, field, value=value, fix=fix)
 
     if source.format not in READERS:
         fix = f'{suggestion(source.format, READERS)} Any table: format = "sql" (docs/own-data.md)'
@@ -276,10 +213,9 @@ def _check_source(loaded: LoadedRecipe, index: int) -> str | None:
 
 def _way_out(text: str, field: str) -> str:
     """Give the way out of a wrong key or value: the nearest right one."""
-    table = re.split(r"[\[.]", field)[0]
-    kind = next((kind for name, kind in _TABLES.items() if name.split(".")[0] == table), Recipe)
     if unknown := re.search(r"unknown field `([^`]*)`", text):
-        return suggestion(unknown[1], kind.__struct_fields__)
+        table = _TABLES.get(re.split(r"[\[.]", field)[0], Recipe)
+        return suggestion(unknown[1], table.__struct_fields__)
     if wrong := re.search(r"Invalid enum value '([^']*)'", text):
         return suggestion(wrong[1], ROLES)
     return "See docs/recipes.md"
@@ -292,27 +228,26 @@ def recipe_facts(loaded: LoadedRecipe) -> dict[str, Any]:
     """Return what the manifest keeps of a recipe, with digests of it and the files it names."""
     facts = {key: getattr(loaded.recipe, key) for key in _FACTS.split()}
     facts["digest"] = f"sha256:{sha256_hex(canonical_json(loaded.recipe))}"
-    digests: dict[str, str | None] = {"readings": None}
+    facts["readings"] = None
     for field in ("readings", "launches"):
         if name := getattr(loaded.recipe, field):
-            digests[field] = f"sha256:{file_sha256(loaded.beside(name, field))}"
-    return facts | digests
+            facts[field] = f"sha256:{file_sha256(loaded.beside(name, field))}"
+    return facts
 
 
-def attributes(kind: type) -> dict[str, str]:
-    """Map every attribute to its text in the docstring, those of the base classes included."""
-    docs = [inspect.cleandoc(cls.__doc__ or "") for cls in reversed(kind.__mro__)]
-    pattern = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
-    listed = [pattern.findall(doc.partition("Attributes:\n")[2]) for doc in docs]
-    return {n: " ".join(text.split()).replace("``", "`") for each in listed for n, text in each}
+def key_meanings() -> dict[str, dict[str, str]]:
+    """Read what the keys of each table mean."""
+    return tomllib.loads(Path(__file__).with_name("keys.toml").read_text(encoding="utf-8"))
 
 
 def explained_keys() -> dict[str, str]:
     """Map every key of a recipe, with its table (``source.path``), to what it means."""
+    meanings = key_meanings()
+    prefixes = {"recipe": "", "gpu": "gpu.NAME."}
     return {
-        f"{table}{field.encode_name}": attributes(kind).get(field.name, "")
-        for table, kind in _TABLES.items()
-        for field in msgspec.structs.fields(kind)
+        prefixes.get(table, f"{table}.") + key: text
+        for table in _TABLES
+        for key, text in meanings[table].items()
     }
 
 

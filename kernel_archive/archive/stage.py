@@ -14,9 +14,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.jobs import RunDigests, RunJob, fragment_key, run_digests
+from kernel_archive.archive.fragments import fragment_table
 from kernel_archive.archive.manifest import InputFacts
-from kernel_archive.archive.search_rows import Rows, SearchRows
+from kernel_archive.archive.search_rows import Row, SearchRows
 from kernel_archive.archive.store import Store, Stored  # noqa: TC001 - msgspec needs the types
 from kernel_archive.errors import Finding, LogError
 from kernel_archive.gpus import canonical_gpu
@@ -29,12 +29,13 @@ from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from kernel_archive.archive.jobs import RunJob
     from kernel_archive.readers.records import Record
 
 #: Findings kept in full per run; the rest is counted.
 FINDINGS_KEPT: Final = 200
 #: Rows of a fragment in one block of its file: a reader holds one at a time.
-_GROUP_ROWS: Final = 2000
+GROUP_ROWS: Final = 2000
 
 _PUBLISHED_TEXTS: Final = (
     *("split", "row_id", "problem", "gpu", "pair_type", "source_file", "source_search"),
@@ -66,15 +67,13 @@ class StagedRun(msgspec.Struct, frozen=True, kw_only=True):
     published_rows: Stored | None  # the file with its published split rows, if any
 
 
-def _collect(
-    job: RunJob, records: Iterable[Record], digests: RunDigests
-) -> tuple[list[SearchRows], list[PublishedRow]]:
+def _collect(job: RunJob, records: Iterable[Record]) -> tuple[list[SearchRows], list[PublishedRow]]:
     """Sort records into searches and published rows; findings go to the run's first search.
 
     A search has one role: where the recipe gives problems roles of their own, a table of several
     problems is several searches.
     """
-    whole = SearchRows(job, job.search_id, digests)
+    whole = SearchRows(job, job.search_id)
     searches: dict[tuple[str | None, str], SearchRows] = {(None, job.source.role): whole}
 
     def search(name: str | None, problem: str | None) -> SearchRows:
@@ -82,10 +81,10 @@ def _collect(
         if (name, role) not in searches:
             own_role = role == job.source.role
             path = "/".join(part for part in (name, None if own_role else role) if part)
-            part = SearchRows(job, f"{job.search_id}/{path}", digests)
+            part = SearchRows(job, f"{job.search_id}/{path}")
             if not own_role:
                 # One log can't be held out and training at once: its parts have own digests.
-                part.digest, part.role = sha256_hex(f"{digests.run} {role}".encode()), role
+                part.digest, part.role = sha256_hex(f"{job.digest} {role}".encode()), role
             searches[name, role] = part
         return searches[name, role]
 
@@ -102,20 +101,13 @@ def _collect(
     for (name, role), part in searches.items():
         if role != job.source.role:  # what the log says of the whole is true of every part
             other = searches.get((name, job.source.role), whole)
-            counts = {} if other.evaluations else other.facts.counts
+            counts = Counter[str]() if other.evaluations else other.facts.counts
             part.facts = msgspec.structs.replace(other.facts, counts=counts)
     ordered = list(searches.values())
     if len(ordered) > 1 and not whole.evaluations:
         ordered[1].findings += whole.findings
         ordered = ordered[1:]
     return ordered, published
-
-
-def _write_table(store: Store, stem: str, suffix: str, table: pa.Table) -> Stored:
-    settings = {"compression": "lz4", "use_dictionary": False, "write_statistics": False}
-    settings |= {"row_group_size": _GROUP_ROWS, "write_page_checksum": True}
-    write = partial(pq.write_table, table, **settings)
-    return store.write(stem, suffix, write)
 
 
 def _read_facts(store: Store, key: str) -> StagedRun | None:
@@ -138,13 +130,12 @@ def stage_run(job: RunJob, store: Store, *, strict: bool = False) -> tuple[Stage
         LogError: ``strict`` and the log is damaged; or nothing at all could be read of it.
         RecipeError: the recipe contradicts the log or leaves out what the log doesn't say.
     """
-    digests = run_digests(job.run_files)
-    key = fragment_key(job, digests.run)
+    key = job.fragment_key
     staged = _read_facts(store, key)
     anew = staged is None
     if staged is None:
         try:
-            staged = _read_run(job, store, key, digests)
+            staged = _read_run(job, store)
         except MemoryError as error:
             raise LogError(
                 f"{job.search_id} takes more memory than there is. Take the run out of its path"
@@ -155,57 +146,59 @@ def stage_run(job: RunJob, store: Store, *, strict: bool = False) -> tuple[Stage
     return staged, anew
 
 
-def _read_run(job: RunJob, store: Store, key: str, digests: RunDigests) -> StagedRun:
+def _read_run(job: RunJob, store: Store) -> StagedRun:
     """Read a run, and write its fragment."""
-    records = READERS[job.source.format].read(job.run_files)
-    searches, published = _collect(job, records, digests)
+    searches, published = _collect(job, READERS[job.source.format].read(job.run_files))
     for name in sorted(job.excluded.keys() - {search.search_id for search in searches}):
         message = f"an exclude entry names search {name!r}, which is not in {job.search_id}"
-        raise job.loaded.error("bad-exclude", message, "exclude", name)
-    parts: list[Rows] = []
-    n_rows = 0
+        raise job.loaded.error("bad-exclude", message, "exclude", value=name)
+    evaluations: list[Row] = []
+    search_rows: list[Row] = []
     counts = Counter[str]()
     for search in searches:
-        parts.append(search.rows(n_rows))
-        n_rows += parts[-1].evaluations.num_rows
+        rows = search.rows(len(evaluations))
+        search_rows.append(search.search_row(rows))
+        evaluations += rows
         counts.update(search.facts.counts)
     findings = [finding for search in searches for finding in search.findings]
-    evaluations = pa.concat_tables([part.evaluations for part in parts])
+    stem = job.fragment_key[:32]
+    stored = _write_table(store, stem, ".parquet", fragment_table(evaluations))
+    split_rows = _published_table(job, published) if published else None
     return StagedRun(
-        key=key,
+        key=job.fragment_key,
         role=job.source.role,
         facts=InputFacts(
             search_id=job.search_id,
             builder=job.builder,
             path=job.run_path,
-            digest=f"sha256:{digests.run}",
+            digest=f"sha256:{job.digest}",
             bytes=job.bytes,
-            evaluations=n_rows,
+            evaluations=len(evaluations),
             findings=len(findings),
         ),
-        searches=[part.search for part in parts],
-        references=[row for part in parts for row in part.references],
+        searches=search_rows,
+        references=[row for search in searches for row in search.references.values()],
         counts=counts,
         findings=findings[:FINDINGS_KEPT],
-        fragment=_write_table(store, key[:32], ".parquet", evaluations),
-        published_rows=_write_published(job, store, key[:32], published) if published else None,
+        fragment=stored,
+        published_rows=split_rows and _write_table(store, stem, ".published.parquet", split_rows),
     )
 
 
-def _write_published(
-    job: RunJob, store: Store, stem: str, published: Sequence[PublishedRow]
-) -> Stored:
+def _published_table(job: RunJob, published: Sequence[PublishedRow]) -> pa.Table:
+    own = {"search_id": job.search_id}
     rows = [
-        {
-            **msgspec.structs.asdict(row),
-            "search_id": job.search_id,
-            "problem": normalise_problem(row.problem),
-            "gpu": canonical_gpu(row.gpu),
-        }
+        msgspec.structs.asdict(row)
+        | {"problem": normalise_problem(row.problem), "gpu": canonical_gpu(row.gpu), **own}
         for row in published
     ]
-    table = pa.Table.from_pylist(rows, schema=PUBLISHED_SCHEMA)
-    return _write_table(store, stem, ".published.parquet", table)
+    return pa.Table.from_pylist(rows, schema=PUBLISHED_SCHEMA)
+
+
+def _write_table(store: Store, stem: str, suffix: str, table: pa.Table) -> Stored:
+    settings = {"compression": "lz4", "use_dictionary": False, "write_statistics": False}
+    settings |= {"row_group_size": GROUP_ROWS, "write_page_checksum": True}
+    return store.write(stem, suffix, partial(pq.write_table, table, **settings))
 
 
 def _judge(job: RunJob, staged: StagedRun, *, strict: bool) -> None:

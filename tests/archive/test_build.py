@@ -250,7 +250,7 @@ def test_the_same_bytes_whatever_is_held(tmp_path, source, monkeypatch, rows):
     """Few rows held at a time and small blocks of fragments; nothing of the merge is left."""
     build_archive([str(source)], out=tmp_path / "a", jobs=1)
     monkeypatch.setattr(consolidate, "CHUNK_ROWS", rows)
-    monkeypatch.setattr(stage, "_GROUP_ROWS", 2)
+    monkeypatch.setattr(stage, "GROUP_ROWS", 2)
     build_archive([str(source)], out=tmp_path / "b", jobs=1)
     assert tree_digest(tmp_path / "b") == tree_digest(tmp_path / "a")
     assert not list((tmp_path / ".b.stage").glob("merge*"))

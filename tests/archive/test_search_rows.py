@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.puct import program
 
-from kernel_archive.archive.jobs import RunDigests, RunJob
+from kernel_archive.archive.jobs import RunJob
 from kernel_archive.archive.recipe import LoadedRecipe, Recipe, Source
 from kernel_archive.archive.search_rows import SearchRows
 from kernel_archive.readers.records import Evaluation, SearchFacts
@@ -20,9 +20,9 @@ def search(tmp_path):
         path="x", format="puct-events", role="held_out", generation_method="tree_search"
     )
     recipe = Recipe(name="made", licence="MIT", description="Made.", source=[source])
-    loaded = LoadedRecipe(recipe=recipe, directory=tmp_path, file=tmp_path / "builder.toml")
+    loaded = LoadedRecipe(recipe=recipe, file=tmp_path / "builder.toml")
     job = RunJob(search_id="made/x", loaded=loaded, index=0, path=tmp_path / "x", base=tmp_path)
-    rows = SearchRows(job, "made/x", RunDigests("0" * 64, {}))
+    rows = SearchRows(job, "made/x")
     rows.facts = SearchFacts(problem="trimul", gpu="H200", reference_code=REFERENCE)
     return rows
 
@@ -46,7 +46,7 @@ def test_a_refused_record_does_not_give_its_parent_away(search):
         record("child", 3, speedup=float("inf"), parent_node_id="a"),
         record("child", 4, parent_node_id="b"),
     ]
-    rows = {row["node_id"]: row for row in search.rows(0).evaluations.to_pylist()}
+    rows = {row["node_id"]: row for row in search.rows(0)}
     assert rows["child"]["parent_kernel_id"] == rows["b"]["kernel_id"]
     assert (rows["child"]["parent_distance"], rows["child"]["source_line"]) == (1, 4)
     assert found(search) == [("bad-speedup", 3, "speedup")]
@@ -56,7 +56,7 @@ def test_a_refused_record_does_not_give_its_parent_away(search):
 def test_a_speedup_that_is_none_is_a_finding(search, speedup):
     """Medians and quotients of two must stay finite."""
     search.evaluations = [record("a"), record("b", 7, speedup=speedup)]
-    assert search.rows(0).evaluations.num_rows == 1
+    assert len(search.rows(0)) == 1
     assert found(search) == [("bad-speedup", 7, "speedup")]
 
 
@@ -75,8 +75,7 @@ def test_a_value_beyond_its_column_is_a_finding(search, field, value):
     """Numbers that the column can't hold, or no numbers."""
     search.evaluations = [record("a"), record(node="b", line=9), record("c", 10)]
     setattr(search.evaluations[1], field, value)
-    made = search.rows(0).evaluations
-    assert made["node_id"].to_pylist() == ["a", "c"]
+    assert [row["node_id"] for row in search.rows(0)] == ["a", "c"]
     assert found(search) == [("bad-value", 9, field)]
 
 
@@ -89,4 +88,4 @@ def test_what_the_reference_does_is_not_artificial(search):
         record("c", code=f"{double}# c", outcome="incorrect", speedup=None),
         record("d"),
     ]
-    assert search.rows(0).evaluations["artificial"].to_pylist() == [True, False, False, False]
+    assert [row["artificial"] for row in search.rows(0)] == [True, False, False, False]

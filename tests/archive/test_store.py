@@ -6,7 +6,7 @@ import fsspec
 import pytest
 from support.puct import RunLog, program, recipe
 
-from kernel_archive.archive import search_rows, shards
+from kernel_archive.archive import shards, stage
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.recipe import find_recipe
@@ -153,7 +153,7 @@ def test_a_run_that_takes_all_memory_is_named(job, tmp_path, monkeypatch):
     def too_much(rows):
         raise MemoryError
 
-    monkeypatch.setattr(search_rows, "fragment_table", too_much)
+    monkeypatch.setattr(stage, "fragment_table", too_much)
     with pytest.raises(LogError, match="made/run takes more memory"):
         stage_run(job, Store(str(tmp_path / "stage")))
     assert list((tmp_path / "stage").iterdir()) == []
