@@ -6,15 +6,7 @@ import hashlib
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from kernel_archive.archive.build import (
-    BuildOptions,
-    BuildResult,
-    build_tables,
-    finished,
-    plan_build,
-    stage_runs,
-    unchanged,
-)
+from kernel_archive.archive.build import Build, BuildOptions, BuildResult
 from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.swap import locked_stage, replaced_directory
 from kernel_archive.splits import SPLIT_TABLES
@@ -43,21 +35,21 @@ def build(
     from kernel_archive.publishing.card import write_card
     from kernel_archive.selection.make import make_splits, store_published
 
-    plan = plan_build(BuildOptions(builders=builders, **options), _content_digest())
-    with locked_stage(plan.hidden):
-        staging = stage_runs(plan, advance)
-        if result := unchanged(plan, staging):
+    run = Build(BuildOptions(builders=builders, **options), _content_digest())
+    with locked_stage(run.hidden):
+        run.stage_runs(advance)
+        if result := run.unchanged():
             return result
-        with replaced_directory(plan.target) as new, ExitStack() as files:
-            manifest = build_tables(plan, staging, new)
+        with replaced_directory(run.target) as new, ExitStack() as files:
+            manifest = run.tables(new)
             # Splits that others published are taken as they are.
-            rows = [run.published_rows for run in staging.runs if run.published_rows]
-            published = [files.enter_context(plan.store.open_file(file)) for file in rows]
+            rows = [staged.published_rows for staged in run.runs if staged.published_rows]
+            published = [files.enter_context(run.store.open_file(file)) for file in rows]
             manifest = store_published(new, published, manifest)
             names = [name for name in SPLIT_TABLES if name not in manifest.splits]
             manifest = write_manifest(new, make_splits(new, manifest, names=names))
             write_card(new)
-            return finished(plan, staging, manifest)
+            return run.result(manifest)
 
 
 def ensure_archive(

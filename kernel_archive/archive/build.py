@@ -1,8 +1,8 @@
 """Build the measured tables of an archive, step by step.
 
-:func:`plan_build` reads the recipes, :func:`stage_runs` turns every run into a fragment,
-:func:`build_tables` merges, labels and writes them. :mod:`kernel_archive.pipeline` goes on with
-splits and card. The caller holds the lock of the target meanwhile.
+A :class:`Build` reads the recipes, turns every run into a fragment, and merges, labels and writes
+them. :mod:`kernel_archive.pipeline` goes on with splits and card. The caller holds the lock of the
+target meanwhile.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from kernel_archive._version import DATA_VERSION, __version__
-from kernel_archive.archive.consolidate import consolidate
-from kernel_archive.archive.jobs import STAGE_VERSION, RunJob, jobs_of
-from kernel_archive.archive.labels import LabelRules, supersession
+from kernel_archive.archive.consolidate import consolidate, label_rules
+from kernel_archive.archive.jobs import STAGE_VERSION, jobs_of
 from kernel_archive.archive.launches import write_launches
 from kernel_archive.archive.manifest import (
     FORMAT,
@@ -28,12 +27,10 @@ from kernel_archive.archive.manifest import (
     shard_faults,
     write_manifest,
 )
-from kernel_archive.archive.readings import reading_table
 from kernel_archive.archive.recipe import (
     ARCHIVE_NAME,
     About,
     EvaluationRules,
-    LoadedRecipe,
     common_table,
     load_recipes,
     local_copy,
@@ -41,7 +38,7 @@ from kernel_archive.archive.recipe import (
 )
 from kernel_archive.archive.shards import writer_version
 from kernel_archive.archive.stage import StagedRun, stage_run
-from kernel_archive.archive.store import Store, open_store
+from kernel_archive.archive.store import open_store
 from kernel_archive.archive.swap import (
     check_target,
     locked_stage,
@@ -61,8 +58,6 @@ PARALLEL_BYTES: Final = 24 * 1024 * 1024
 #: Findings kept in full in the manifest; all are counted.
 FINDINGS_IN_MANIFEST: Final = 200
 DATASET_NAME: Final = "gpu-forecasters/kernels"
-
-
 #: Shows progress: done, total, what.
 Advance: TypeAlias = "Callable[[int, int, str], None]"
 
@@ -102,108 +97,168 @@ class BuildResult(msgspec.Struct, kw_only=True):
     own: bool  # an archive of one's own, which says itself what its evaluation split asks about
 
 
-class BuildPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A build as its options and recipes say."""
+class Build:
+    """One build: what its options and recipes say, and its steps.
 
-    options: BuildOptions
-    target: Path
-    recipes: list[LoadedRecipe]  # sorted by name
-    facts: list[dict[str, Any]]  # of the recipes, for the manifest
-    name: str
-    version: str | None
-    about: dict[str, str]
-    evaluation: EvaluationRules | None  # of an archive of one's own
-    rules: LabelRules
-    content: str  # digest of everything else that the archive depends on: definitions, templates
-    jobs: list[RunJob]  # the runs to read, the largest first
-
-    @property
-    def hidden(self) -> Path:
-        """The folder for everything unfinished."""
-        return stage_directory(self.target)
-
-    @property
-    def store(self) -> Store:
-        """Where fragments are."""
-        return open_store(self.options.stage or self.hidden)
-
-
-class Staging(msgspec.Struct, frozen=True, kw_only=True):
-    """The runs of a build as they were read."""
-
-    runs: list[StagedRun]  # sorted by search id
-    anew: int  # how many of them were read now
-    key: str  # digest of everything that the archive depends on
-
-
-def plan_build(options: BuildOptions, content: str = "") -> BuildPlan:
-    """Read the recipes of a build, and list its runs.
-
-    Raises:
-        RecipeError: a recipe is at fault, or a path matches nothing.
-        TargetExistsError: the target is not ours.
-        UsageError: the name is none.
+    Attributes:
+        target: the archive directory.
+        hidden: the folder for everything unfinished.
+        store: where fragments are, once runs are staged.
+        runs: the runs as they were read, sorted by search id.
+        key: digest of everything that the archive depends on.
     """
-    if options.name is not None and not re.match(ARCHIVE_NAME, options.name):
-        raise UsageError(
-            f"--name {printable(options.name)}: an archive is called owner/dataset, for example "
-            "me/my-kernels"
+
+    def __init__(self, options: BuildOptions, content: str = "") -> None:
+        """Read the recipes and list the runs.
+
+        ``content`` is the digest of everything else that the archive depends on.
+
+        Raises:
+            RecipeError: a recipe is at fault, or a path matches nothing.
+            TargetExistsError: the target is not ours.
+            UsageError: the name is none.
+        """
+        if options.name is not None and not re.match(ARCHIVE_NAME, options.name):
+            raise UsageError(
+                f"--name {printable(options.name)}: an archive is called owner/dataset, for "
+                "example me/my-kernels"
+            )
+        recipes = load_recipes(options.builders)
+        about: About = common_table(recipes, "archive") or About(name=DATASET_NAME)
+        self.options = options
+        self.name = options.name or about.name
+        texts = {key: getattr(about, key) for key in ("title", "description", "citation")}
+        self.about = {key: text for key, text in texts.items() if text is not None}
+        self.evaluation: EvaluationRules | None = common_table(recipes, "eval")
+        if self.evaluation is None and self.name != DATASET_NAME:
+            self.evaluation = EvaluationRules()
+        self.version = options.version or ("" if options.builders else DATA_VERSION)
+        self.target = Path(options.out or self.name)
+        check_target(self.target)
+        self.hidden = stage_directory(self.target)
+        # What a recipe says is what its file says, also when its sources come from a local copy.
+        self.builders = [recipe_facts(recipe) for recipe in recipes]
+        self.rules = label_rules(recipes, options.scheme)
+        if options.source is not None:
+            recipes = [local_copy(recipe, options.source) for recipe in recipes]
+        self.recipes = recipes
+        self.jobs = sorted(jobs_of(recipes, self.hidden), key=lambda job: -job.bytes)
+        self.runs: list[StagedRun] = []
+        self._staged = 0
+        self._content = content
+
+    def stage_runs(self, advance: Advance | None = None) -> None:
+        """Read every run that was not read before."""
+        options = self.options
+        self.store = open_store(options.stage or self.hidden)
+        calls = [
+            Call(job.search_id, partial(stage_run, job, self.store, strict=options.strict))
+            for job in self.jobs
+        ]
+        jobs = options.jobs
+        if options.engine == "local":
+            most = min(jobs or os.cpu_count() or 1, len(calls))
+            jobs = 1 if sum(job.bytes for job in self.jobs) < PARALLEL_BYTES else most
+        with open_executor(jobs, engine=options.engine, scheduler=options.scheduler) as executor:
+            for _, (run, was_read) in iterate_results(executor, calls):
+                self.runs.append(run)
+                self._staged += was_read
+                if advance:
+                    advance(len(self.runs), len(calls), run.facts.search_id)
+        self.runs.sort(key=lambda run: run.facts.search_id)
+        _refuse_repeats(self.runs)
+        versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), options.scheme]
+        keys = sorted(run.key for run in self.runs)
+        facts = [self.builders, self.version or None, self.name]
+        self.key = sha256_hex(canonical_json([versions, self._content, keys, *facts]))
+
+    def unchanged(self) -> BuildResult | None:
+        """Return the result when the target holds this very build already, whole, with splits."""
+        present = present_manifest(self.target)
+        if present is None or present.reports.get("build_key") != self.key:
+            return None
+        no_card = present.splits and not (self.target / "README.md").is_file()
+        variants = any(split.name != "canonical" for split in present.splits.values())
+        if no_card or variants or any(shard_faults(self.target, present.shards())):
+            return None
+        return msgspec.structs.replace(self.result(present), unchanged=True)
+
+    def tables(self, directory: Path) -> Manifest:
+        """Merge, label and write what was staged; return the manifest, not written yet.
+
+        Raises:
+            RecipeError: a line beside a recipe is at fault.
+            KernelArchiveError: the merge takes more memory or disk than there is.
+        """
+        scratch = self.hidden / f"merge.{os.getpid()}"
+        tables, report = consolidate(
+            self.runs, self.store, directory, rules=self.rules, scratch=scratch
         )
-    recipes = load_recipes(options.builders)
-    about: About = common_table(recipes, "archive") or About(name=DATASET_NAME)
-    evaluation: EvaluationRules | None = common_table(recipes, "eval")
-    name = options.name or about.name
-    if evaluation is None and name != DATASET_NAME:
-        evaluation = EvaluationRules()
-    target = Path(options.out or name)
-    check_target(target)
-    # What a recipe says is what its file says, also when its sources come from a local copy.
-    facts = [recipe_facts(recipe) for recipe in recipes]
-    unanimous = [str(recipe["name"]) for recipe in facts if recipe["unanimous"]]
-    rules = LabelRules(options.scheme, supersession(facts), unanimous, reading_table(recipes))
-    if options.source is not None:
-        recipes = [local_copy(recipe, options.source) for recipe in recipes]
-    texts = {key: getattr(about, key) for key in ("title", "description", "citation")}
-    return BuildPlan(
-        options=options,
-        target=target,
-        recipes=recipes,
-        facts=facts,
-        name=name,
-        version=options.version or (None if options.builders else DATA_VERSION),
-        about={key: text for key, text in texts.items() if text is not None},
-        evaluation=evaluation,
-        rules=rules,
-        content=content,
-        jobs=sorted(jobs_of(recipes, stage_directory(target)), key=lambda job: -job.bytes),
-    )
+        log_counts = Counter[str]()
+        for run in self.runs:
+            log_counts.update(run.counts)
+        findings = [finding for run in self.runs for finding in run.findings]
+        manifest = Manifest(
+            format=FORMAT,
+            name=self.name,
+            version=self.version,  # without a name it is called after its digest
+            logical_digest="",  # known when it is written
+            package=__version__,
+            writer=writer_version(),
+            bin_scheme=self.options.scheme,
+            builders=self.builders,
+            tables=tables,
+            splits={},
+            inputs=[run.facts for run in self.runs],
+            findings={
+                "total": sum(run.facts.findings for run in self.runs),
+                "by_code": dict(sorted(Counter(finding.code for finding in findings).items())),
+                "first": msgspec.to_builtins(findings[:FINDINGS_IN_MANIFEST]),
+            },
+            reports={
+                **report,
+                "log_counts": dict(sorted(log_counts.items())),
+                "build_key": self.key,
+            },
+            canary=CANARY,
+            about=self.about,
+            evaluation=self.evaluation and msgspec.to_builtins(self.evaluation),
+        )
+        return write_launches(directory, manifest, self.recipes)
 
+    def result(self, new: Manifest) -> BuildResult:
+        """Return the result of the build, before the new archive takes its place.
 
-def stage_runs(plan: BuildPlan, advance: Advance | None = None) -> Staging:
-    """Read every run that was not read before."""
-    options, store = plan.options, plan.store
-    calls = [
-        Call(job.search_id, partial(stage_run, job, store, strict=options.strict))
-        for job in plan.jobs
-    ]
-    jobs = options.jobs
-    if options.engine == "local":
-        most = min(jobs or os.cpu_count() or 1, len(calls))
-        jobs = 1 if sum(job.bytes for job in plan.jobs) < PARALLEL_BYTES else most
-    runs: list[StagedRun] = []
-    anew = 0
-    with open_executor(jobs, engine=options.engine, scheduler=options.scheduler) as executor:
-        for _, (run, was_read) in iterate_results(executor, calls):
-            runs.append(run)
-            anew += was_read
-            if advance:
-                advance(len(runs), len(calls), run.facts.search_id)
-    runs.sort(key=lambda run: run.facts.search_id)
-    _refuse_repeats(runs)
-    versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), options.scheme]
-    keys = sorted(run.key for run in runs)
-    depends_on = [versions, plan.content, keys, plan.facts, plan.version, plan.name]
-    return Staging(runs=runs, anew=anew, key=sha256_hex(canonical_json(depends_on)))
+        Raises:
+            TargetExistsError: another release would be replaced, and ``replace`` is not given.
+        """
+        present = present_manifest(self.target)
+        replaced = None
+        # Splits made in another way do not make another release: they can be made again.
+        if present is not None:
+            same_name = present.version == new.version or not (present.released or new.released)
+            if not same_name or present.measured_digest != new.measured_digest:
+                replaced = present.version
+        if present is not None and replaced and present.released and not self.options.replace:
+            raise TargetExistsError(
+                f"{self.target} holds release {present.version} ({present.logical_digest[:19]}…); "
+                f"this build is {new.version} ({new.logical_digest[:19]}…). Choose another --out, "
+                "or overwrite it with --replace"
+            )
+        return BuildResult(
+            path=str(self.target),
+            version=new.version,
+            logical_digest=new.logical_digest,
+            unchanged=False,
+            replaced=replaced,
+            runs=len(new.inputs),
+            staged=self._staged,
+            rows={name: sum(facts.rows.values()) for name, facts in new.tables.items()},
+            findings=new.findings["total"],
+            shown=msgspec.convert(new.findings["first"], list[Finding]),
+            not_made=new.reports.get("splits_not_made", {}),
+            own=new.evaluation is not None,
+        )
 
 
 def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
@@ -228,104 +283,6 @@ def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
                 raise RecipeError.of(code="same-run-twice", message=message, field=field, fix=fix)
 
 
-def unchanged(plan: BuildPlan, staging: Staging) -> BuildResult | None:
-    """Return the result when the target holds this very build already, whole, with its splits."""
-    present = present_manifest(plan.target)
-    if present is None or present.reports.get("build_key") != staging.key:
-        return None
-    no_card = present.splits and not (plan.target / "README.md").is_file()
-    variants = any(split.name != "canonical" for split in present.splits.values())
-    if no_card or variants or any(shard_faults(plan.target, present.shards())):
-        return None
-    result = finished(plan, staging, present)
-    result.unchanged = True
-    return result
-
-
-def build_tables(plan: BuildPlan, staging: Staging, directory: Path) -> Manifest:
-    """Merge, label and write what was staged; return the manifest, not written yet, without splits.
-
-    Raises:
-        RecipeError: a line beside a recipe is at fault.
-        KernelArchiveError: the merge takes more memory or disk than there is.
-    """
-    runs = staging.runs
-    tables, report = consolidate(
-        runs,
-        plan.store,
-        directory,
-        rules=plan.rules,
-        gpus={gpu: facts for loaded in plan.recipes for gpu, facts in loaded.recipe.gpu.items()},
-        scratch=plan.hidden / f"merge.{os.getpid()}",
-    )
-    log_counts = Counter[str]()
-    for run in runs:
-        log_counts.update(run.counts)
-    findings = [finding for run in runs for finding in run.findings]
-    manifest = Manifest(
-        format=FORMAT,
-        name=plan.name,
-        version=plan.version or "",  # without a name it is called after its digest
-        logical_digest="",  # known when it is written
-        package=__version__,
-        writer=writer_version(),
-        bin_scheme=plan.options.scheme,
-        builders=plan.facts,
-        tables=tables,
-        splits={},
-        inputs=[run.facts for run in runs],
-        findings={
-            "total": sum(run.facts.findings for run in runs),
-            "by_code": dict(sorted(Counter(finding.code for finding in findings).items())),
-            "first": msgspec.to_builtins(findings[:FINDINGS_IN_MANIFEST]),
-        },
-        reports={
-            **report,
-            "log_counts": dict(sorted(log_counts.items())),
-            "build_key": staging.key,
-        },
-        canary=CANARY,
-        about=plan.about,
-        evaluation=None if plan.evaluation is None else msgspec.to_builtins(plan.evaluation),
-    )
-    return write_launches(directory, manifest, plan.recipes)
-
-
-def finished(plan: BuildPlan, staging: Staging, new: Manifest) -> BuildResult:
-    """Return the result of a build, before the new archive takes its place.
-
-    Raises:
-        TargetExistsError: another release would be replaced, and ``replace`` is not given.
-    """
-    present = present_manifest(plan.target)
-    replaced = None
-    # Splits made in another way do not make another release: they can be made again.
-    if present is not None:
-        same_name = present.version == new.version or not (present.released or new.released)
-        if not same_name or present.measured_digest != new.measured_digest:
-            replaced = present.version
-    if present is not None and replaced and present.released and not plan.options.replace:
-        raise TargetExistsError(
-            f"{plan.target} holds release {present.version} ({present.logical_digest[:19]}…); "
-            f"this build is {new.version} ({new.logical_digest[:19]}…). Choose another --out, or "
-            "overwrite it with --replace"
-        )
-    return BuildResult(
-        path=str(plan.target),
-        version=new.version,
-        logical_digest=new.logical_digest,
-        unchanged=False,
-        replaced=replaced,
-        runs=len(new.inputs),
-        staged=staging.anew,
-        rows={name: sum(facts.rows.values()) for name, facts in new.tables.items()},
-        findings=new.findings["total"],
-        shown=msgspec.convert(new.findings["first"], list[Finding]),
-        not_made=new.reports.get("splits_not_made", {}),
-        own=new.evaluation is not None,
-    )
-
-
 def build_archive(
     builders: Sequence[str] = (), *, advance: Advance | None = None, **options: Any
 ) -> BuildResult:
@@ -333,11 +290,10 @@ def build_archive(
 
     ``options`` are those of :class:`BuildOptions`; errors are those of the steps.
     """
-    plan = plan_build(BuildOptions(builders=builders, **options))
-    with locked_stage(plan.hidden):
-        staging = stage_runs(plan, advance)
-        if result := unchanged(plan, staging):
+    build = Build(BuildOptions(builders=builders, **options))
+    with locked_stage(build.hidden):
+        build.stage_runs(advance)
+        if result := build.unchanged():
             return result
-        with replaced_directory(plan.target) as new:
-            manifest = write_manifest(new, build_tables(plan, staging, new))
-            return finished(plan, staging, manifest)
+        with replaced_directory(build.target) as new:
+            return build.result(write_manifest(new, build.tables(new)))

@@ -1,7 +1,7 @@
 """From the fragments of all runs to the measured tables: one DuckDB pass that spills to disk.
 
-What becomes of a row is decided over narrow columns (:mod:`kernel_archive.archive.labels`); then
-the rows stream, some thousand at a time, with their texts into Parquet files.
+What becomes of a row is decided over narrow columns, by the queries of ``labels.sql``; then the
+rows stream, some thousand at a time, with their texts into Parquet files.
 """
 
 from __future__ import annotations
@@ -9,26 +9,38 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import contextmanager
+from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 
-from kernel_archive.archive.labels import FLAGS, LabelRules, count_rows, decide
+from kernel_archive.archive.labels import (
+    CONTESTED,
+    DRIFT_RATIO,
+    FLAGS,
+    IMPLAUSIBLE_SPEEDUP,
+    SUPERSEDED,
+    UNSTABLE_RATIO,
+    WITHHELD,
+)
 from kernel_archive.archive.open import literal_path
+from kernel_archive.archive.readings import reading_table, refuse_unknown
 from kernel_archive.archive.shards import write_table
-from kernel_archive.errors import KernelArchiveError
+from kernel_archive.bins import Scheme, assign_bins
+from kernel_archive.errors import KernelArchiveError, RecipeError
 from kernel_archive.gpus import GpuFacts, gpu_facts, is_known, same_gpu
 from kernel_archive.ids import CANARY
 from kernel_archive.schema import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     import duckdb
 
     from kernel_archive.archive.manifest import TableFacts
+    from kernel_archive.archive.recipe import LoadedRecipe
     from kernel_archive.archive.stage import StagedRun
     from kernel_archive.archive.store import Store
 
@@ -44,6 +56,78 @@ _LARGE_TABLES: Final = {
     "evaluations": {"train": "true"},
     "failures": {"train": "true"},
 }
+#: Names after $ in ``labels.sql``.
+_NAMES: Final = {
+    "superseded": SUPERSEDED,
+    "contested": CONTESTED,
+    "withheld": WITHHELD,
+    "drift": DRIFT_RATIO,
+    "unstable": UNSTABLE_RATIO,
+    "implausible": IMPLAUSIBLE_SPEEDUP,
+    "flags": ", ".join(f"CASE WHEN {flag.name} THEN '{flag.name}' END" for flag in FLAGS),
+    # A measurement that counts for the label.
+    "good": "(outcome = 'success' AND excluded IS NULL)",
+    # One that found its program, also where it was superseded or contested.
+    "found": "(outcome = 'success' AND (excluded IS NULL "
+    f"OR excluded IN ('{SUPERSEDED}', '{CONTESTED}')))",
+    # A verdict on the program, good or bad; a success that its recipe excludes is a bad one.
+    "judged": "(outcome <> 'infrastructure_failure')",
+    # Which evaluation of a program comes first.
+    "order": "role_rank, search_id, seq",
+}
+#: Counts for the manifest: what is counted of which table.
+_REPORT: Final = {
+    "contested_evaluations": f"evaluation WHERE excluded = '{CONTESTED}'",
+    "excluded_evaluations": f"evaluation WHERE excluded NOT IN ('{SUPERSEDED}', '{CONTESTED}')",
+    "superseded_evaluations": "superseded",
+    "remeasured_kernels": "kernel WHERE n_measurements > 1",
+    "withheld_from_train": "kernel WHERE NOT kept",
+    **{flag.name: f"kernel WHERE {flag.name} AND kept" for flag in FLAGS},
+}
+
+
+class LabelRules(msgspec.Struct, frozen=True):
+    """What the recipes say of labels and GPUs, and the bin scheme of the labels."""
+
+    scheme: Scheme
+    succession: pa.Table  # builders (newer, older): the newer one's verdicts count
+    unanimous: pa.Table  # builders: one failed measurement of a kernel takes its label
+    reading: pa.Table  # what readers found in programs
+    gpus: dict[str, GpuFacts]  # facts that recipes state
+
+
+def label_rules(recipes: Sequence[LoadedRecipe], scheme: Scheme) -> LabelRules:
+    """Collect the rules of all recipes; errors as of :func:`supersession` and the readings."""
+    own = [loaded.recipe for loaded in recipes]
+    pairs = supersession({recipe.name: recipe.supersedes for recipe in own})
+    succession = {"newer": [new for new, _ in pairs], "older": [old for _, old in pairs]}
+    unanimous = {"builder": [recipe.name for recipe in own if recipe.unanimous]}
+    gpus = {name: facts for recipe in own for name, facts in recipe.gpu.items()}
+    tables = (
+        pa.table(columns, pa.schema([(name, pa.string()) for name in columns]))
+        for columns in (succession, unanimous)
+    )
+    return LabelRules(scheme, *tables, reading_table(recipes), gpus)
+
+
+def supersession(supersedes: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """List all pairs (new, old) of builders, also over several steps.
+
+    Raises:
+        RecipeError: a builder supersedes itself.
+    """
+    pairs = {(new, old) for new, olds in supersedes.items() for old in olds}
+    for _ in range(len(pairs)):
+        pairs |= {(new, older) for new, old in pairs for newer, older in pairs if old == newer}
+    if circle := sorted(new for new, old in pairs if new == old):
+        raise RecipeError.of(
+            code="bad-recipe",
+            message="a builder supersedes itself",
+            field="supersedes",
+            value=circle[0],
+            fix="Take it out",
+        )
+    return sorted(pairs)
 
 
 def consolidate(
@@ -52,7 +136,6 @@ def consolidate(
     directory: Path,
     *,
     rules: LabelRules,
-    gpus: Mapping[str, GpuFacts],
     scratch: Path,
 ) -> tuple[dict[str, TableFacts], dict[str, Any]]:
     """Write the measured tables of an archive; return facts per table, and counts for the manifest.
@@ -65,8 +148,10 @@ def consolidate(
             connection.register_filesystem(store.system)
         fragments = sorted({literal_path(store.place(run.fragment.name)) for run in runs})
         connection.read_parquet(fragments).create_view("fragment")
-        decide(connection, rules)
-        counts, gpu_names = count_rows(connection)
+        _decide(connection, rules)
+        number = ", ".join(f"(SELECT count(*) FROM {rows})" for rows in _REPORT.values())
+        counts = dict(zip(_REPORT, *connection.sql(f"SELECT {number}").fetchall(), strict=True))
+        gpus = connection.sql("SELECT DISTINCT gpu FROM evaluation ORDER BY 1").fetchall()
         for name, splits in _LARGE_TABLES.items():
             parts = {
                 split: _stream_rows(connection, name, condition, rules.scheme)
@@ -78,7 +163,7 @@ def consolidate(
     small = {
         "searches": sorted(searches, key=lambda row: str(row["search_id"])),
         "references": _reference_rows(runs),
-        "gpus": [_gpu_row(name, gpus) for name in gpu_names],
+        "gpus": [_gpu_row(name, rules.gpus) for (name,) in gpus],
     }
     for name, rows in small.items():
         marked = [{**row, "canary": CANARY} for row in rows]
@@ -110,6 +195,23 @@ def _merge_database(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         raise KernelArchiveError(message) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _decide(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:
+    """Decide what becomes of every row of ``fragment``: makes views of the large tables."""
+    from duckdb.sqltypes import DOUBLE, TINYINT
+
+    for name in ("succession", "unanimous", "reading"):
+        connection.register(name, getattr(rules, name))
+
+    def bin_of(speedups: pa.Array) -> pa.Array:
+        return pa.array(assign_bins(speedups.to_numpy(zero_copy_only=False), rules.scheme))
+
+    udf: Any = connection.create_function  # its stubs have no type "arrow"
+    udf("bin_of", bin_of, [DOUBLE], TINYINT, type="arrow")
+    queries = Path(__file__).with_name("labels.sql").read_text(encoding="utf-8")
+    connection.execute(Template(queries).substitute(_NAMES))
+    refuse_unknown(connection)
 
 
 def _stream_rows(

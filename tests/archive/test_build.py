@@ -13,8 +13,8 @@ from support.puct import RunLog, program, recipe
 from kernel_archive.archive import build as build_module
 from kernel_archive.archive import consolidate, shards, stage
 from kernel_archive.archive.build import build_archive
+from kernel_archive.archive.consolidate import supersession
 from kernel_archive.archive.jobs import jobs_of
-from kernel_archive.archive.labels import supersession
 from kernel_archive.archive.manifest import read_manifest
 from kernel_archive.archive.recipe import find_recipe
 from kernel_archive.archive.swap import locked_stage, stage_directory
@@ -192,13 +192,10 @@ def test_a_flipped_byte_is_built_again(tmp_path, source):
 
 def test_supersession_is_taken_whole_and_never_in_a_circle():
     """What a builder supersedes includes what that one does, whatever their names."""
-
-    def facts(**edges):
-        return [{"name": k, "supersedes": v} for k, v in edges.items()]
-
-    assert supersession(facts(a=["b"], b=["c"], c=[])) == [("a", "b"), ("a", "c"), ("b", "c")]
+    chain = {"a": ["b"], "b": ["c"], "c": []}
+    assert supersession(chain) == [("a", "b"), ("a", "c"), ("b", "c")]
     with pytest.raises(RecipeError, match="supersedes itself"):
-        supersession(facts(a=["b"], b=["a"]))
+        supersession({"a": ["b"], "b": ["a"]})
 
 
 def test_a_reference_stays_in_the_recipe_s_folder(tmp_path):
