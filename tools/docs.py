@@ -29,8 +29,8 @@ import numpy as np
 
 import kernel_archive
 from kernel_archive import _PUBLIC, cli
+from kernel_archive.archive.beside import HumanReading
 from kernel_archive.archive.labels import FLAGS
-from kernel_archive.archive.readings import HumanReading
 from kernel_archive.archive.recipe import (
     About,
     EvaluationRules,

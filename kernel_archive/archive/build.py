@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from kernel_archive._version import DATA_VERSION, __version__
+from kernel_archive.archive.beside import write_launches
 from kernel_archive.archive.consolidate import consolidate, label_rules
 from kernel_archive.archive.jobs import STAGE_VERSION, jobs_of
-from kernel_archive.archive.launches import write_launches
 from kernel_archive.archive.manifest import (
     FORMAT,
     Manifest,
@@ -198,6 +198,7 @@ class Build:
         for run in self.runs:
             log_counts.update(run.counts)
         findings = [finding for run in self.runs for finding in run.findings]
+        evaluation = self.evaluation
         manifest = Manifest(
             format=FORMAT,
             name=self.name,
@@ -222,7 +223,7 @@ class Build:
             },
             canary=CANARY,
             about=self.about,
-            evaluation=self.evaluation and msgspec.to_builtins(self.evaluation),
+            evaluation=None if evaluation is None else msgspec.to_builtins(evaluation),
         )
         return write_launches(directory, manifest, self.recipes)
 

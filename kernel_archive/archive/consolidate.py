@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
+from kernel_archive.archive.beside import reading_table, refuse_unknown
 from kernel_archive.archive.labels import (
     CONTESTED,
     DRIFT_RATIO,
@@ -26,7 +27,6 @@ from kernel_archive.archive.labels import (
     WITHHELD,
 )
 from kernel_archive.archive.open import literal_path
-from kernel_archive.archive.readings import reading_table, refuse_unknown
 from kernel_archive.archive.shards import write_table
 from kernel_archive.bins import Scheme, assign_bins
 from kernel_archive.errors import KernelArchiveError, RecipeError
@@ -103,11 +103,11 @@ def label_rules(recipes: Sequence[LoadedRecipe], scheme: Scheme) -> LabelRules:
     succession = {"newer": [new for new, _ in pairs], "older": [old for _, old in pairs]}
     unanimous = {"builder": [recipe.name for recipe in own if recipe.unanimous]}
     gpus = {name: facts for recipe in own for name, facts in recipe.gpu.items()}
-    tables = (
+    tables = [
         pa.table(columns, pa.schema([(name, pa.string()) for name in columns]))
         for columns in (succession, unanimous)
-    )
-    return LabelRules(scheme, *tables, reading_table(recipes), gpus)
+    ]
+    return LabelRules(scheme, tables[0], tables[1], reading_table(recipes), gpus)
 
 
 def supersession(supersedes: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 A folder that a shipped query can read gets that query. A table of another kind gets a query made
 from the names of its columns, with a comment where it is a guess. Names are data: they are quoted,
-and no file that a table names is opened by that name.
+and no file that a table names is opened by that name. ``init.toml`` says what is guessed by.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import fnmatch
 import os
 import re
 import tempfile
+import tomllib
 from collections import Counter
 from contextlib import suppress
 from itertools import islice
@@ -42,53 +43,10 @@ _SAMPLE: Final = 200
 _MAX_RUNS: Final = 25
 #: Look into this many tables of a folder.
 _MAX_TABLES: Final = 20
-#: How DuckDB reads CSV. The dialect is stated: a guess could move with a damaged byte.
-_CSV: Final = (
-    "read_csv(getvariable('file'), all_varchar = true, header = true, "
-    "delim = '{}', quote = '\"', escape = '\"')"
-)
-#: Ending of a table -> how DuckDB reads it.
-_READ: Final = {
-    **dict.fromkeys((".csv", ".tsv"), _CSV),
-    **dict.fromkeys((".json", ".jsonl", ".ndjson"), "read_json(getvariable('file'))"),
-    ".parquet": "read_parquet(getvariable('file'))",
-}
 _PROGRAMS: Final = (".py", ".cu", ".cuh", ".cpp", ".hip", ".txt")
-#: Column of ours -> names of theirs, the best first, as patterns over lower case with underscores.
-_SYNONYMS: Final = {
-    "reference_code": "(ref|reference|baseline|original|py_?torch|torch)_?(arch_)?"
-    "(code|source|src|program)(_module)? reference ref",
-    "code": "(custom|candidate|generated|cuda|triton|kernel|optimi[sz]ed|best)_"
-    "(code|source|src|kernel) code program source(_code)? src kernel solution .*_code "
-    ".*(path|file)(name)?",
-    "speedup": "speed_?up(_(vs|over)_\\w+)?(_native)? .*speed_?up.* score_default x ratio",
-    "correct": "correct(ness)? is_correct passed pass valid is_valid ok .*_(correct|passed|valid)",
-    "compiled": "(is_)?compiled compiles built",
-    "outcome": "outcome status verdict result state",
-    "problem": "problem(_(name|id))? task(_(name|id))? op(_name)? operator kernel_name workload "
-    "benchmark name",
-    "gpu": "gpu(_(name|type|model))? device(_name)? hardware card accelerator",
-    "node_id": "(node|program|candidate|kernel|sample|run|attempt)_?id id uuid commit hash",
-    "parent_node_id": "parent(_(node|program|kernel|id|commit))*",
-    "step": "step iter(ation)? generation round turn trial",
-    "model": "model(_(name|id))? llm author",
-    "search": "(search|session|experiment|run)(_(id|name))?",
-    "error_type": "error_(type|name|kind|class)",
-    "error_text": "error(_(text|message|msg))? message stderr traceback",
-    "input_tokens": "(input|prompt)_tokens",
-    "output_tokens": "(output|completion)_tokens",
-    "started_at": "(started|created|submitted)(_at|_time)? timestamp",
-}  # fmt: skip
-_UNITS: Final = {"ns": "/ 1000", "us": "* 1", "ms": "* 1000", "s": "* 1000000", "sec": "* 1000000"}
-_TIME_WORDS: Final = frozenset(["time", "runtime", "latency", "duration", "elapsed", "t"])
-#: Names of a column that mean a reference's time where they are all of it.
-_ONLY_REFERENCE: Final = frozenset(["baseline", "base", "eager", "torch", "pytorch", "naive"])
-_NO_TIME: Final = frozenset(
-    ["std", "var", "min", "max", "total", "start", "end", "wall", "compile", "tokens", "speedup"]
-)
-_REFERENCE_WORDS: Final = frozenset(
-    ["ref", "reference", "baseline", "base", "torch", "pytorch", "eager", "original", "naive"]
-)
+_GUESSES: Final = tomllib.loads(Path(__file__).with_name("init.toml").read_text(encoding="utf-8"))
+_UNITS: Final = _GUESSES["units"]
+_WORDS: Final = {name: frozenset(words) for name, words in _GUESSES["words"].items()}
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -127,9 +85,8 @@ def draft_recipe(place: Path) -> Draft:
     return draft
 
 
-def _pattern(path: str) -> str:
-    """Write a path as a recipe's pattern that stands for itself."""
-    return re.sub(r"[{}]", "?", re.sub(r"([*?\[])", r"[\1]", path))
+def _sql_sources(places: Iterable[Path]) -> list[dict[str, Any]]:
+    return [{"path": str(place), "format": "sql", "query": "import.sql"} for place in places]
 
 
 def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
@@ -140,16 +97,13 @@ def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
         patterns = stated[1].replace(",", " ").split() if stated else []
         wanted = [f"*/{pattern.removeprefix('**/')}" for pattern in patterns]
         fitting = [n for n in names if any(fnmatch.fnmatchcase(f"/{n}", w) for w in wanted)]
-        if not fitting:
-            continue
-        is_each = "getvariable('file')" in text
-        paths = [str(folder / name) for name in fitting] if is_each else [str(folder)]
-        label = path.stem if path.parent.name == "queries" else path.parent.name
-        shown = f"{len(fitting):,} files that the shipped query {label} reads"
-        sources = [{"path": each, "format": "sql", "query": "import.sql"} for each in paths]
-        return Draft(
-            found=f"{shown}, first {printable(fitting[0], 80)}", sources=sources, query=text
-        )
+        if fitting:
+            is_each = "getvariable('file')" in text
+            sources = _sql_sources([folder / name for name in fitting] if is_each else [folder])
+            label = path.stem if path.parent.name == "queries" else path.parent.name
+            found = f"{len(fitting):,} files that the shipped query {label} reads"
+            found += f", first {printable(fitting[0], 80)}"
+            return Draft(found=found, sources=sources, query=text)
     return None
 
 
@@ -176,37 +130,37 @@ def _reader(folder: Path, name: str) -> str:
     with suppress(UntrustedFileError), open_uncompressed(folder / name) as f:
         header = f.read(1 << 16).split(b"\n", 1)[0].decode("utf-8", "replace")
     marks = "\t" if suffix == ".tsv" else ",;\t"
-    return _READ[suffix].format(next((mark for mark in marks if mark in header), marks[0]))
+    mark = next((mark for mark in marks if mark in header), marks[0])
+    return str(_GUESSES["tables"][suffix]).format(mark)
 
 
-def _rows(folder: Path, file: str, select: str) -> list[dict[str, Any]]:
-    """Return the rows of a query over one table; none where DuckDB cannot read it."""
+def _answer(folder: Path, file: str, select: str) -> dict[str, list[Any]]:
+    """Return the columns of a query over one table; none where DuckDB cannot read it."""
     with tempfile.TemporaryFile() as answer:
         try:
-            return list(run_query(select, folder, {"file": file}, answer, seconds=60).to_pylist())
+            result = run_query(select, folder, {"file": file}, answer, seconds=60)
+            return dict(result.to_pydict())
         except (QueryError, ValueError):  # a text that is no UTF-8
-            return []
+            return {}
 
 
 def _table(folder: Path, names: Sequence[str]) -> Draft | None:
     """Recognise the table from which most columns of ours are known, and the tables like it."""
-    tables = [name for name in names if _uncompressed(name).suffix.lower() in _READ]
+    tables = [n for n in names if _uncompressed(n).suffix.lower() in _GUESSES["tables"]]
     columns: dict[str, list[str]] = {}
     for name in tables[:_MAX_TABLES]:
-        select = f"SELECT column_name FROM (DESCRIBE FROM {_reader(folder, name)})"
-        rows = _rows(folder, name, f"{select} LIMIT {_MAX_COLUMNS}")
-        columns[name] = [row["column_name"] for row in rows]
+        described = f"SELECT column_name FROM (DESCRIBE FROM {_reader(folder, name)})"
+        answer = _answer(folder, name, f"{described} LIMIT {_MAX_COLUMNS}")
+        columns[name] = answer.get("column_name", [])
     n_known = {name: len(_matched(c)) + len(_times(c)) for name, c in columns.items()}
     best = max(n_known, key=n_known.__getitem__, default=None)
     if best is None or n_known[best] < 2:
         return None
     same = [name for name in tables if columns.get(name) == columns[best]]
-    query, notes = _query(folder, best, columns[best], names)
-    sources = [
-        {"path": str(folder / name), "format": "sql", "query": "import.sql"} for name in same
-    ]
     more = f", and {len(same) - 1} like it" if len(same) > 1 else ""
+    query, notes = _query(folder, best, columns[best], names)
     found = f"the table {printable(best, 80)}{more}"
+    sources = _sql_sources(folder / name for name in same)
     return Draft(found=found, sources=sources, query=query, notes=notes)
 
 
@@ -217,16 +171,14 @@ def _words(name: str) -> list[str]:
 
 
 def _matched(columns: Iterable[str]) -> dict[str, str]:
-    """Map columns of ours to the column of theirs with the best synonym; each is taken once."""
+    """Map columns of ours to the column of theirs with the best name; each is taken once."""
     plain = {column: "_".join(_words(column)) for column in columns if column.strip()}
     matched: dict[str, str] = {}
-    for ours, patterns in _SYNONYMS.items():
-        for pattern in patterns.split():
-            fits = [c for c, words in plain.items() if re.fullmatch(pattern, words)]
-            if fits:
-                matched[ours] = fits[0]
-                del plain[fits[0]]
-                break
+    for ours, patterns in _GUESSES["columns"].items():
+        fits = (c for p in patterns for c, words in plain.items() if re.fullmatch(p, words))
+        if (theirs := next(fits, None)) is not None:
+            matched[ours] = theirs
+            del plain[theirs]
     return matched
 
 
@@ -236,16 +188,16 @@ def _times(columns: Iterable[str]) -> dict[str, tuple[str, str | None]]:
     for column in columns:
         words = _words(column)
         unit = next((word for word in reversed(words) if word in _UNITS), None)
-        is_time = _TIME_WORDS.intersection(words) or unit not in (None, "s")
-        is_time = is_time or _ONLY_REFERENCE.issuperset(words)
-        if is_time and not _NO_TIME.intersection(words):
+        is_time = _WORDS["time"].intersection(words) or unit not in (None, "s")
+        is_time = is_time or _WORDS["only_reference"].issuperset(words)
+        if is_time and not _WORDS["no_time"].intersection(words):
             name = "reference_runtime_us" if _is_reference(column) else "runtime_us"
             times.setdefault(name, (column, unit))
     return times
 
 
 def _is_reference(column: str) -> bool:
-    return bool(_REFERENCE_WORDS.intersection(_words(column)))
+    return bool(_WORDS["reference"].intersection(_words(column)))
 
 
 def quoted(name: str) -> str:
@@ -259,11 +211,11 @@ def _query(
     """Write a query over a table, and what a person must look at."""
     matched, times, notes = _matched(columns), _times(columns), list[str]()
     read = _reader(folder, table)
-    places = [c for c in columns if {"path", "file", "filename"}.intersection(_words(c))]
+    places = [c for c in columns if _WORDS["file"].intersection(_words(c))]
     sampled = dict.fromkeys([*matched.values(), *places])
     select = ", ".join(f"{quoted(c)}::VARCHAR AS {quoted(c)}" for c in sampled) or "1 AS x"
-    rows = _rows(folder, table, f"SELECT {select} FROM {read} LIMIT {_SAMPLE}")
-    values = {c: [str(row[c]) for row in rows if row.get(c) is not None] for c in sampled}
+    answer = _answer(folder, table, f"SELECT {select} FROM {read} LIMIT {_SAMPLE}")
+    values = {c: [cell for cell in answer.get(c, []) if cell is not None] for c in sampled}
     lines, joins = [], []
     programs = [name for name in names if Path(name).suffix in _PROGRAMS]
     for ours, theirs in _programs(values, matched, programs).items():
@@ -339,28 +291,24 @@ def _verdict(matched: dict[str, str], values: dict[str, list[str]], notes: list[
     cases = []
     for ours, failure in (("compiled", "compile_failed"), ("correct", "incorrect")):
         if (theirs := matched.pop(ours, None)) is not None:
-            cases.append(
-                f"WHEN lower(t.{quoted(theirs)}::VARCHAR) IN "
-                f"('false', '0', '0.0', 'no', 'fail', 'failed') THEN '{failure}'"
-            )
-    theirs = matched.pop("outcome", None)
-    if theirs is not None:
+            no = "('false', '0', '0.0', 'no', 'fail', 'failed')"
+            cases.append(f"WHEN lower(t.{quoted(theirs)}::VARCHAR) IN {no} THEN '{failure}'")
+    last = "'success'"
+    if (theirs := matched.pop("outcome", None)) is not None:
+        last = f"t.{quoted(theirs)}::VARCHAR"
+        good = re.compile(r"(?i)ok|pass(ed)?|success(ful)?|correct|valid|true|1")
         for word in sorted(set(values[theirs]))[:20]:
-            is_good = re.fullmatch(
-                r"(?i)ok|pass(ed)?|success(ful)?|correct|valid|true|1", word.strip()
-            )
-            outcome = "success" if is_good else failure_of(word)
-            if outcome is None:
-                notes.append(
-                    f"what {printable(word, 40)} of {printable(theirs, 40)} means is not known: "
-                    "its rows are left out"
-                )
-            else:
+            outcome = "success" if good.fullmatch(word.strip()) else failure_of(word)
+            if outcome is not None:
                 quote = word.replace("'", "''")
-                cases.append(f"WHEN t.{quoted(theirs)}::VARCHAR = '{quote}' THEN '{outcome}'")
+                cases.append(f"WHEN {last} = '{quote}' THEN '{outcome}'")
+                continue
+            notes.append(
+                f"what {printable(word, 40)} of {printable(theirs, 40)} means is not known: "
+                "its rows are left out"
+            )
     if not cases:
         return []
-    last = f"t.{quoted(theirs)}::VARCHAR" if theirs is not None else "'success'"
     return ["CASE", *(f"  {case}" for case in cases), f"  ELSE {last} END AS outcome,"]
 
 
@@ -373,7 +321,9 @@ def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, st
     for source in draft.sources:
         place = Path(source["path"])
         inside = place.relative_to(here).as_posix() if place.is_relative_to(here) else str(place)
-        sources.append({**source, "path": _pattern(inside), **stated})
+        # A pattern that stands for the path itself.
+        pattern = re.sub(r"[{}]", "?", re.sub(r"([*?\[])", r"[\1]", inside))
+        sources.append({**source, "path": pattern, **stated})
     gpu = answers.get("gpu")
     own_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rsplit("/", 1)[-1]).lstrip("._-")[:60]
     recipe = {
@@ -398,7 +348,7 @@ def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, st
 def preview(recipe: Path) -> dict[str, Any]:
     """Read what a recipe names, without building: counts, first rows, findings, what is missing."""
     jobs = jobs_of([load_recipe(recipe)])
-    outcomes, gpus, problems = Counter[str](), Counter[str](), Counter[str]()
+    counts = {name: Counter[str]() for name in ("outcome", "gpu", "problem")}
     findings: list[Finding] = []
     first: list[dict[str, Any]] = []
     n_rows = 0
@@ -411,28 +361,27 @@ def preview(recipe: Path) -> dict[str, Any]:
         for record in evaluations:
             gpu = canonical_gpu(record.gpu or facts.gpu or job.source.gpu or "")
             problem = record.problem or facts.problem or job.source.problem or ""
-            outcomes["refused" if record.excluded else record.outcome] += 1
-            gpus[gpu] += 1
-            problems[problem] += 1
-            if len(first) < 3 and record.outcome == "success" and record.excluded is None:
+            outcome = "refused" if record.excluded else record.outcome
+            for name, value in (("outcome", outcome), ("gpu", gpu), ("problem", problem)):
+                counts[name][value] += 1
+            if len(first) < 3 and outcome == "success":
                 code = record.code.strip().split("\n", 1)[0][:80]
                 row = {"problem": problem, "gpu": gpu, "speedup": record.speedup, "code": code}
                 first.append({**row, "from": record.source_file, "line": record.source_line})
-    without = {"gpu": gpus.pop("", 0), "problem": problems.pop("", 0)}
-    missing = [
-        f"the {what} of {n:,} rows: {what} = ... in the [[source]]"
-        for what, n in without.items()
-        if n
-    ]
+    without = {name: counts[name].pop("", 0) for name in ("gpu", "problem")}
     return {
         "runs": len(jobs),
         "runs_read": min(len(jobs), _MAX_RUNS),
         "rows": n_rows,
-        "evaluations": outcomes.total(),
-        "outcomes": dict(outcomes.most_common()),
-        "problems": len(problems),
-        "gpus": dict(gpus.most_common()),
+        "evaluations": counts["outcome"].total(),
+        "outcomes": dict(counts["outcome"].most_common()),
+        "problems": len(counts["problem"]),
+        "gpus": dict(counts["gpu"].most_common()),
         "first": first,
         "findings": findings,
-        "missing": missing,
+        "missing": [
+            f"the {name} of {n:,} rows: {name} = ... in the [[source]]"
+            for name, n in without.items()
+            if n
+        ],
     }

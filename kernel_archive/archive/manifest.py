@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -156,18 +157,16 @@ def shard_faults(
             yield Finding(code=code, message=message, file=str(path), fix=fix)
 
 
-def seal_manifest(manifest: Manifest) -> Manifest:
-    """Return the manifest with the digest of its content, and a version from it if it has none."""
+def write_manifest(directory: Path, manifest: Manifest) -> Manifest:
+    """Write ``manifest.json``, indented, keys in one order; return the manifest as written.
+
+    It gets the digest of its content, and a version from it if it has none.
+    """
     # As it will be read: a key or number that JSON spells differently would give another digest.
     plain = msgspec.json.decode(msgspec.json.encode(manifest), type=Manifest)
     digest = plain.whole_digest
     version = plain.version if plain.released else _short(digest)
-    return msgspec.structs.replace(plain, version=version, logical_digest=digest)
-
-
-def write_manifest(directory: Path, manifest: Manifest) -> Manifest:
-    """Seal a manifest, write it as ``manifest.json`` and return it: indented, keys in one order."""
-    sealed = seal_manifest(manifest)
+    sealed = msgspec.structs.replace(plain, version=version, logical_digest=digest)
     data = msgspec.json.format(msgspec.json.encode(sealed, order="deterministic"), indent=1) + b"\n"
     write_atomically(directory / MANIFEST_NAME, data)
     return sealed
@@ -193,20 +192,14 @@ def read_manifest(directory: Path) -> Manifest:
     except OSError as error:
         raise ArchiveNotFoundError(f"{path} cannot be read: {error.strerror or error}") from None
 
-    def fail(why: object) -> ArchiveMismatchError:
-        return ArchiveMismatchError.of(
-            code="bad-manifest",
-            file=str(path),
-            message=f"not a manifest: {why}",
-            fix="Build or pull the archive again",
-        )
-
+    fix = "Build or pull the archive again"
+    fail = partial(ArchiveMismatchError.of, code="bad-manifest", file=str(path), fix=fix)
     if len(data) > MAX_MANIFEST_BYTES or not has_few_values(data):
-        raise fail("it is larger than one can be")
+        raise fail(message="not a manifest: it is larger than one can be")
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (ValueError, RecursionError) as error:
-        raise fail(error) from None
+        raise fail(message=f"not a manifest: {error}") from None
     if manifest.format != FORMAT:
         raise ArchiveMismatchError(
             f"{path} has format {manifest.format}, this version reads {FORMAT}. Build the archive "
@@ -228,13 +221,11 @@ def _refuse_foreign_names(manifest: Manifest, path: Path) -> None:
     """Refuse names outside of our layout: they go into paths and queries."""
     for table, facts in manifest.tables.items():
         if table not in TABLES or not facts.splits.keys() <= {*TABLES[table].splits}:
-            name = printable(table)
-            raise ArchiveMismatchError(
-                f"{path} names a table or split that this version does not know: {name}"
-            )
-        for split in facts.splits:
+            what = f"a table or split that this version does not know: {printable(table)}"
+            raise ArchiveMismatchError(f"{path} names {what}")
+        for split, shards in facts.splits.items():
             pattern = rf"data/{table}/{split}-\d{{5}}-of-\d{{5}}\.parquet"
-            for shard in manifest.shards(table, split):
+            for shard in shards:
                 if not re.fullmatch(pattern, shard.path):
-                    name = printable(shard.path)
-                    raise ArchiveMismatchError(f"{path} names a shard outside the layout: {name}")
+                    what = f"a shard outside the layout: {printable(shard.path)}"
+                    raise ArchiveMismatchError(f"{path} names {what}")

@@ -54,8 +54,9 @@ def literal_path(path: Path | str) -> str:
     return re.sub(r"[\[*?]", lambda mark: f"[{mark[0]}]", str(path))
 
 
-def _sql_list(values: Iterable[str]) -> str:
-    return "[" + ", ".join("'" + value.replace("'", "''") + "'" for value in values) + "]"
+def sql_texts(values: Iterable[str]) -> str:
+    """Write texts as SQL literals, separated by commas; NULL where there are none."""
+    return ", ".join("'" + value.replace("'", "''") + "'" for value in values) or "NULL"
 
 
 class Archive:
@@ -161,21 +162,21 @@ class Archive:
         for name in self.tables:
             selects = []
             for split, shards in self.manifest.tables[name].splits.items():
-                paths = _sql_list(literal_path(self.path / shard.path) for shard in shards)
+                paths = sql_texts(literal_path(self.path / shard.path) for shard in shards)
                 if shards:
-                    selects.append(f"SELECT *, '{split}' AS split FROM read_parquet({paths})")
+                    selects.append(f"SELECT *, '{split}' AS split FROM read_parquet([{paths}])")
             if selects:
                 connection.execute(f'CREATE VIEW "{name}" AS ' + " UNION ALL ".join(selects))
             else:
                 empty = TABLES[name].schema.append(pa.field("split", pa.string())).empty_table()
                 connection.register(name, empty)
         # A path with glob characters is checked as it is written in the query.
-        folders = _sql_list(f"{path}/" for path in (self.path, literal_path(self.path)))
+        folders = sql_texts(f"{path}/" for path in (self.path, literal_path(self.path)))
         # The files of a Hub snapshot are links into a store beside it.
-        files = (path for name in self.tables for path in self.files(name))
-        targets = _sql_list(str(path.resolve()) for path in files if path.is_symlink())
-        connection.execute(f"SET allowed_directories = {folders}")
-        connection.execute(f"SET allowed_paths = {targets}")
+        files = [path for name in self.tables for path in self.files(name)]
+        targets = [sql_texts([str(path.resolve())]) for path in files if path.is_symlink()]
+        connection.execute(f"SET allowed_directories = [{folders}]")
+        connection.execute(f"SET allowed_paths = [{', '.join(targets)}]")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         return connection
@@ -188,11 +189,7 @@ class Archive:
         """
         import duckdb
 
-        damage = (
-            duckdb.IOException,
-            duckdb.InvalidInputException,
-            duckdb.SerializationException,
-        )
+        damage = duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException
         try:
             return self.connection.sql(query, params=list(parameters)).to_arrow_table()
         except damage as error:

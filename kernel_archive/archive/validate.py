@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
 from kernel_archive.archive.manifest import shard_faults
+from kernel_archive.archive.open import sql_texts
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import SCHEMES, assign_bins, scheme
 from kernel_archive.errors import ArchiveMismatchError, Finding, printable
@@ -34,13 +35,14 @@ if TYPE_CHECKING:
 
 #: Rows that a finding names; the rest is counted.
 NAMED_ROWS: Final = 10
+Status = Literal["ok", "warning", "error", "skipped"]
 
 
 class Layer(msgspec.Struct, kw_only=True):
     """The result of one layer."""
 
     name: str
-    status: Literal["ok", "warning", "error", "skipped"]
+    status: Status
     findings: list[Finding]
 
 
@@ -175,18 +177,14 @@ def _labels(archive: Archive) -> Iterator[Finding]:
 
 def _cross_references(archive: Archive) -> Iterator[Finding]:
     """Ask the queries of ``crosschecks.toml``; each returns the keys of the rows at fault."""
-
-    def quoted(names: Iterable[str]) -> str:
-        return ", ".join("'" + name.replace("'", "''") + "'" for name in names) or "NULL"
-
     builders = archive.manifest.builders
     values = {
         "superseded": SUPERSEDED,
         "contested": CONTESTED,
         "withheld": WITHHELD,
-        "outcomes": quoted(OUTCOMES),
-        "roles": quoted(ROLES),
-        "unanimous": quoted(str(b.get("name")) for b in builders if b.get("unanimous")),
+        "outcomes": sql_texts(OUTCOMES),
+        "roles": sql_texts(ROLES),
+        "unanimous": sql_texts(str(b.get("name")) for b in builders if b.get("unanimous")),
     }
     text = Path(__file__).with_name("crosschecks.toml").read_text(encoding="utf-8")
     for check in tomllib.loads(text)["check"]:
@@ -235,11 +233,9 @@ def validate_measured(
     for name, check in (*_LAYERS.items(), *extra):
         findings = [] if stopped else list(_findings(archive, check))
         severities = {finding.severity for finding in findings}
-        status: Literal["ok", "warning", "error", "skipped"] = "skipped" if stopped else "ok"
-        if "error" in severities:
-            status = "error"
-        elif "warning" in severities:
-            status = "warning"
+        status: Status = "skipped" if stopped else "ok"
+        status = "warning" if "warning" in severities else status
+        status = "error" if "error" in severities else status
         layers.append(Layer(name=name, status=status, findings=findings))
         unreadable = any(finding.code == "unreadable" for finding in findings)
         stopped = stopped or unreadable or (status == "error" and name in _BASIC_LAYERS)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from kernel_archive.archive.launches import LaunchLine
+from kernel_archive.archive.beside import LaunchLine
 from kernel_archive.errors import printable
 from kernel_archive.storage import check_new, write_new
 from kernel_measure.measurer import MeasurerError

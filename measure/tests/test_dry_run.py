@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from support.archives import Run, Search, make_archive
 
-from kernel_archive.archive.launches import LaunchLine
+from kernel_archive.archive.beside import LaunchLine
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import TargetExistsError
 from kernel_archive.ids import program_id

@@ -1,0 +1,210 @@
+"""Files beside a recipe, one JSON object a line: readings of its programs, and dry runs of them.
+
+No pattern in a text sees every program that was written to lose time. So a recipe may name a file
+of readings, done without the measurements at hand. A program that a reader finds unfit to be asked
+about gets the flag ``unfit``; it keeps its label, and split definitions may leave it out.
+
+``kernel-measure dry-run`` follows the host code of programs on tensors without values and writes
+one line per launch or torch operator. The lines of programs that the archive holds become the table
+``launches``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from kernel_archive.archive.open import Archive
+from kernel_archive.archive.shards import write_table
+from kernel_archive.errors import RecipeError
+from kernel_archive.ids import CANARY, ID_LENGTH, sha256_hex
+from kernel_archive.schema import TABLES
+from kernel_archive.untrusted import Lines, misfit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    import duckdb
+
+    from kernel_archive.archive.manifest import Manifest
+    from kernel_archive.archive.recipe import LoadedRecipe
+
+#: Refuse a file beside a recipe with more lines, or more bytes.
+MAX_LINES: Final = 20_000_000
+MAX_BYTES: Final = 4 << 30
+_READ: Final = "One JSON object a line (docs/recipes.md); the program's id is kernels.program_id"
+_RUN: Final = "Make the file with: kernel-measure dry-run"
+_READINGS: Final = pa.schema(
+    [(name, pa.string()) for name in ("builder", "program_id", "file")]
+    + [("unfit", pa.bool_()), ("line", pa.int64())]
+)
+Line = TypeVar("Line")
+_ProgramId = Annotated[str, msgspec.Meta(pattern=rf"^[0-9a-f]{{{ID_LENGTH}}}$")]
+_Text = Annotated[str, msgspec.Meta(max_length=2000)]
+_Name = Annotated[str, msgspec.Meta(max_length=300)]
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+_Small = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+
+
+class HumanReading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one reader found in one program; ``keys.toml`` explains the keys."""
+
+    program: _ProgramId
+    useless: Literal["no", "slight", "yes"]
+    submit: Literal["yes", "doubtful", "no"]
+    launches: bool = False
+    tells: _Text = ""
+    reader: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    why: _Text = ""
+
+    @property
+    def unfit(self) -> bool:
+        """Whether it does useless work, nobody would submit it, or its words tell its speed."""
+        return self.useless == "yes" or self.submit == "no" or bool(self.tells.strip())
+
+
+class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Calls of one case of a program that are alike; the fields are columns (schema.toml)."""
+
+    program_id: _ProgramId
+    problem: _Name
+    case: _Small
+    kind: Literal["launch", "operator", "not_followed"]
+    name: _Name
+    n: _Small = 1
+    bytes: _Count = 0
+    flops: _Count | None = None
+    grid_x: _Count | None = None
+    grid_y: _Count | None = None
+    grid_z: _Count | None = None
+    warps: _Small | None = None
+    stages: _Small | None = None
+    configurations: _Small | None = None
+    largest_tile: _Small | None = None
+    trips: Annotated[float, msgspec.Meta(ge=0, lt=1e18)] | None = None
+    loads: _Small | None = None
+    stores: _Small | None = None
+    dots: _Small | None = None
+    reductions: _Small | None = None
+    transcendentals: _Small | None = None
+    atomics: _Small | None = None
+    loops: _Small | None = None
+
+
+def _lines(
+    loaded: LoadedRecipe, field: str, kind: type[Line], code: str, fix: str
+) -> Iterator[tuple[int, Line]]:
+    """Decode the lines of the file that a recipe names in a field, each with its number."""
+    name: str | None = getattr(loaded.recipe, field)
+    if name is None:
+        return
+    path = loaded.beside(name, field)
+    fail = partial(RecipeError.of, code=code, file=str(path), fix=fix)
+    decode = msgspec.json.Decoder(kind).decode
+    for line in Lines(path, max_bytes=MAX_BYTES, max_lines=MAX_LINES):
+        if not isinstance(line, tuple):
+            raise RecipeError.from_findings([line])
+        number, text = line
+        try:
+            yield number, decode(text)
+        except msgspec.ValidationError as error:
+            message, place = misfit(error)
+            raise fail(message=message, line=number, field=place) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise fail(message=f"not valid JSON: {error}", line=number) from None
+
+
+def readings_of(loaded: LoadedRecipe) -> list[tuple[int, HumanReading]]:
+    """Read the readings that a recipe names, each with its line; none where it names no file."""
+    return list(_lines(loaded, "readings", HumanReading, "bad-reading", _READ))
+
+
+def reading_table(recipes: Iterable[LoadedRecipe]) -> pa.Table:
+    """Put the readings of all recipes into a table: where each stands, and what it says."""
+    rows = [
+        {
+            "builder": loaded.recipe.name,
+            "program_id": reading.program,
+            "unfit": reading.unfit,
+            "file": str(loaded.directory / str(loaded.recipe.readings)),
+            "line": line,
+        }
+        for loaded in recipes
+        for line, reading in readings_of(loaded)
+    ]
+    return pa.Table.from_pylist(rows, schema=_READINGS)
+
+
+def refuse_unknown(connection: duckdb.DuckDBPyConnection) -> None:
+    """Refuse a row of ``reading`` whose program no row of ``logged`` has: it was changed."""
+    missing = connection.execute(
+        "SELECT program_id, file, line FROM reading ANTI JOIN logged USING (builder, program_id) "
+        "ORDER BY file, line LIMIT 1"
+    ).fetchone()
+    if missing is not None:
+        program, file, line = missing
+        raise RecipeError.of(
+            code="bad-reading",
+            message="a reading names a program that no log of its recipe has",
+            file=file,
+            line=line,
+            field="program",
+            value=program,
+            fix="Take the line out, or read the program that was measured",
+        )
+
+
+def write_launches(
+    directory: Path, manifest: Manifest, recipes: Sequence[LoadedRecipe]
+) -> Manifest:
+    """Write the table ``launches`` of an archive; none where no recipe names a dry run.
+
+    Lines of programs that the archive lacks are left out; what the first recipe says of a program
+    counts.
+    """
+    followed: dict[tuple[str, str], list[LaunchLine]] = {}  # by program and problem
+    for loaded in recipes:
+        own: dict[tuple[str, str], list[LaunchLine]] = {}
+        for _, line in _lines(loaded, "launches", LaunchLine, "bad-launch", _RUN):
+            own.setdefault((line.program_id, line.problem), []).append(line)
+        followed = own | followed
+    if not followed:
+        return manifest
+    archive = Archive(directory, manifest)
+    programs: set[tuple[str, str]] = set()
+    for name in ("kernels", "failures"):
+        ids = archive.arrow(name, columns=["program_id", "problem"])
+        programs |= set(zip(*(column.to_pylist() for column in ids.columns), strict=True))
+    kept = [lines for key, lines in followed.items() if key in programs]
+    rows = [row for lines in kept for row in _launch_rows(lines)]
+    table = pa.Table.from_pylist(rows, schema=TABLES["launches"].schema).sort_by("launch_id")
+    facts = write_table(directory, "launches", {"train": table})
+    tables = {**manifest.tables, "launches": facts}
+    counts = {
+        "programs": len(kept),
+        "not_followed": sum(row["kind"] == "not_followed" for row in rows),
+        "without": len(programs) - len(kept),
+    }
+    return msgspec.structs.replace(
+        manifest,
+        tables={name: tables[name] for name in TABLES if name in tables},
+        reports={**manifest.reports, "dry_runs": counts},
+    )
+
+
+def _launch_rows(lines: Sequence[LaunchLine]) -> Iterator[dict[str, Any]]:
+    """Give the lines of one program ids: by its case, and by their order in it."""
+    ordinals: Counter[int] = Counter()
+    for line in lines:
+        key = (line.program_id, line.problem, line.case, ordinals[line.case])
+        ordinals[line.case] += 1
+        yield {
+            "launch_id": sha256_hex("\0".join(map(str, key)).encode())[:ID_LENGTH],
+            **msgspec.structs.asdict(line),
+            "canary": CANARY,
+        }
