@@ -109,14 +109,9 @@ class Build:
     """
 
     def __init__(self, options: BuildOptions, content: str = "") -> None:
-        """Read the recipes and list the runs.
+        """Read the recipes and list the runs, which raises what is wrong with any of them.
 
         ``content`` is the digest of everything else that the archive depends on.
-
-        Raises:
-            RecipeError: a recipe is at fault, or a path matches nothing.
-            TargetExistsError: the target is not ours.
-            UsageError: the name is none.
         """
         if options.name is not None and not re.match(ARCHIVE_NAME, options.name):
             raise UsageError(
@@ -184,12 +179,7 @@ class Build:
         return msgspec.structs.replace(self.result(present), unchanged=True)
 
     def tables(self, directory: Path) -> Manifest:
-        """Merge, label and write what was staged; return the manifest, not written yet.
-
-        Raises:
-            RecipeError: a line beside a recipe is at fault.
-            KernelArchiveError: the merge takes more memory or disk than there is.
-        """
+        """Merge, label and write what was staged; return the manifest, not written yet."""
         scratch = self.hidden / f"merge.{os.getpid()}"
         tables, report = consolidate(
             self.runs, self.store, directory, rules=self.rules, scratch=scratch
@@ -228,11 +218,7 @@ class Build:
         return write_launches(directory, manifest, self.recipes)
 
     def result(self, new: Manifest) -> BuildResult:
-        """Return the result of the build, before the new archive takes its place.
-
-        Raises:
-            TargetExistsError: another release would be replaced, and ``replace`` is not given.
-        """
+        """Return the result before the archive takes its place; refuse to replace a release."""
         present = present_manifest(self.target)
         replaced = None
         # Splits made in another way do not make another release: they can be made again.
@@ -263,11 +249,7 @@ class Build:
 
 
 def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
-    """Refuse a log that is matched twice, and two runs that hold a search of one name.
-
-    The same log twice would count every measurement twice; held out and training at once, it would
-    leak.
-    """
+    """Refuse a log that is matched twice, which could leak, and two searches of one name."""
     seen: dict[str, StagedRun] = {}
     for run in runs:
         once = [str(row["search_id"]) for row in run.searches]
@@ -287,10 +269,7 @@ def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
 def build_archive(
     builders: Sequence[str] = (), *, advance: Advance | None = None, **options: Any
 ) -> BuildResult:
-    """Build an archive of the measured tables alone, without splits and card.
-
-    ``options`` are those of :class:`BuildOptions`; errors are those of the steps.
-    """
+    """Build an archive of the measured tables alone; ``options`` as in :class:`BuildOptions`."""
     build = Build(BuildOptions(builders=builders, **options))
     with locked_stage(build.hidden):
         build.stage_runs(advance)

@@ -65,24 +65,6 @@ _NAMES: Final = {
     "unstable": UNSTABLE_RATIO,
     "implausible": IMPLAUSIBLE_SPEEDUP,
     "flags": ", ".join(f"CASE WHEN {flag.name} THEN '{flag.name}' END" for flag in FLAGS),
-    # A measurement that counts for the label.
-    "good": "(outcome = 'success' AND excluded IS NULL)",
-    # One that found its program, also where it was superseded or contested.
-    "found": "(outcome = 'success' AND (excluded IS NULL "
-    f"OR excluded IN ('{SUPERSEDED}', '{CONTESTED}')))",
-    # A verdict on the program, good or bad; a success that its recipe excludes is a bad one.
-    "judged": "(outcome <> 'infrastructure_failure')",
-    # Which evaluation of a program comes first.
-    "order": "role_rank, search_id, seq",
-}
-#: Counts for the manifest: what is counted of which table.
-_REPORT: Final = {
-    "contested_evaluations": f"evaluation WHERE excluded = '{CONTESTED}'",
-    "excluded_evaluations": f"evaluation WHERE excluded NOT IN ('{SUPERSEDED}', '{CONTESTED}')",
-    "superseded_evaluations": "superseded",
-    "remeasured_kernels": "kernel WHERE n_measurements > 1",
-    "withheld_from_train": "kernel WHERE NOT kept",
-    **{flag.name: f"kernel WHERE {flag.name} AND kept" for flag in FLAGS},
 }
 
 
@@ -111,11 +93,7 @@ def label_rules(recipes: Sequence[LoadedRecipe], scheme: Scheme) -> LabelRules:
 
 
 def supersession(supersedes: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
-    """List all pairs (new, old) of builders, also over several steps.
-
-    Raises:
-        RecipeError: a builder supersedes itself.
-    """
+    """List all pairs (new, old) of builders, also over several steps; refuse a circle."""
     pairs = {(new, old) for new, olds in supersedes.items() for old in olds}
     for _ in range(len(pairs)):
         pairs |= {(new, older) for new, old in pairs for newer, older in pairs if old == newer}
@@ -149,8 +127,10 @@ def consolidate(
         fragments = sorted({literal_path(store.place(run.fragment.name)) for run in runs})
         connection.read_parquet(fragments).create_view("fragment")
         _decide(connection, rules)
-        number = ", ".join(f"(SELECT count(*) FROM {rows})" for rows in _REPORT.values())
-        counts = dict(zip(_REPORT, *connection.sql(f"SELECT {number}").fetchall(), strict=True))
+        (counts,) = connection.sql("FROM report").to_arrow_table().to_pylist()
+        flagged = ", ".join(f"count(*) FILTER ({f.name} AND kept) AS {f.name}" for f in FLAGS)
+        query = f"SELECT {flagged} FROM kernel"
+        (counts["flags"],) = connection.sql(query).to_arrow_table().to_pylist()
         gpus = connection.sql("SELECT DISTINCT gpu FROM evaluation ORDER BY 1").fetchall()
         for name, splits in _LARGE_TABLES.items():
             parts = {
@@ -169,8 +149,7 @@ def consolidate(
         marked = [{**row, "canary": CANARY} for row in rows]
         table = pa.Table.from_pylist(marked, schema=TABLES[name].schema)
         tables[name] = write_table(directory, name, {"train": table})
-    flags = {flag.name: counts.pop(flag.name) for flag in FLAGS}
-    return tables, {**counts, "flags": flags}
+    return tables, counts
 
 
 @contextmanager

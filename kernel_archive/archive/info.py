@@ -89,13 +89,9 @@ def audit_archive(archive: Archive, *, examples: int = 5) -> Row:
 
 
 def find_kernel(archive: Archive, wanted: str) -> Row:
-    """Find a kernel or failure by its id, or that of a program, evaluation or row, or a beginning.
+    """Find the one kernel or failure of an id (also of a program or evaluation), or a beginning.
 
-    Returns:
-        The row with the name of its ``table``; of an excluded kernel only ``kernel_id``.
-
-    Raises:
-        UsageError: no row or several have that id.
+    The row comes with the name of its ``table``; of an excluded kernel only ``kernel_id``.
     """
     text, shown = wanted.strip().lower(), repr(printable(wanted))
     if len(text) < MIN_PREFIX:
@@ -118,11 +114,9 @@ def find_kernel(archive: Archive, wanted: str) -> Row:
 
 
 def trace(archive: Archive, wanted: str) -> Row:
-    """Collect everything that the archive has about one kernel.
+    """Collect what the archive has about one kernel, measurements and splits included.
 
-    Returns:
-        ``kernel`` (its row, with the code), ``measurements`` (its evaluations), ``lineage``
-        (ancestors, nearest first, with file and line) and ``splits`` (the tables it is in).
+    ``lineage`` are its ancestors, nearest first, with file and line.
     """
     kernel = find_kernel(archive, wanted)
     kernel_id = kernel["kernel_id"]

@@ -59,11 +59,7 @@ class Draft(msgspec.Struct, kw_only=True):
 
 
 def draft_recipe(place: Path) -> Draft:
-    """Recognise a folder or file.
-
-    Raises:
-        DataError: it is not there, or nothing in it is recognised.
-    """
+    """Recognise a folder or file; a DataError says what is in one of which nothing is known."""
     place = place.absolute()
     if not place.exists():
         message = "there is no such file or folder"

@@ -1,4 +1,4 @@
--- What becomes of every evaluation, step by step; run as one script. Names after a dollar are constants and conditions of
+-- What becomes of every evaluation, step by step; run as one script. Names after a dollar are constants of
 -- labels.py. Read are: fragment (the rows of all fragments); succession (pairs of builders, newer and older), unanimous
 -- (builders) and reading (what readers found in programs), as the recipes say; bin_of, the bin of a speedup.
 
@@ -28,10 +28,11 @@ SELECT DISTINCT evaluation_id
 FROM reference_time JOIN reference_median USING (problem, reference_id, gpu, shape)
 WHERE us / median > $drift OR us / median < 1.0 / $drift;
 
--- Evaluations without texts and cases.
+-- Evaluations without texts and cases. A verdict on the program is good or bad; a success that its recipe excludes is a
+-- bad one.
 CREATE TABLE logged AS
 SELECT evaluation_id, kernel_id, program_id, token_id, problem, gpu, reference_id, search_id, seq, source_key, builder,
-       role, outcome, speedup, excluded, artificial, narrow_domain,
+       role, outcome, speedup, excluded, artificial, narrow_domain, outcome <> 'infrastructure_failure' AS judged,
        CASE role WHEN 'held_out' THEN 0 WHEN 'training' THEN 1 ELSE 2 END AS role_rank,
        evaluation_id IN (SELECT evaluation_id FROM drifted) AS drifted
 FROM fragment;
@@ -40,7 +41,7 @@ FROM fragment;
 CREATE TABLE superseded AS
 SELECT DISTINCT e.evaluation_id
 FROM logged e JOIN succession s ON s.older = e.builder
-JOIN (SELECT DISTINCT kernel_id, builder FROM logged WHERE $judged) n
+JOIN (SELECT DISTINCT kernel_id, builder FROM logged WHERE judged) n
   ON n.builder = s.newer AND n.kernel_id = e.kernel_id
 WHERE e.outcome = 'success' AND e.excluded IS NULL;
 
@@ -53,15 +54,20 @@ FROM logged;
 -- its own has judged the kernel, or its recipe excludes it.
 CREATE TABLE contested AS
 SELECT DISTINCT kernel_id, builder FROM current
-WHERE $judged AND (outcome = 'success') = (excluded IS NOT NULL)
+WHERE judged AND (outcome = 'success') = (excluded IS NOT NULL)
   AND (kernel_id, builder) NOT IN (
-      SELECT (e.kernel_id, s.older) FROM current e JOIN succession s ON s.newer = e.builder WHERE $judged);
+      SELECT (e.kernel_id, s.older) FROM current e JOIN succession s ON s.newer = e.builder WHERE judged);
 
+-- Good is a measurement that counts for the label; found says that it found its program, also where it was superseded or
+-- contested. Which evaluation of a program comes first: by role, search and position in it.
 CREATE TABLE evaluation AS
-SELECT * REPLACE (CASE WHEN $good AND builder IN (SELECT builder FROM unanimous)
-                            AND (kernel_id, builder) IN (SELECT (kernel_id, builder) FROM contested)
-                       THEN '$contested' ELSE excluded END AS excluded)
-FROM current;
+SELECT *, outcome = 'success' AND excluded IS NULL AS good,
+       outcome = 'success' AND (excluded IS NULL OR excluded IN ('$superseded', '$contested')) AS found
+FROM (SELECT * REPLACE (CASE WHEN outcome = 'success' AND excluded IS NULL
+                                  AND builder IN (SELECT builder FROM unanimous)
+                                  AND (kernel_id, builder) IN (SELECT (kernel_id, builder) FROM contested)
+                             THEN '$contested' ELSE excluded END AS excluded)
+      FROM current);
 
 -- The measurements of a kernel taken together: the median one, of an even number the lower middle one, since a label is
 -- what was measured, with its own times.
@@ -72,18 +78,18 @@ FROM (SELECT kernel_id, any_value(program_id) AS program_id, any_value(token_id)
              list_sort(list(speedup)) AS sorted, count(*)::INTEGER AS n_measurements,
              min(speedup) AS speedup_min, max(speedup) AS speedup_max,
              bool_or(artificial) AS artificial, bool_or(narrow_domain) AS narrow_domain,
-             kernel_id IN (SELECT kernel_id FROM evaluation WHERE role = 'held_out' AND $found) AS held_out
-      FROM evaluation WHERE $good GROUP BY kernel_id);
+             kernel_id IN (SELECT kernel_id FROM evaluation WHERE role = 'held_out' AND found) AS held_out
+      FROM evaluation WHERE good GROUP BY kernel_id);
 
 -- Which evaluation found each program, and which gives its label.
 CREATE TABLE first_found AS
-SELECT kernel_id, search_id, seq FROM evaluation WHERE $found
-QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY $order) = 1;
+SELECT kernel_id, search_id, seq FROM evaluation WHERE found
+QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY role_rank, search_id, seq) = 1;
 
 CREATE TABLE nearest_to_median AS
 SELECT kernel_id, e.search_id AS label_search, e.seq AS label_seq
-FROM evaluation e JOIN measured m USING (kernel_id) WHERE $good
-QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY abs(e.speedup - m.speedup), $order) = 1;
+FROM evaluation e JOIN measured m USING (kernel_id) WHERE good
+QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY abs(e.speedup - m.speedup), role_rank, search_id, seq) = 1;
 
 CREATE TABLE kernel AS
 SELECT m.*, f.search_id, f.seq, n.label_search, n.label_seq,
@@ -93,8 +99,8 @@ SELECT m.*, f.search_id, f.seq, n.label_search, n.label_seq,
        bin_of(speedup_min) <> bin_of(speedup_max) AS edge,
        speedup > $implausible AS implausible_speedup,
        count(*) OVER (PARTITION BY problem, reference_id, gpu, token_id) > 1 AS near_duplicate,
-       kernel_id IN (SELECT kernel_id FROM evaluation WHERE drifted AND $good) AS reference_drift,
-       kernel_id IN (SELECT kernel_id FROM evaluation JOIN survivors USING (source_key) WHERE $good)
+       kernel_id IN (SELECT kernel_id FROM evaluation WHERE drifted AND good) AS reference_drift,
+       kernel_id IN (SELECT kernel_id FROM evaluation JOIN survivors USING (source_key) WHERE good)
            AS survivor_source,
        program_id IN (SELECT program_id FROM reading WHERE unfit) AS unfit,
        speedup_max > $unstable * speedup_min AS unstable
@@ -106,13 +112,13 @@ SELECT kernel_id, search_id AS label_search, seq AS label_seq,
        count(*) OVER (PARTITION BY kernel_id)::INTEGER AS n_evaluations
 FROM evaluation
 WHERE excluded IS NULL AND kernel_id NOT IN (SELECT kernel_id FROM measured)
-  AND ($judged OR kernel_id NOT IN (SELECT kernel_id FROM evaluation WHERE outcome = 'success'))
-QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY NOT $judged, $order) = 1;
+  AND (judged OR kernel_id NOT IN (SELECT kernel_id FROM evaluation WHERE outcome = 'success'))
+QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY NOT judged, role_rank, search_id, seq) = 1;
 
 -- What found the program: mostly what refused it, else a success that does not count.
 CREATE TABLE failure AS
 SELECT r.*, e.search_id, e.seq FROM refused r JOIN evaluation e USING (kernel_id)
-QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY NOT $judged, $order) = 1;
+QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY NOT judged, role_rank, search_id, seq) = 1;
 
 -- Rows of the large tables, in any order, with the columns of their schema and what their splits need. A row has the
 -- columns of the evaluation that found its program, and of the one that gave the label or the refusal.
@@ -134,3 +140,12 @@ CREATE VIEW evaluations AS
 SELECT f.* REPLACE (coalesce(e.excluded, CASE WHEN e.kernel_id IN (SELECT kernel_id FROM kernel WHERE NOT kept)
                                               THEN '$withheld' END) AS excluded)
 FROM evaluation e JOIN fragment f ON f.search_id = e.search_id AND f.seq = e.seq;
+
+-- Counts for the manifest.
+CREATE VIEW report AS
+SELECT count(*) FILTER (excluded = '$contested') AS contested_evaluations,
+       count(*) FILTER (excluded NOT IN ('$superseded', '$contested')) AS excluded_evaluations,
+       (SELECT count(*) FROM superseded) AS superseded_evaluations,
+       (SELECT count(*) FROM kernel WHERE n_measurements > 1) AS remeasured_kernels,
+       (SELECT count(*) FROM kernel WHERE NOT kept) AS withheld_from_train
+FROM evaluation;

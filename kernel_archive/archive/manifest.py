@@ -175,9 +175,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> Manifest:
 def read_manifest(directory: Path) -> Manifest:
     """Read the manifest of an archive directory.
 
-    Raises:
-        ArchiveNotFoundError: there is none.
-        ArchiveMismatchError: it can't be read or has another format.
+    ArchiveNotFoundError where there is none, ArchiveMismatchError where it can't be read.
     """
     path = directory / MANIFEST_NAME
     try:

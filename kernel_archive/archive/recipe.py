@@ -151,12 +151,7 @@ class LoadedRecipe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_recipe(path: Path) -> LoadedRecipe:
-    """Read and check a recipe.
-
-    Raises:
-        RecipeError: the file can't be read, has an unknown key, a wrong value, an unknown reader or
-            GPU.
-    """
+    """Read and check a recipe; a RecipeError names the key or value at fault, and a right one."""
     fail = partial(RecipeError.of, code="bad-recipe", file=str(path))
     fix = "Name a shipped builder or the path of a builder.toml"
     data = read_toml(path, fail, "there is no such recipe", fix)
@@ -258,12 +253,7 @@ def shipped_recipes() -> dict[str, Path]:
 
 
 def find_recipe(name: str) -> LoadedRecipe:
-    """Load a recipe by a shipped builder's name, or the path of a ``builder.toml`` or its folder.
-
-    Raises:
-        UsageError: there is no such builder.
-        RecipeError: the recipe is at fault.
-    """
+    """Load a recipe by a shipped builder's name, or the path of a file or of its folder."""
     shipped = shipped_recipes()
     path = shipped.get(name, Path(name))
     path = path / RECIPE_NAME if (path / RECIPE_NAME).is_file() else path

@@ -94,11 +94,7 @@ class SearchRows:
         return [*rows.values()]
 
     def _complete_facts(self) -> None:
-        """Add to what the log states of the search what its recipe states.
-
-        Raises:
-            RecipeError: both state different things.
-        """
+        """Add to what the log states of the search what its recipe states, unless they differ."""
         source, facts = self.job.source, self.facts
         problem = source.problem
         if problem is not None:
@@ -252,11 +248,7 @@ class SearchRows:
         return program.program_id
 
     def _check_kept(self, rows: dict[str, Row], reasons: dict[str, str]) -> None:
-        """Count what was left out; it is an error where the recipe is to blame for it.
-
-        Raises:
-            RecipeError: no row has a problem or a GPU, or the recipe excludes a node that is none.
-        """
+        """Count what was left out; it is an error where the recipe is to blame for it."""
         missing = [f for f in self.findings if f.code in ("no-problem", "no-gpu")]
         if missing and not rows:
             raise RecipeError.from_findings(missing[:1])

@@ -46,10 +46,7 @@ def fetch_source(url: str, stage: Path, *, beside: bool = False) -> tuple[Path, 
 
     With ``beside`` a reader may read files beside the matched ones: all below the folder before the
     first wildcard are fetched. What was fetched is not fetched again while it is the same there.
-
-    Raises:
-        RecipeError: the URL is at fault, can't be reached or matches nothing, a file does not come
-            whole, or a name leads out of its folder.
+    A RecipeError names a URL at fault, a file that does not come whole or leads out of its folder.
     """
     place = make_stage(stage) / "sources"
     return _fetch_commit(url, place) if url.startswith("git+") else _fetch(url, place, beside)

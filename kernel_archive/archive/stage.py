@@ -121,14 +121,9 @@ def _read_facts(store: Store, key: str) -> StagedRun | None:
 
 
 def stage_run(job: RunJob, store: Store, *, strict: bool = False) -> tuple[StagedRun, bool]:
-    """Read one run and write its fragment, unless a whole one is there already.
+    """Read one run and write its fragment, unless a whole one is there; tell whether it was read.
 
-    Returns:
-        What was read, and whether it was read now.
-
-    Raises:
-        LogError: ``strict`` and the log is damaged; or nothing at all could be read of it.
-        RecipeError: the recipe contradicts the log or leaves out what the log doesn't say.
+    A LogError ends the build where nothing could be read, or with ``strict`` at any damage.
     """
     key = job.fragment_key
     staged = _read_facts(store, key)

@@ -46,12 +46,7 @@ def make_stage(stage: Path) -> Path:
 
 
 def check_target(target: Path) -> None:
-    """Refuse a target that is not ours.
-
-    Raises:
-        TargetExistsError: it is a file of any kind, or a folder with content that no archive of
-        ours is.
-    """
+    """Refuse a target that is not ours: any file, or a folder with content that is no archive."""
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise TargetExistsError(f"{target} is not a folder. Choose another --out")
     if target.is_dir() and not (target / MANIFEST_NAME).is_file() and any(target.iterdir()):
@@ -148,12 +143,7 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def locked_stage(stage: Path) -> Iterator[None]:
-    """Hold the stage for one build at a time; the lock goes with the process, however it ends.
-
-    Raises:
-        KernelArchiveError: another process holds it.
-        TargetExistsError: what stands in the stage's place is no folder of ours.
-    """
+    """Hold the stage for one build at a time; the lock goes with the process, however it ends."""
     busy = f"another build is at work on {stage.parent}. Wait for it to end"
     with locked(make_stage(stage) / "lock", busy=busy):
         # A build killed between the two renames of a system that can't swap: the old version goes
