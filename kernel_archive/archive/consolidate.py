@@ -125,7 +125,7 @@ def consolidate(
         if store.remote:
             connection.register_filesystem(store.system)
         fragments = sorted({literal_path(store.place(run.fragment.name)) for run in runs})
-        connection.read_parquet(fragments).create_view("fragment")
+        connection.read_parquet(fragments).create("fragment")
         _decide(connection, rules)
         (counts,) = connection.sql("FROM report").to_arrow_table().to_pylist()
         flagged = ", ".join(f"count(*) FILTER ({f.name} AND kept) AS {f.name}" for f in FLAGS)

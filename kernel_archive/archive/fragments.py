@@ -61,11 +61,11 @@ def too_large(record: Evaluation | SearchFacts) -> list[str]:
     ]
 
 
-def encodable(value: Any) -> Any:
-    """Make a text one that Arrow can hold: lone surrogates become replacement marks."""
-    if not isinstance(value, str) or value.isascii():
-        return value
-    return value.encode("utf-8", "replace").decode()
+def encodable(text: Any) -> Any:
+    """Make a text, if it is one, such that Arrow can hold it: lone surrogates are replaced."""
+    if text is None or text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode()
 
 
 def json_text(value: Any) -> str | None:

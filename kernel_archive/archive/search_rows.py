@@ -37,12 +37,13 @@ Row = dict[str, Any]
 #: Error texts are cut at this length; a compiler can print megabytes.
 ERROR_TEXT_LIMIT: Final = 4000
 ERROR_TYPE_LIMIT: Final = 200
-#: Columns of evaluations that are as the completed record has them.
-_OF_RECORD: Final = (
-    *("node_id", "parent_node_id", "source_file", "source_line", "step", "is_root", "outcome"),
-    *("speedup", "runtime_us", "reference_runtime_us", "cases", "n_logged", "gpu_seconds"),
-    *("input_tokens", "output_tokens", "narrow_domain", "goal_bin", "aim", "model", "gpu"),
+#: Columns of evaluations that are as the completed record has them: numbers, and texts.
+_NUMBERS: Final = (
+    *("source_line", "step", "is_root", "outcome", "speedup", "runtime_us", "cases", "n_logged"),
+    *("reference_runtime_us", "gpu_seconds", "input_tokens", "output_tokens", "narrow_domain"),
+    "goal_bin",
 )
+_TEXTS: Final = ("node_id", "parent_node_id", "source_file", "aim", "model", "gpu")
 #: Columns of searches that are as the log has them: counts and times, and settings as JSON.
 _OF_SEARCH: Final = (
     *("gpu_seconds", "wall_seconds", "input_tokens", "output_tokens", "n_pending"),
@@ -176,7 +177,8 @@ class SearchRows:
             reference = facts.reference_code if is_own else job.reference_text(record.problem)
         program = program_columns(record.code)
         problem = self._own_name(encodable(record.problem), reference)
-        row = {name: encodable(getattr(record, name)) for name in _OF_RECORD}
+        row = {name: getattr(record, name) for name in _NUMBERS}
+        row |= {name: encodable(getattr(record, name)) for name in _TEXTS}
         row |= program._asdict() | {
             "problem": problem,
             "family": family_of(problem),
