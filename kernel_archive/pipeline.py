@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import ExitStack
+import io
 from typing import TYPE_CHECKING, Any
 
 from kernel_archive.archive.build import Build, BuildOptions, BuildResult
@@ -40,11 +40,11 @@ def build(
         run.stage_runs(advance)
         if result := run.unchanged():
             return result
-        with replaced_directory(run.target) as new, ExitStack() as files:
+        with replaced_directory(run.target) as new:
             manifest = run.tables(new)
             # Splits that others published are taken as they are.
             rows = [staged.published_rows for staged in run.runs if staged.published_rows]
-            published = [files.enter_context(run.store.open_file(file)) for file in rows]
+            published = [io.BytesIO(run.store.read(file)) for file in rows]
             manifest = store_published(new, published, manifest)
             names = [name for name in SPLIT_TABLES if name not in manifest.splits]
             manifest = write_manifest(new, make_splits(new, manifest, names=names))

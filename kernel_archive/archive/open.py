@@ -108,17 +108,15 @@ class Archive:
         self, table: str, split: str | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
         """Read a table (or split) as Arrow, in the order of the files."""
-        files, schema = self.files(table, split), _schema(table, columns)
-        parts = []
-        for path in files:
-            with _opened(path) as shard:  # not read_table: that would import pandas
-                parts.append(shard.read(columns=schema.names).cast(schema))
-        return pa.concat_tables(parts) if parts else schema.empty_table()
+        parts = self.batches(table, columns, split)
+        return pa.concat_tables([_schema(table, columns).empty_table(), *parts])
 
-    def batches(self, table: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Read a table as Arrow, some thousand rows at a time, in the order of the files."""
+    def batches(
+        self, table: str, columns: Sequence[str] | None = None, split: str | None = None
+    ) -> Iterator[pa.Table]:
+        """Read a table (or split) some thousand rows at a time, in the order of the files."""
         schema = _schema(table, columns)
-        for path in self.files(table):
+        for path in self.files(table, split):
             with _opened(path) as shard:
                 for batch in shard.iter_batches(BATCH_ROWS, columns=schema.names):
                     yield pa.Table.from_batches([batch]).cast(schema)

@@ -221,9 +221,8 @@ class SearchRows:
                 f"{problem} is called like a problem of this package and {has} reference: "
                 f"it is kept as {name}"
             )
-            place: Row = {"file": self.job.run_path, "field": "problem"}
-            note = Finding(code="not-our-problem", message=message, severity="info", **place)
-            self.findings.append(note)
+            place: Row = {"file": self.job.run_path, "field": "problem", "severity": "info"}
+            self.findings.append(Finding(code="not-our-problem", message=message, **place))
         return name
 
     def _add_reference(self, code: str | None, problem: str) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
+from kernel_archive.ids import sha256_hex
 from kernel_archive.storage import file_sha256
 
 if TYPE_CHECKING:
@@ -51,19 +52,13 @@ class Store(msgspec.Struct, frozen=True):
         """Return the path or URL of a file."""
         return f"{self.root.rstrip('/')}/{name}"
 
-    @contextmanager
-    def open_file(self, stored: Stored) -> Iterator[Path]:
-        """Open a file for reading: itself, or a checked copy that is deleted after the block."""
-        if not self.remote:
-            yield Path(self.place(stored.name))
-            return
-        with tempfile.TemporaryDirectory(prefix="kernel-archive-") as folder:
-            path = Path(folder, stored.name)
-            with _asking(f"reading {self.place(stored.name)}"):
-                self.system.get_file(self.place(stored.name), str(path))
-                if file_sha256(path) != stored.sha256:
-                    raise OSError("other bytes came than were written")
-            yield path
+    def read(self, stored: Stored) -> bytes:
+        """Read a file whole, and check that it is as it was written."""
+        with _asking(f"reading {self.place(stored.name)}"):
+            data = bytes(self.system.cat_file(self.place(stored.name)))
+            if sha256_hex(data) != stored.sha256:
+                raise OSError("other bytes came than were written")
+            return data
 
     def write(self, stem: str, suffix: str, make: Callable[[Path], object]) -> Stored:
         """Have ``make`` write a file and put it in its place, whole or not at all.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
@@ -217,7 +217,9 @@ def remade_split(
             yield RemadeSplit(facts=after, changed=after != facts, directory=new)
 
 
-def store_published(directory: Path, staged: Sequence[Path], manifest: Manifest) -> Manifest:
+def store_published(
+    directory: Path, staged: Sequence[Path | IO[bytes]], manifest: Manifest
+) -> Manifest:
     """Write the splits that others published into an archive directory that nobody else reads yet.
 
     ``staged`` are files of published rows. Return the manifest with these splits.

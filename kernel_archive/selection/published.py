@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PUBLISHED_SCHEME: Final = "released"
 
 
-def read_published(staged: Sequence[Path], archive: Archive) -> list[Selection]:
+def read_published(staged: Sequence[Path | IO[bytes]], archive: Archive) -> list[Selection]:
     """Read the published rows of staged files; return a split for each table that has some.
 
     Raises:

@@ -63,14 +63,10 @@ def source(tmp_path):
 
 def test_lines_of_known_programs_become_rows_of_launches(source, tmp_path):
     """Each with an id of its own; of programs that the archive lacks nothing is kept."""
-    path = source(
-        "launches",
-        launch(CODES[0], grid_x=8, warps=4),
-        launch(CODES[0], grid_x=8, warps=4),
-        launch("import unknown"),
-        launch(CODES[1], kind="not_followed", name="TypeError: no"),
-    )
-    build([str(path)], out=tmp_path / "a")
+    lines = [launch(CODES[0], grid_x=8, warps=4), launch(CODES[0], grid_x=8, warps=4)]
+    lines += [launch("import unknown")]
+    lines += [launch(CODES[1], kind="not_followed", name="TypeError: no")]
+    build([str(source("launches", *lines))], out=tmp_path / "a")
     archive = open_archive(tmp_path / "a")
     rows = archive.arrow("launches").to_pylist()
     assert len({row["launch_id"] for row in rows}) == len(rows) == 3
@@ -100,12 +96,9 @@ def test_what_is_unfit(answers, unfit):
 
 def test_unfit_programs_keep_their_label_and_are_not_asked_about(source, tmp_path):
     """One reader of two is enough; a definition that excludes no flag does ask."""
-    path = source(
-        "readings",
-        reading(CODES[0]),
-        reading(CODES[1], reader="r1"),
-        reading(CODES[1], useless="yes", reader="r2", why="sums twice"),
-    )
+    lines = [reading(CODES[0]), reading(CODES[1], reader="r1")]
+    lines += [reading(CODES[1], useless="yes", reader="r2", why="sums twice")]
+    path = source("readings", *lines)
     build([str(path)], out=tmp_path / "out", name="me/own", jobs=1)
     archive = open_archive(tmp_path / "out")
     kernels = {row["code"]: row for row in archive.arrow("kernels").to_pylist()}

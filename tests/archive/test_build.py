@@ -47,27 +47,33 @@ def tree_digest(directory):
     }
 
 
-def test_two_builds_are_identical_whatever_the_jobs(tmp_path, source, monkeypatch):
-    """One process or two, the same bytes."""
+@pytest.mark.parametrize(
+    ("module", "changes", "jobs"),
+    [
+        (build_module, {"PARALLEL_BYTES": 0}, 2),
+        (consolidate, {"CHUNK_ROWS": 1}, 1),
+        (consolidate, {"CHUNK_ROWS": 9}, 1),
+        (stage, {"GROUP_ROWS": 2}, 1),
+    ],
+)
+def test_the_same_bytes_however_it_is_run(tmp_path, source, monkeypatch, module, changes, jobs):
+    """Two processes, few rows held at a time, small blocks of fragments; nothing is left over."""
     build_archive([str(source)], out=tmp_path / "a", jobs=1)
-    monkeypatch.setattr(build_module, "PARALLEL_BYTES", 0)
-    build_archive([str(source)], out=tmp_path / "b", jobs=2)
+    for name, value in changes.items():
+        monkeypatch.setattr(module, name, value)
+    build_archive([str(source)], out=tmp_path / "b", jobs=jobs)
     assert tree_digest(tmp_path / "a") == tree_digest(tmp_path / "b")
+    assert not list((tmp_path / ".b.stage").glob("merge*"))
 
 
-def test_an_unchanged_build_does_nothing(tmp_path, source):
-    """The second build reads no log and touches no file."""
+def test_a_build_reads_what_is_new(tmp_path, source):
+    """Unchanged, it touches no file; one more run makes one fragment, as from nothing."""
     first = build_archive([str(source)], out=tmp_path / "a", jobs=1)
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "a").rglob("*")}
     second = build_archive([str(source)], out=tmp_path / "a", jobs=1)
     assert (first.unchanged, first.staged) == (False, 4)
     assert (second.unchanged, second.staged) == (True, 0)
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "a").rglob("*")} == before
-
-
-def test_one_more_run_reads_only_that_run(tmp_path, source):
-    """Incremental: one fragment is made; the result is that of a build from nothing."""
-    build_archive([str(source)], out=tmp_path / "a", jobs=1)
     write_runs(tmp_path / "src", count=1, first=9)
     again = build_archive([str(source)], out=tmp_path / "a", jobs=1)
     assert (again.staged, again.runs) == (1, 5)
@@ -212,45 +218,23 @@ def test_a_reference_stays_in_the_recipe_s_folder(tmp_path):
         job.reference_text("trimul")
 
 
-def test_a_planted_link_in_the_place_of_the_stage_is_refused(tmp_path):
-    """What a build deletes lies in its own stage: never behind a link."""
-    precious = tmp_path / "precious"
+def test_what_a_build_deletes_lies_in_its_own_stage(tmp_path):
+    """No link is followed, neither in the place of the stage nor inside it."""
+    precious, place = tmp_path / "precious", stage_directory(tmp_path / "a")
     (precious / "new.1").mkdir(parents=True)
-    (precious / "new.1/thesis.txt").write_text("years")
-    (precious / ".x.tmp").write_text("years")
-    stage_directory(tmp_path / "a").symlink_to(precious)
-    with (
-        pytest.raises(TargetExistsError, match="is a link"),
-        locked_stage(stage_directory(tmp_path / "a")),
-    ):
+    names = ("new.1/thesis.txt", ".x.tmp")
+    for name in names:
+        (precious / name).write_text("years")
+    place.symlink_to(precious)
+    with pytest.raises(TargetExistsError, match="is a link"), locked_stage(place):
         pass
-    assert (precious / "new.1/thesis.txt").read_text() == "years"
-    assert (precious / ".x.tmp").exists()
     assert not (precious / "lock").exists()
-
-
-def test_links_inside_the_stage_are_not_followed(tmp_path):
-    """What killed builds left goes; what a link there points to stays."""
-    stage = stage_directory(tmp_path / "a")
-    stage.mkdir()
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious/x").write_text("years")
-    (stage / "new.1").symlink_to(tmp_path / "precious")
-    (stage / "old.2").mkdir()
-    with locked_stage(stage):
-        assert [p.name for p in stage.iterdir()] == ["lock"]
-    assert (tmp_path / "precious/x").read_text() == "years"
-
-
-@pytest.mark.parametrize("rows", [1, 9])
-def test_the_same_bytes_whatever_is_held(tmp_path, source, monkeypatch, rows):
-    """Few rows held at a time and small blocks of fragments; nothing of the merge is left."""
-    build_archive([str(source)], out=tmp_path / "a", jobs=1)
-    monkeypatch.setattr(consolidate, "CHUNK_ROWS", rows)
-    monkeypatch.setattr(stage, "GROUP_ROWS", 2)
-    build_archive([str(source)], out=tmp_path / "b", jobs=1)
-    assert tree_digest(tmp_path / "b") == tree_digest(tmp_path / "a")
-    assert not list((tmp_path / ".b.stage").glob("merge*"))
+    place.unlink()
+    (place / "old.2").mkdir(parents=True)
+    (place / "new.1").symlink_to(precious)
+    with locked_stage(place):
+        assert [p.name for p in place.iterdir()] == ["lock"]
+    assert all((precious / name).read_text() == "years" for name in names)
 
 
 def test_a_merge_that_does_not_fit_is_an_error(tmp_path, source, monkeypatch):

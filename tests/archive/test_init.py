@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kernel_archive.archive.init import (
-    draft_recipe,
-    preview,
-    quoted,
-    write_recipe,
-)
+from kernel_archive.archive.init import draft_recipe, preview, quoted, write_recipe
 from kernel_archive.errors import DataError
 from kernel_archive.readers.sql import check_query
 
@@ -45,34 +40,19 @@ def test_a_table_with_programs_in_files(tmp_path: Path) -> None:
     place = tmp_path / "results"
     rows = []
     for n in range(6):
-        task = "gemm" if n < 4 else "relu"
-        rows.append(
-            [
-                task,
-                f"refs/{task}.py",
-                f"out/{task}_{n}.py",
-                "ok" if n != 2 else "wrong answer",
-                4.0,
-                2.0 + n,
-            ]
-        )
+        task, status = "gemm" if n < 4 else "relu", "ok" if n != 2 else "wrong answer"
+        rows.append([task, f"refs/{task}.py", f"out/{task}_{n}.py", status, 4.0, 2.0 + n])
         if n != 2:
             (place / "out").mkdir(parents=True, exist_ok=True)
             (place / f"out/{task}_{n}.py").write_text(f"def k(): return {n}\n")
     (place / "refs").mkdir()
     for task in ("gemm", "relu"):
         (place / f"refs/{task}.py").write_text(f"def ref(): return '{task}'\n")
-    write_table(
-        place / "results.csv",
-        ["task", "reference_path", "kernel path", "status", "torch_ms", "kernel_ms"],
-        *rows,
-    )
+    head = ["task", "reference_path", "kernel path", "status", "torch_ms", "kernel_ms"]
+    write_table(place / "results.csv", head, *rows)
     shown, query, notes = start(tmp_path, place, gpu="H100")
-    assert (shown["outcomes"], shown["problems"], shown["gpus"]) == (
-        {"success": 5, "refused": 1},
-        2,
-        {"H100": 6},
-    )
+    assert shown["outcomes"] == {"success": 5, "refused": 1}
+    assert (shown["problems"], shown["gpus"]) == (2, {"H100": 6})
     assert [row["speedup"] for row in shown["first"]] == [2.0, 4 / 3, 0.8]
     assert shown["first"][0]["code"] == "def k(): return 0"
     assert "program.content AS code,  -- the file that kernel path names" in query
@@ -83,12 +63,8 @@ def test_a_table_with_programs_in_files(tmp_path: Path) -> None:
 def test_a_table_with_programs_in_a_column(tmp_path: Path) -> None:
     """A unit that no name states, and a word that is not known, are said; nothing is made up."""
     head = ["problem", "code", "latency", "baseline_latency", "status", "mood"]
-    write_table(
-        tmp_path / "t.csv",
-        head,
-        ["p", "def a(): ...", 1, 2, "passed", "x"],
-        ["p", "def b(): ...", 2, 2, "meh", "y"],
-    )
+    rows = ["p", "def a(): ...", 1, 2, "passed", "x"], ["p", "def b(): ...", 2, 2, "meh", "y"]
+    write_table(tmp_path / "t.csv", head, *rows)
     shown, query, notes = start(tmp_path, tmp_path / "t.csv")
     assert shown["evaluations"] == 1
     assert shown["missing"] == ["the gpu of 1 rows: gpu = ... in the [[source]]"]
@@ -103,11 +79,8 @@ def test_names_are_data(tmp_path: Path) -> None:
     place = tmp_path / "a'b\"; {x} [y]"
     (tmp_path / "secret.py").write_text("secret text\n")
     bad = 'code"; DROP TABLE t; -- SELECT 1'
-    write_table(
-        place / "t'.csv",
-        ["code", "speedup", bad, "status", "kernel_path"],
-        ["def a(): ...", 2.0, "1", "it's ok'); --", str(tmp_path / "secret.py")],
-    )
+    row = ["def a(): ...", 2.0, "1", "it's ok'); --", str(tmp_path / "secret.py")]
+    write_table(place / "t'.csv", ["code", "speedup", bad, "status", "kernel_path"], row)
     shown, query, _ = start(tmp_path, place)
     check_query(query)
     assert "secret text" not in repr(shown)
@@ -140,13 +113,8 @@ def test_shipped_queries_and_own_formats(tmp_path: Path) -> None:
     programs = tmp_path / "evolve/checkpoints/checkpoint_1/programs"
     programs.mkdir(parents=True)
     for n, parent in enumerate((None, "p0")):
-        value = {
-            "id": f"p{n}",
-            "code": f"def k(): return {n}",
-            "parent_id": parent,
-            "metrics": {"ms": 4.0 - n},
-            "iteration_found": n,
-        }
+        value = {"id": f"p{n}", "code": f"def k(): return {n}", "parent_id": parent}
+        value |= {"metrics": {"ms": 4.0 - n}, "iteration_found": n}
         (programs / f"p{n}.json").write_text(json.dumps(value))
     shown, query, _ = start(tmp_path, tmp_path / "evolve", gpu="L40S", problem="mine")
     assert "Checkpoints of OpenEvolve" in query
@@ -159,14 +127,14 @@ def test_shipped_queries_and_own_formats(tmp_path: Path) -> None:
 
 
 def test_a_folder_a_thousand_deep(tmp_path: Path) -> None:
-    """It is looked at without recursion; a table at its end is found."""
-    descriptor = os.open(tmp_path, os.O_RDONLY)
+    """It is looked at without recursion; a table beside it is found."""
+    folder = os.open(tmp_path, os.O_RDONLY)
     for _ in range(1_100):
-        os.mkdir("d", dir_fd=descriptor)
-        inner = os.open("d", os.O_RDONLY, dir_fd=descriptor)
-        os.close(descriptor)
-        descriptor = inner
-    os.close(descriptor)
+        os.mkdir("d", dir_fd=folder)
+        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
     write_table(tmp_path / "t.csv", ["problem", "code", "speedup"], ["p", "def a(): ...", 2.0])
     try:
         shown, _, _ = start(tmp_path / "..", tmp_path)

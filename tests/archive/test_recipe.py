@@ -82,27 +82,17 @@ def cuda_l2(folder: Path) -> None:
 
 def kernelbench_hard(folder: Path) -> None:
     """A program that passes, one without a baseline at its shapes, one that is wrong."""
-    runs = [
-        ("h100", "01_gemm", True, 2),
-        ("h100", "02_kda", True, 2),
-        ("b200", "01_gemm", False, 0),
-    ]
+    runs = [("h100", "01_gemm", True, 2), ("h100", "02_kda", True, 2)]
+    runs += [("b200", "01_gemm", False, 0)]
     for name in ("public/data/rundetail", "public/runs"):
         for card in ("h100", "b200"):
             (folder / name / card).mkdir(parents=True)
     for n, (card, problem, correct, shapes) in enumerate(runs):
-        detail = {
-            "run_id": f"r{n}",
-            "bench": "hard",
-            "gpu": card,
-            "problem": problem,
-            "model": "m",
-            "harness": "codex",
-            "correct": correct,
-            "failure_reason": "pass" if correct else "check_failed",
-            "stats": {"input_tokens": 5, "output_tokens": 6},
-            "shapes": [{"ms": ms, "label": str(ms)} for ms in (1.0, 4.0)[:shapes]],
-        }
+        detail = {"run_id": f"r{n}", "bench": "hard", "gpu": card, "problem": problem}
+        detail |= {"model": "m", "harness": "codex", "correct": correct}
+        detail |= {"failure_reason": "pass" if correct else "check_failed"}
+        detail |= {"stats": {"input_tokens": 5, "output_tokens": 6}}
+        detail |= {"shapes": [{"ms": ms, "label": str(ms)} for ms in (1.0, 4.0)[:shapes]]}
         (folder / f"public/data/rundetail/{card}/r{n}.json").write_text(json.dumps(detail))
         program = folder / f"public/runs/{card}/r{n}_solution.py.txt"
         program.write_text(f"class Model: n = {n}\n")
@@ -129,6 +119,9 @@ def robust_kbench(folder: Path) -> None:
     )
 
 
+DOUBTED = {"speedup-contradicted": 1, "fast-failure": 1}
+
+
 @pytest.mark.parametrize(
     ("name", "sample", "speedups", "codes"),
     [
@@ -137,12 +130,7 @@ def robust_kbench(folder: Path) -> None:
         ("kernelbench-v3", kernelbench_v3, [1.5, 2.5, 3.5], {"failure-without-program": 1}),
         ("cuda-l2", cuda_l2, [1.5, 1.5, 2.5], {}),
         ("cuda-l1", cuda_l1, [1.2] * 5 + [2.2] * 5 + [3.2] * 5, {"no-code": 5, "no-speedup": 5}),
-        (
-            "ai-cuda-engineer",
-            ai_cuda_engineer,
-            [1.5, 2.0, 2.5, 3.0, 3.5],
-            {"speedup-contradicted": 1, "fast-failure": 1},
-        ),
+        ("ai-cuda-engineer", ai_cuda_engineer, [1.5, 2.0, 2.5, 3.0, 3.5], DOUBTED),
     ],
 )
 def test_recipes_of_public_archives(
@@ -153,9 +141,7 @@ def test_recipes_of_public_archives(
     result = build([name], out=tmp_path / "out", source=tmp_path)
     archive = open_archive(result.path)
     assert archive.manifest.name == f"kernel-archive/{name}"
-    assert sorted(archive.arrow("kernels")["speedup"].to_pylist()) == pytest.approx(
-        sorted(speedups)
-    )
+    assert sorted(archive.arrow("kernels")["speedup"].to_pylist()) == pytest.approx(speedups)
     assert archive.manifest.findings["by_code"] == codes
 
 
@@ -186,12 +172,8 @@ def test_every_shipped_recipe_can_be_read() -> None:
 )
 def test_mistakes_of_a_source(tmp_path: Path, more: str, words: str) -> None:
     """File and field are named, with what was probably meant."""
-    base = {
-        "path": '"t.csv"',
-        "format": '"attempts"',
-        "role": '"archive"',
-        "generation_method": '"x"',
-    }
+    base = {"path": '"t.csv"', "format": '"attempts"', "role": '"archive"'}
+    base |= {"generation_method": '"x"'}
     stated = dict(line.split(" = ", 1) for line in more.split("\n"))
     source = "\n".join(f"{key} = {value}" for key, value in {**base, **stated}.items())
     (tmp_path / "builder.toml").write_text(
