@@ -227,8 +227,16 @@ def _type_name(annotation: str) -> str:
     )
 
 
-def _keys(table: str, kind: type[msgspec.Struct]) -> str:
-    said = key_meanings()[table]
+def _attributes(kind: type) -> dict[str, str]:
+    """Map every attribute to its text in the docstring, those of the base classes included."""
+    docs = [inspect.cleandoc(cls.__doc__ or "") for cls in reversed(kind.__mro__)]
+    pattern = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+    listed = [pattern.findall(doc.partition("Attributes:\n")[2]) for doc in docs]
+    return {n: " ".join(text.split()).replace("``", "`") for each in listed for n, text in each}
+
+
+def _keys(kind: type[msgspec.Struct], table: str | None = None) -> str:
+    said = _attributes(kind) if table is None else key_meanings()[table]
     rows = []
     for f in msgspec.structs.fields(kind):
         default = (
@@ -238,7 +246,7 @@ def _keys(table: str, kind: type[msgspec.Struct]) -> str:
             if f.default in (msgspec.NODEFAULT, None)
             else f"`{f.default!r}`"
         )
-        rows.append((f"`{f.encode_name}`", said[f.name], default))
+        rows.append((f"`{f.encode_name}`", said.get(f.name, ""), default))
     return _table(("key", "meaning", "default"), rows)
 
 
@@ -398,13 +406,13 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "columns": lambda: _table(
         ("our column", "meaning"), [(f"`{k}`", v) for k, (_, v) in COLUMNS.items()]
     ),
-    "recipe": lambda: _keys("recipe", Recipe),
-    "recipe archive": lambda: _keys("archive", About),
-    "recipe eval": lambda: _keys("eval", EvaluationRules),
-    "recipe gpu": lambda: _keys("gpu", GpuFacts),
-    "recipe exclude": lambda: _keys("exclude", Exclude),
-    "recipe reading": lambda: _keys("reading", HumanReading),
-    "recipe source": lambda: _keys("source", Source),
+    "recipe": lambda: _keys(Recipe, "recipe"),
+    "recipe archive": lambda: _keys(About, "archive"),
+    "recipe eval": lambda: _keys(EvaluationRules, "eval"),
+    "recipe gpu": lambda: _keys(GpuFacts, "gpu"),
+    "recipe exclude": lambda: _keys(Exclude, "exclude"),
+    "recipe reading": lambda: _keys(HumanReading, "reading"),
+    "recipe source": lambda: _keys(Source, "source"),
     "splits": _splits,
     "tables": _tables,
 }

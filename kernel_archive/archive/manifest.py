@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -190,14 +189,18 @@ def read_manifest(directory: Path) -> Manifest:
     except OSError as error:
         raise ArchiveNotFoundError(f"{path} cannot be read: {error.strerror or error}") from None
 
-    fix = "Build or pull the archive again"
-    fail = partial(ArchiveMismatchError.of, code="bad-manifest", file=str(path), fix=fix)
+    def fail(why: object) -> ArchiveMismatchError:
+        fix = "Build or pull the archive again"
+        return ArchiveMismatchError.of(
+            code="bad-manifest", message=f"not a manifest: {why}", file=str(path), fix=fix
+        )
+
     if len(data) > MAX_MANIFEST_BYTES or not has_few_values(data):
-        raise fail(message="not a manifest: it is larger than one can be")
+        raise fail("it is larger than one can be")
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (ValueError, RecursionError) as error:
-        raise fail(message=f"not a manifest: {error}") from None
+        raise fail(error) from None
     if manifest.format != FORMAT:
         raise ArchiveMismatchError(
             f"{path} has format {manifest.format}, this version reads {FORMAT}. Build the archive "

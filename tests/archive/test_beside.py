@@ -115,20 +115,20 @@ def test_unfit_programs_keep_their_label_and_are_not_asked_about(source, tmp_pat
 @pytest.mark.parametrize(
     ("key", "line", "words"),
     [
-        ("launches", launch(CODES[0], n=-1), r"lines\.jsonl:2: n: "),
-        ("launches", launch(CODES[0], kind="guess"), r"lines\.jsonl:2: kind: "),
-        ("launches", launch(CODES[0], speedup=2.0), r"lines\.jsonl:2: .*speedup"),
-        ("launches", "{", r"lines\.jsonl:2: not valid JSON"),
-        ("readings", '{"program": "x"}', r"lines\.jsonl:2: .*program"),
-        ("readings", reading(CODES[1], useless="maybe"), r"lines\.jsonl:2: .*useless"),
-        ("readings", reading("def other(): pass"), r"lines\.jsonl:2: program: .*that no log"),
-        ("readings", '"' + "0" * (2 << 20) + '"', r"lines\.jsonl:2: the line is longer than 1 MiB"),
+        ("launches", launch(CODES[0], n=-1), "n: "),
+        ("launches", launch(CODES[0], kind="guess"), "kind: "),
+        ("launches", launch(CODES[0], speedup=2.0), ".*speedup"),
+        ("launches", "{", "not valid JSON"),
+        ("readings", '{"program": "x"}', ".*program"),
+        ("readings", reading(CODES[1], useless="maybe"), ".*useless"),
+        ("readings", reading("def other(): pass"), "program: .*that no log"),
+        ("readings", '"' + "0" * (2 << 20) + '"', "the line is longer than 1 MiB"),
     ],
 )
 def test_a_faulty_line_is_named(source, tmp_path, key, line, words):
     """File, line and field; nothing is built."""
     first = {"launches": launch, "readings": reading}[key](CODES[0])
-    with pytest.raises(RecipeError, match=words):
+    with pytest.raises(RecipeError, match=rf"lines\.jsonl:2: {words}"):
         build([str(source(key, first, line))], out=tmp_path / "a")
     assert not (tmp_path / "a").exists()
 

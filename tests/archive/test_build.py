@@ -117,20 +117,17 @@ def test_the_same_run_twice_is_refused(tmp_path):
     assert not (tmp_path / "a").exists()
 
 
+EXCLUDE = '[[exclude]]\nsearch = "{}"\nnode = "1"\nreason = "x"\n'
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda t: t.replace("logs/*", "nothing/*"), "matches no file"),
         (lambda t: t + 'gpu = "L40S"\n', "contradict|the recipe says 'L40S'"),
         (lambda t: t + 'problem = "trimul"\n', "the recipe says 'trimul'"),
-        (
-            lambda t: t + '[[exclude]]\nsearch = "nope"\nnode = "1"\nreason = "x"\n',
-            "names a search",
-        ),
-        (
-            lambda t: t + '[[exclude]]\nsearch = "run_0"\nnode = "1"\nreason = "x"\n',
-            "names node '1'",
-        ),
+        (lambda t: t + EXCLUDE.format("nope"), "names a search"),
+        (lambda t: t + EXCLUDE.format("run_0"), "names node '1'"),
         (lambda t: t + "[[source]\n", "not valid TOML"),
         (lambda t: t.replace('name = "made"', 'name = "../evil"'), "name"),
     ],

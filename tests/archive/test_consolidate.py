@@ -22,16 +22,6 @@ def built(tmp_path, *recipes):
     return open_archive(tmp_path / "out")
 
 
-def superseding(tmp_path, old, new):
-    """The archive of two logs: the second supersedes the first, which is held out."""
-    old.write(tmp_path / "old/logs/run")
-    new.write(tmp_path / "new/logs/again")
-    first = recipe(tmp_path / "old", ("logs/*", "held_out"), name="old")
-    second = recipe(tmp_path / "new", ("logs/*", "archive"), name="new")
-    second.write_text(second.read_text().replace("licence", 'supersedes = ["old"]\nlicence'))
-    return built(tmp_path, second, first)
-
-
 @pytest.fixture
 def made(tmp_path):
     """Two held-out runs and one training run that share programs; builds and opens them."""
@@ -149,35 +139,31 @@ def test_an_excluded_row_stays_in_evaluations_only(tmp_path):
 
 
 def test_a_better_measurement_takes_the_place_of_a_superseded_one(tmp_path):
-    """The label is the new builder's alone."""
+    """The label is the new builder's alone; what that refused is a failure, unless it gave up."""
     old, new = RunLog(serial=1000), RunLog(serial=9000)
     root = old.root(program("seed"), 1.0)
-    old.child(root, program("both"), 3.0)
-    old.child(root, program("only_old"), 2.0)
-    new.root(program("both"), 3.5)
-    archive = superseding(tmp_path, old, new)
+    for name, speedup in {"both": 3.0, "only_old": 2.0, "refused": 4.0, "not_reached": 2.5}.items():
+        old.child(root, program(name), speedup)
+    again = new.root(program("both"), 3.5)
+    new.child(again, program("refused"), None, outcome="incorrect")
+    new.child(again, program("not_reached"), None, outcome="infrastructure_failure")
+    old.write(tmp_path / "old/logs/run")
+    new.write(tmp_path / "new/logs/again")
+    first = recipe(tmp_path / "old", ("logs/*", "held_out"), name="old")
+    second = recipe(tmp_path / "new", ("logs/*", "archive"), name="new")
+    second.write_text(second.read_text().replace("licence", 'supersedes = ["old"]\nlicence'))
+    archive = built(tmp_path, second, first)
     both = kernels(archive)[kid(program("both"))]
     assert (both["speedup"], both["n_measurements"]) == (3.5, 1)
     assert (both["split"], both["search_id"]) == ("test", "old/run")
-    assert kernels(archive)[kid(program("only_old"))]["speedup"] == 2.0
-    assert rows(archive, REASONS) == [{"speedup": 3.0, "excluded": SUPERSEDED}]
-    assert archive.manifest.reports["superseded_evaluations"] == 1
-
-
-def test_a_program_that_a_better_measurement_refuses_is_a_failure(tmp_path):
-    """Passed once, refused by the builder that supersedes: no label is left."""
-    old, new = RunLog(serial=1000), RunLog(serial=9000)
-    root = old.root(program("seed"), 1.0)
-    old.child(root, program("refused"), 3.0)
-    old.child(root, program("not_reached"), 2.0)
-    again = new.root(program("refused"), None, outcome="incorrect")
-    new.child(again, program("not_reached"), None, outcome="infrastructure_failure")
-    archive = superseding(tmp_path, old, new)
-    assert kernels(archive).keys() == {kid(program("seed")), kid(program("not_reached"))}
-    assert rows(archive, FAILURES) == [
-        {"kernel_id": kid(program("refused")), "outcome": "incorrect"}
-    ]
-    assert rows(archive, REASONS) == [{"speedup": 3.0, "excluded": SUPERSEDED}]
+    labels = {name: row["speedup"] for name, row in kernels(archive).items()}
+    names = {"seed": 1.0, "both": 3.5, "only_old": 2.0, "not_reached": 2.5}
+    assert labels == {kid(program(name)): speedup for name, speedup in names.items()}
+    refused = {"kernel_id": kid(program("refused")), "outcome": "incorrect"}
+    assert rows(archive, FAILURES) == [refused]
+    reasons = [{"speedup": speedup, "excluded": SUPERSEDED} for speedup in (3.0, 4.0)]
+    assert rows(archive, REASONS) == reasons
+    assert archive.manifest.reports["superseded_evaluations"] == 2
 
 
 def test_one_refusal_ends_a_label_where_the_recipe_wants_unanimity(tmp_path):

@@ -84,9 +84,8 @@ def kernelbench_hard(folder: Path) -> None:
     """A program that passes, one without a baseline at its shapes, one that is wrong."""
     runs = [("h100", "01_gemm", True, 2), ("h100", "02_kda", True, 2)]
     runs += [("b200", "01_gemm", False, 0)]
-    for name in ("public/data/rundetail", "public/runs"):
-        for card in ("h100", "b200"):
-            (folder / name / card).mkdir(parents=True)
+    for place in ("data/rundetail/h100", "data/rundetail/b200", "runs/h100", "runs/b200"):
+        (folder / "public" / place).mkdir(parents=True)
     for n, (card, problem, correct, shapes) in enumerate(runs):
         detail = {"run_id": f"r{n}", "bench": "hard", "gpu": card, "problem": problem}
         detail |= {"model": "m", "harness": "codex", "correct": correct}
