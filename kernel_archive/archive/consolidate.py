@@ -17,15 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from kernel_archive.archive.beside import reading_table, refuse_unknown
-from kernel_archive.archive.labels import (
-    CONTESTED,
-    DRIFT_RATIO,
-    FLAGS,
-    IMPLAUSIBLE_SPEEDUP,
-    SUPERSEDED,
-    UNSTABLE_RATIO,
-    WITHHELD,
-)
+from kernel_archive.archive.labels import FLAGS, SQL_NAMES
 from kernel_archive.archive.open import literal_path
 from kernel_archive.archive.shards import write_table
 from kernel_archive.bins import Scheme, assign_bins
@@ -55,16 +47,6 @@ _LARGE_TABLES: Final = {
     "kernels": {"train": "kept AND NOT held_out", "test": "held_out"},
     "evaluations": {"train": "true"},
     "failures": {"train": "true"},
-}
-#: Names after $ in ``labels.sql``.
-_NAMES: Final = {
-    "superseded": SUPERSEDED,
-    "contested": CONTESTED,
-    "withheld": WITHHELD,
-    "drift": DRIFT_RATIO,
-    "unstable": UNSTABLE_RATIO,
-    "implausible": IMPLAUSIBLE_SPEEDUP,
-    "flags": ", ".join(f"CASE WHEN {flag.name} THEN '{flag.name}' END" for flag in FLAGS),
 }
 
 
@@ -189,7 +171,8 @@ def _decide(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:
     udf: Any = connection.create_function  # its stubs have no type "arrow"
     udf("bin_of", bin_of, [DOUBLE], TINYINT, type="arrow")
     queries = Path(__file__).with_name("labels.sql").read_text(encoding="utf-8")
-    connection.execute(Template(queries).substitute(_NAMES))
+    flags = ", ".join(f"CASE WHEN {flag.name} THEN '{flag.name}' END" for flag in FLAGS)
+    connection.execute(Template(queries).substitute(SQL_NAMES, flags=flags))
     refuse_unknown(connection)
 
 

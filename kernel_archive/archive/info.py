@@ -60,22 +60,16 @@ def archive_info(archive: Archive) -> Row:
     }
 
 
-_EXAMPLE: Final = """kernel_id, problem, gpu, speedup, bin, n_measurements, speedup_min,
-    speedup_max, search_id, source_file, source_line"""
-
-
 def audit_archive(archive: Archive, *, examples: int = 5) -> Row:
     """List every flag with rule, counts and worst examples, and what was left out of the tables."""
     flags = []
+    flagged = archive.sql(_QUERIES["flagged"]).to_pylist()
     for flag in FLAGS:
-        of_flag = "FROM kernels WHERE list_contains(flags, ?)"
-        by_problem = f"SELECT problem, count(*) {of_flag} GROUP BY 1 ORDER BY 1"
-        problems, counts = archive.sql(by_problem, [flag.name]).to_pydict().values()
-        worst = f"SELECT {_EXAMPLE} {of_flag} ORDER BY {flag.worst}, kernel_id LIMIT ?"
-        row = {"flag": flag.name, "rule": flag.rule, "why": flag.why, "kernels": sum(counts)}
-        row["by_problem"] = dict(zip(problems, counts, strict=True))
-        row["worst"] = archive.sql(worst, [flag.name, examples]).to_pylist()
-        flags.append(row)
+        by_problem = {row["problem"]: row["n"] for row in flagged if row["flag"] == flag.name}
+        worst = _QUERIES["worst"].format(order=flag.worst)
+        row: Row = {"flag": flag.name, "rule": flag.rule, "why": flag.why}
+        row |= {"kernels": sum(by_problem.values()), "by_problem": by_problem}
+        flags.append(row | {"worst": archive.sql(worst, [flag.name, examples]).to_pylist()})
     speedups = archive.arrow("kernels", columns=["speedup"]).column("speedup").to_numpy()
     labels = {name: assign_bins(speedups, name) for name in SCHEMES}
     return {

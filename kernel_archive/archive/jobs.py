@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kernel_archive.archive.sources import fetch_source
+from kernel_archive.archive.sources import fetch_source, first_wildcard
 from kernel_archive.errors import printable
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.readers import READERS
@@ -155,8 +155,7 @@ def _excludes(recipe: Recipe) -> dict[str, dict[str, str]]:
 def _split_pattern(path: str) -> tuple[Path, str]:
     """Split a glob into the directory above its first wildcard, and the rest of it."""
     parts = Path(path).parts
-    wild = [i for i, part in enumerate(parts) if re.search(r"[*?\[]", part)]
-    fixed = min([*wild, len(parts) - 1])
+    fixed = min(first_wildcard(parts), len(parts) - 1)
     return Path(*parts[:fixed]), "/".join(parts[fixed:])
 
 

@@ -31,6 +31,15 @@ DRIFT_RATIO: Final = 1.25
 UNSTABLE_RATIO: Final = 1.10
 #: Flag a larger speedup.
 IMPLAUSIBLE_SPEEDUP: Final = 100.0
+#: Names after $ in ``labels.sql`` and ``crosschecks.toml``.
+SQL_NAMES: Final = {
+    "withheld": WITHHELD,
+    "superseded": SUPERSEDED,
+    "contested": CONTESTED,
+    "drift": DRIFT_RATIO,
+    "unstable": UNSTABLE_RATIO,
+    "implausible": IMPLAUSIBLE_SPEEDUP,
+}
 
 
 class Flag(msgspec.Struct, frozen=True):

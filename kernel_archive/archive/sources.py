@@ -57,7 +57,7 @@ def _bad_url(url: str, message: str, fix: str) -> RecipeError:
     return RecipeError.of(code="bad-source", message=message, field=field, value=url, fix=fix)
 
 
-def _first_wildcard(steps: tuple[str, ...]) -> int:
+def first_wildcard(steps: tuple[str, ...]) -> int:
     """Position of the first step of a path with a wildcard; behind the last one without any."""
     return next((i for i, step in enumerate(steps) if re.search(r"[*?\[]", step)), len(steps))
 
@@ -69,7 +69,7 @@ def _fetch_commit(url: str, place: Path) -> tuple[Path, str]:
         raise _bad_url(url, "is not the address of a commit", fix)
     remote, commit, path = match.groups()
     steps = PurePosixPath(path).parts
-    wild = _first_wildcard(steps)
+    wild = first_wildcard(steps)
     name = remote.rstrip("/").rsplit("/", 1)[-1].removesuffix(".git")
     copy = place / sha256_hex(url.encode())[:32] / name
     if not copy.is_dir():
@@ -118,7 +118,7 @@ def _fetch(url: str, place: Path, beside: bool) -> tuple[Path, str]:
     try:
         system, pattern = fsspec.core.url_to_fs(url)
         steps = PurePosixPath(pattern).parts
-        wild = min(_first_wildcard(steps), len(steps) - 1)
+        wild = min(first_wildcard(steps), len(steps) - 1)
         above = "/".join(steps[:wild])
         files = system.glob(pattern, detail=True)
         folders = [name for name, facts in files.items() if facts["type"] == "directory"]

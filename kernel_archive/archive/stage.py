@@ -198,14 +198,16 @@ def _write_table(store: Store, stem: str, suffix: str, table: pa.Table) -> Store
 
 def _judge(job: RunJob, staged: StagedRun, *, strict: bool) -> None:
     """Decide whether a run's findings end the build."""
-    errors = [f for f in staged.findings if f.severity == "error"]
-    damage = [f for f in staged.findings if f.severity == "warning" and f.line is not None]
-    if strict and (errors or damage):
+    damage = [
+        finding
+        for finding in staged.findings
+        if finding.severity == "error" or (finding.severity == "warning" and finding.line)
+    ]
+    if strict and damage:
         message = f"{job.search_id}: {staged.facts.findings} faults, and --strict was given"
-        in_order = [f for f in staged.findings if f in errors or f in damage]
-        raise LogError(message, findings=in_order)
+        raise LogError(message, findings=damage)
     # A damaged run fails alone; a run of another format is a mistake of the recipe.
-    errors = [f for f in errors if f.code in MISTAKES]
+    errors = [f for f in staged.findings if f.severity == "error" and f.code in MISTAKES]
     if errors and not staged.facts.evaluations and staged.published_rows is None:
         raise LogError(
             f"nothing could be read of {job.search_id} as {job.source.format}. "

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
+from kernel_archive.archive.labels import SQL_NAMES
 from kernel_archive.archive.manifest import shard_faults
 from kernel_archive.archive.open import sql_texts
 from kernel_archive.archive.shards import digest_rows
@@ -178,17 +178,13 @@ def _labels(archive: Archive) -> Iterator[Finding]:
 def _cross_references(archive: Archive) -> Iterator[Finding]:
     """Ask the queries of ``crosschecks.toml``; each returns the keys of the rows at fault."""
     builders = archive.manifest.builders
-    values = {
-        "superseded": SUPERSEDED,
-        "contested": CONTESTED,
-        "withheld": WITHHELD,
-        "outcomes": sql_texts(OUTCOMES),
-        "roles": sql_texts(ROLES),
-        "unanimous": sql_texts(str(b.get("name")) for b in builders if b.get("unanimous")),
-    }
+    unanimous = sql_texts(str(b.get("name")) for b in builders if b.get("unanimous"))
+    values = {"outcomes": sql_texts(OUTCOMES), "roles": sql_texts(ROLES), "unanimous": unanimous}
     text = Path(__file__).with_name("crosschecks.toml").read_text(encoding="utf-8")
     for check in tomllib.loads(text)["check"]:
-        stated = {key: Template(value).substitute(values) for key, value in check.items()}
+        stated = {
+            key: Template(value).substitute(SQL_NAMES, **values) for key, value in check.items()
+        }
         keys = _sorted_column(archive, stated["query"])
         yield from _rows(stated["code"], stated["message"], stated["table"], keys)
 
