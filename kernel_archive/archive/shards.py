@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -21,7 +23,6 @@ from kernel_archive.storage import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
 #: A group has at least this many rows, unless it is the last one; short searches share one.
 GROUP_MIN: Final = 64
@@ -32,21 +33,8 @@ GROUP_FULL: Final = 200
 #: GROUP_MAX rows.
 GROUP_RATE: Final = 400
 GROUP_MAX: Final = 600
-#: Columns of few distinct values, worth a dictionary; for ids and figures it only adds bytes.
-# fmt: off
-REPEATED: Final = frozenset({
-    "anchor_code", "anchor_program_id", "bin", "bin_scheme", "builder", "canary",
-    "error_type", "excluded", "family", "format", "generation_method", "gpu", "is_root",
-    "language", "model", "n_evaluations", "n_logged", "n_measurements", "outcome",
-    "pair_type", "parent_distance", "problem", "reference_code", "reference_id", "role",
-    "search_id", "source_digest", "source_file", "step", "task",
-})
-#: Columns whose least and largest value help a reader to skip row groups.
-SORTABLE: Final = frozenset({
-    "bin", "g", "generation_method", "gpu", "language", "outcome", "pair_type", "problem",
-    "role", "search_id", "source_file", "speedup", "step", "task",
-})
-# fmt: on
+#: Columns that are worth a dictionary (``repeated``) or statistics (``sortable``).
+_COLUMNS: Final = tomllib.loads(Path(__file__).with_name("shards.toml").read_text(encoding="utf-8"))
 #: Rows per file; a file of kernels of 6 KB each stays well under the Hub's recommended size.
 SHARD_ROWS: Final = 200_000
 
@@ -162,8 +150,8 @@ def _write_file(
         # Not content-defined chunking: its state runs on from one row group into the next, so that
         # a new group would change the pages of all groups behind it.
         use_content_defined_chunking=False,
-        use_dictionary=[name for name in schema.names if name in REPEATED],
-        write_statistics=[name for name in schema.names if name in SORTABLE],
+        use_dictionary=[name for name in schema.names if name in _COLUMNS["repeated"]],
+        write_statistics=[name for name in schema.names if name in _COLUMNS["sortable"]],
         write_page_index=True,
         write_page_checksum=True,
         store_schema=False,
