@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -11,6 +10,7 @@ from typing import Final
 import click
 
 from kernel_archive._version import __version__
+from kernel_archive.errors import suggestion
 
 #: Command -> module and one line of help, which stands here so that ``--help`` imports nothing.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -93,9 +93,7 @@ class _LazyGroup(click.Group):
             if typed in MOVED:
                 raise click.UsageError(f"{typed!r} is gone since 1.0. Type: {MOVED[typed]}", ctx)
         if name not in COMMANDS and not name.startswith("-"):
-            near = difflib.get_close_matches(name, COMMANDS, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else "See kernel-archive --help."
-            raise click.UsageError(f"No such command {name!r}. {hint}", ctx)
+            raise click.UsageError(f"No such command {name!r}. {suggestion(name, COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import math
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kernel_archive.baselines.pairs import load_asked_pairs
@@ -36,6 +37,11 @@ class Question(NamedTuple):
         """Sixteen hex digits of the sha256 of the very text that is asked."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
+    @property
+    def tokens(self) -> int:
+        """Estimated tokens of the prompt."""
+        return estimated_tokens(self.text)
+
 
 def estimated_tokens(text: str) -> int:
     """Estimate the tokens of a text, rather too many than too few."""
@@ -54,14 +60,21 @@ class Questions:
     prompt: Prompt
     n_rows: int  # of the whole split
 
+    @cached_property
+    def by_id(self) -> dict[str, Question]:
+        """Row id -> question, in the order in which they are asked."""
+        a = self.asked
+        rows = zip(a.problems, a.gpus, a.anchors, a.candidates, a.known, strict=True)
+        texts = (render(self.prompt, *row, stated_gpus=a.stated_gpus) for row in rows)
+        return {
+            row_id: Question(row_id, text) for row_id, text in zip(a.row_ids, texts, strict=True)
+        }
+
     def __len__(self) -> int:
         return len(self.asked)
 
     def __iter__(self) -> Iterator[Question]:
-        a = self.asked
-        rows = zip(a.problems, a.gpus, a.anchors, a.candidates, a.known, strict=True)
-        for row_id, row in zip(a.row_ids, rows, strict=True):
-            yield Question(row_id, render(self.prompt, *row, stated_gpus=a.stated_gpus))
+        return iter(self.by_id.values())
 
     def custom_id(self, row_id: str, repeat: int) -> str:
         """Name one question and repeat in a file: row id, repeat, digest of the prompt."""

@@ -50,7 +50,7 @@ def test_export_answer_import_check_score(run, tmp_path, split):
     assert status == 0
     assert "answered: 19\n" in out
     assert "forecasts: 18\n" in out
-    assert "without a forecast: no-json 1" in out
+    assert "unparsed: no-json 1" in out
     assert "unanswered: no answer 1" in out
     assert run("check", forecasts, "--split", split)[0] == 0
     assert run("score", forecasts, "--split", split, "--draws", 0)[0] == 0

@@ -7,12 +7,15 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 from support.llm_server import forecast_of, language_model
 
 from kernel_archive.cli import common, main
 from kernel_archive.llm.questions import load_questions
+from kernel_archive.llm.service import retry_after
 
 
 @pytest.fixture
@@ -140,14 +143,24 @@ def test_what_passes_is_asked_again_and_counted(archive, service, run, tmp_path)
     assert sum(row["output_tokens"] for row in lines(tmp_path / "f.jsonl")) == 6 * 60
 
 
-def test_the_wait_that_a_server_asks_for_is_kept(service, run):
-    """Retry-After counts, not our own pause."""
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_the_wait_that_a_server_asks_for_is_kept(service, run, form):
+    """Retry-After counts, in seconds or as an HTTP date, and not our own pause of a second."""
     server = service(lambda prompt, n: "429" if n == 1 else "fine")
-    server.retry_after = "2"
+    # A date has whole seconds: one 3.99 s ahead is at least 2.99 s ahead.
+    later = datetime.now(UTC) + timedelta(seconds=3.99)
+    server.retry_after = "2" if form == "seconds" else format_datetime(later, usegmt=True)
     started = time.monotonic()
     status, printed = run(server, "--limit", 1)
     assert status == 0, printed
-    assert time.monotonic() - started >= 2
+    assert 2 <= time.monotonic() - started < 10
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("header", ["soon", "-1", "9" * 5000, "Fri, 31 Dec 9999 23:59:59 GMT"])
+def test_an_odd_wait_is_bounded_or_our_own(header):
+    """What is neither seconds nor a date is no wait, and none is longer than an hour."""
+    assert retry_after(header) in {None, 3600.0}
 
 
 def test_ten_failures_of_one_kind_end_the_run(archive, service, run, tmp_path):
