@@ -30,16 +30,8 @@ _LARGEST: Final = 12
 _MISSING: Final = -1.0
 #: Columns that are features as logarithms, and those that are features as they are.
 _LOGARITHMS: Final = (
-    "launches",
-    "operators",
-    "idle",
-    "waves",
-    "serial",
-    "trips",
-    "least_blocks",
-    "most_blocks",
-    "blocks",
-    "kernels",
+    *("launches", "operators", "idle", "waves", "serial", "trips"),
+    *("least_blocks", "most_blocks", "blocks", "kernels"),
 )
 _AS_THEY_ARE: Final = ("most_warps", "configurations", "with_dots")
 
@@ -48,47 +40,46 @@ def load_launch_features(archive: Archive) -> Mapping[tuple[str, str], Floats]:
     """Load features by program and problem; empty for an archive without dry runs."""
     if "launches" not in archive.tables:
         return {}
-    rows = archive.sql(_CALLS, [MULTIPROCESSORS]).to_pylist()
-    by_program: dict[tuple[str, str], list[Floats]] = {}
-    for row in rows:
-        by_program.setdefault((row["program_id"], row["problem"]), []).append(_case_features(row))
-    return {key: np.mean(cases, axis=0) for key, cases in by_program.items()}
-
-
-def _log(value: float) -> float:
-    return float(np.log2(1.0 + value))
-
-
-def _case_features(row: dict[str, object]) -> Floats:
-    values = {name: value for name, value in row.items() if isinstance(value, (int, float))}
-    cases = get_problem(str(row["problem"])).cases
-    index = int(values["case"])
-    least_bytes, least_flops = 1.0, 1.0
-    if index < len(cases):
-        work = cases[index].least_work
-        least_bytes = float(work.bytes_read + work.bytes_written)
-        least_flops = float(work.flops + 1)
-    seconds = (
-        _LAUNCH_S * values["launches"]
-        + _OPERATOR_S * values["operators"]
-        + (values["operator_bytes"] + values["launch_bytes"]) / _BYTES_S
-        + values["operator_flops"] / _FLOPS_S
+    rows = archive.sql(_CALLS, [MULTIPROCESSORS])
+    programs, problems, cases, largest = (
+        rows[name].to_pylist() for name in ("program_id", "problem", "case", "largest")
     )
-    largest = row["largest"] if isinstance(row["largest"], list) else [None] * _LARGEST
-    shape = [_MISSING if value is None else _log(float(value)) for value in largest]
-    return np.array(
+    value = {n: np.asarray(rows[n], dtype=np.float64) for n in rows.column_names[3:-1]}
+    work = [_least_work(*case) for case in zip(problems, cases, strict=True)]
+    least_bytes, least_flops = np.array(work, dtype=np.float64).reshape(-1, 2).T
+    seconds = (
+        _LAUNCH_S * value["launches"]
+        + _OPERATOR_S * value["operators"]
+        + (value["operator_bytes"] + value["launch_bytes"]) / _BYTES_S
+        + value["operator_flops"] / _FLOPS_S
+    )
+    shape = np.array([row or [None] * _LARGEST for row in largest], dtype=np.float64)
+    features = np.column_stack(
         [
-            *(_log(values[name]) for name in _LOGARITHMS),
-            *(values[name] for name in _AS_THEY_ARE),
-            _log(values["operator_bytes"] / least_bytes),
-            _log(values["operator_flops"] / least_flops),
-            _log(values["launch_bytes"] / least_bytes),
-            _log(least_bytes / max(1.0, values["blocks"])),
+            *(np.log2(1.0 + value[name]) for name in _LOGARITHMS),
+            *(value[name] for name in _AS_THEY_ARE),
+            np.log2(1.0 + value["operator_bytes"] / least_bytes),
+            np.log2(1.0 + value["operator_flops"] / least_flops),
+            np.log2(1.0 + value["launch_bytes"] / least_bytes),
+            np.log2(1.0 + least_bytes / np.maximum(1.0, value["blocks"])),
             np.log2(seconds + 1e-7),
-            np.log2(seconds + _TRIP_S * values["serial"] + 1e-7),
-            *shape,
+            np.log2(seconds + _TRIP_S * value["serial"] + 1e-7),
+            np.where(np.isnan(shape), _MISSING, np.log2(1.0 + shape)),
         ]
     )
+    positions: dict[tuple[str, str], list[int]] = {}
+    for row, key in enumerate(zip(programs, problems, strict=True)):
+        positions.setdefault(key, []).append(row)
+    return {key: features[rows_of].mean(axis=0) for key, rows_of in positions.items()}
+
+
+def _least_work(problem: str, case: int) -> tuple[float, float]:
+    """Return the least bytes and floating-point operations of a timed case, 1 where unknown."""
+    cases = get_problem(problem).cases
+    if case >= len(cases):
+        return 1.0, 1.0
+    work = cases[case].least_work
+    return float(work.bytes_read + work.bytes_written), float(work.flops + 1)
 
 
 def launch_matrix(
