@@ -41,19 +41,40 @@ def request_body(text: str, prompt: Prompt, model: str, settings: ModelSettings)
 
 def read_answer(line: dict[str, Any], row_id: str, repeat: int) -> ModelAnswer | str:
     """Read a plain answer line or a service's output line; a text says why there is no answer."""
-    seconds = line.get("latency_s")
-    in_range = isinstance(seconds, int | float) and 0 <= seconds < 1e9
-    latency = float(seconds) if seconds is not None and in_range else None
+    model: object = None
     if "answer" in line:
-        return ModelAnswer(
-            row_id=row_id,
-            repeat=repeat,
-            content=line["answer"],
-            stop_reason=stop_reason(line.get("stop_reason")),
-            input_tokens=_count(line.get("input_tokens")),
-            output_tokens=_count(line.get("output_tokens")),
-            latency_s=latency,
-        )
+        content, stop = line["answer"], line.get("stop_reason")
+        counts = line.get("input_tokens"), line.get("output_tokens")
+    else:
+        body = _response_body(line)
+        if isinstance(body, str):
+            return body
+        choices = body.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        message = choice.get("message") if isinstance(choice, dict) else None
+        if not isinstance(choice, dict) or not isinstance(message, dict):
+            return "the response holds no message"
+        content = {key: message.get(key) for key in ("content", "tool_calls")}
+        stop = "refusal" if message.get("refusal") else choice.get("finish_reason")
+        usage = body["usage"] if isinstance(body.get("usage"), dict) else {}
+        counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        model = body.get("model")
+    seconds: Any = line.get("latency_s")
+    in_range = isinstance(seconds, int | float) and 0 <= seconds < 1e9
+    return ModelAnswer(
+        row_id=row_id,
+        repeat=repeat,
+        content=content,
+        stop_reason=stop_reason(stop),
+        model=printable(model, 200) if isinstance(model, str) else None,
+        input_tokens=_count(counts[0]),
+        output_tokens=_count(counts[1]),
+        latency_s=float(seconds) if in_range else None,
+    )
+
+
+def _response_body(line: dict[str, Any]) -> dict[str, Any] | str:
+    """Return the body of a service's response; a text says why there is none."""
     response = line.get("response")
     if not isinstance(response, dict) or line.get("error"):
         return _failure(line.get("error"), "failed")
@@ -61,24 +82,7 @@ def read_answer(line: dict[str, Any], row_id: str, repeat: int) -> ModelAnswer |
     if not isinstance(body, dict) or status != 200:
         inner = body.get("error", body) if isinstance(body, dict) else None
         return _failure(inner, f"status {status}" if isinstance(status, int) else "failed")
-    choices = body.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    message = choice.get("message") if isinstance(choice, dict) else None
-    if not isinstance(choice, dict) or not isinstance(message, dict):
-        return "the response holds no message"
-    usage = body["usage"] if isinstance(body.get("usage"), dict) else {}
-    return ModelAnswer(
-        row_id=row_id,
-        repeat=repeat,
-        content={key: message.get(key) for key in ("content", "tool_calls")},
-        stop_reason=stop_reason(
-            "refusal" if message.get("refusal") else choice.get("finish_reason")
-        ),
-        model=printable(body["model"], 200) if isinstance(body.get("model"), str) else None,
-        input_tokens=_count(usage.get("prompt_tokens")),
-        output_tokens=_count(usage.get("completion_tokens")),
-        latency_s=latency,
-    )
+    return body
 
 
 def _failure(error: object, status: str) -> str:
@@ -90,7 +94,7 @@ def _failure(error: object, status: str) -> str:
     return f"{status}: {printable(message, 200)}" if message else status
 
 
-def _count(value: object) -> int | None:
+def _count(value: Any) -> int | None:
     """Return a count of tokens, ``None`` for anything else."""
     is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
-    return value if is_count else None  # type: ignore[return-value] # checked above
+    return int(value) if is_count else None

@@ -62,8 +62,8 @@ def test_the_digest_covers_the_words_of_a_problem(monkeypatch):
     released, swiglu = RELEASED["v1-forecast-json-paper"], PROBLEMS["swiglu"]
     for change in ({"inputs": "`(gate, up)`."}, {"cases": swiglu.cases[:1]}, {"rtol": 0.5}, {}):
         monkeypatch.setitem(PROBLEMS, "swiglu", msgspec.structs.replace(swiglu, **change))
-        prompts._problem.cache_clear()
-        prompts._digest.cache_clear()
+        prompts.problem_in_words.cache_clear()
+        prompts.prompt_digest.cache_clear()
         assert (Prompt(ask="forecast").digest == released) == (change == {})
 
 
