@@ -198,6 +198,4 @@ def verify(archive_path: str | None, **how: Any) -> None:
         common.tell(f"{len(verdicts) - len(failed)} of {len(verdicts)} are sound")
         common.print_findings([finding for v in failed for finding in v.findings])
 
-    common.emit({"verdicts": verdicts}, text)
-    if failed:
-        raise click.exceptions.Exit(1)
+    common.emit({"verdicts": verdicts}, text, ok=not failed)

@@ -10,7 +10,7 @@ import click
 
 import kernel_archive
 from kernel_archive.cli import common
-from kernel_archive.errors import TargetExistsError
+from kernel_archive.storage import check_new
 
 _ROLES = common.Choice(["held_out", "training", "archive"])
 
@@ -41,9 +41,7 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
 
     target = Path(output)
     for file in (target, target.parent / "import.sql"):
-        if file.exists() and not force:
-            message = f"{file} is there already. Choose another -o, or overwrite it with --force"
-            raise TargetExistsError(message)
+        check_new(file, force=force)
     draft = draft_recipe(Path(place))
     folder = re.sub(r"[^\w-]", "-", Path(place).absolute().name.split(".")[0]).strip("_-")
     own_name = name or f"me/{folder or 'kernels'}"
@@ -54,9 +52,7 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     facts |= {"sources": draft.sources, "recipe": str(target), "name": own_name}
     facts["next"] = f"read {target} and its query, then: kernel-archive build {target}"
     first = [{**row, "code": row["code"][:60]} for row in shown["first"]]
-    common.emit(facts, facts | {"first": first})
-    if not shown["outcomes"].get("success"):
-        raise click.exceptions.Exit(1)
+    common.emit(facts, facts | {"first": first}, ok=bool(shown["outcomes"].get("success")))
 
 
 @click.command()

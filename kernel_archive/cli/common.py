@@ -141,11 +141,13 @@ def print_json(payload: Any) -> None:
     click.echo(json.dumps(_plain(payload), indent=1, ensure_ascii=True))
 
 
-def emit(payload: Any, text: Callable[[], None] | Mapping[str, Any] | None = None) -> None:
+def emit(
+    payload: Any, text: Callable[[], None] | Mapping[str, Any] | None = None, *, ok: bool = True
+) -> None:
     """Print a command's result as JSON, or as text: by a function, or named values laid out.
 
     A payload that is a function is called for JSON only. Without a text it is laid out itself
-    (:func:`print_facts`).
+    (:func:`print_facts`). The exit status is 1 where the result is not ``ok``.
     """
     if as_json():
         print_json(payload() if callable(payload) else payload)
@@ -153,6 +155,8 @@ def emit(payload: Any, text: Callable[[], None] | Mapping[str, Any] | None = Non
         text()
     else:
         print_facts(payload if text is None else text)
+    if not ok:
+        raise click.exceptions.Exit(1)
 
 
 def emit_lines(

@@ -119,9 +119,7 @@ def validate(archive_path: str | None) -> None:
         common.print_findings(report.findings)
         common.tell(f"{report.path} {report.version}: {'valid' if report.ok else 'NOT valid'}")
 
-    common.emit(report, text)
-    if not report.ok:
-        raise click.exceptions.Exit(1)
+    common.emit(report, text, ok=report.ok)
 
 
 @click.command()

@@ -97,9 +97,7 @@ def check(file: str, split: str, archive_path: str | None) -> None:
         common.tell("\n".join(check_lines(report)))
         common.print_findings(report.findings, total=report.n_errors + report.n_warnings)
 
-    common.emit(report, text)
-    if not report.ok:
-        raise click.exceptions.Exit(1)
+    common.emit(report, text, ok=report.ok)
 
 
 @click.command()

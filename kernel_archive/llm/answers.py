@@ -118,6 +118,13 @@ class Answers:
     given: dict[Cell, ModelAnswer] = field(default_factory=dict)
     failures: dict[Cell, str] = field(default_factory=dict)
 
+    def add(self, cell: Cell, answer: ModelAnswer | str) -> None:
+        """Take an answer, or the reason why there is none; one answer is enough."""
+        if isinstance(answer, str):
+            self.failures[cell] = answer
+        else:
+            self.given.setdefault(cell, answer)
+
     def cells(self) -> list[Cell]:
         """List row id and repeat of every question, in the order of the file."""
         return [(row_id, n) for row_id in self.questions.by_id for n in range(self.repeats)]
@@ -149,7 +156,7 @@ class Answers:
         ]
         counts = AnswerCounts(
             prompt=prompt.name,
-            rows=self.questions.n_rows,
+            rows=len(self.questions.all_ids),
             asked=len(cells),
             answered=len(given),
             forecasts=sum("parse_failed" not in line for line in lines),

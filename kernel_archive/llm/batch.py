@@ -60,10 +60,10 @@ def import_answers(
         ForecastError: something in the files is at fault; every fault is named.
         UsageError: no file is named, or the answers are to other questions than the split's.
     """
-    reader = _AnswerReader(set(load_questions(archive, split).asked.row_ids))
+    reader = AnswerReader(split, load_questions(archive, split).asked.row_ids)
     for path in paths:
         reader.read_file(path)
-    reader.check(split)
+    reader.check()
     if reader.prompt is None:
         raise UsageError("there is no answer to import: name a file with answers")
     questions = questions_of(reader.prompt, archive, split, limit)
@@ -84,31 +84,30 @@ def import_answers(
     return answers
 
 
-class _AnswerReader:
-    """Reads answers line by line, all to one prompt, and lists what is at fault."""
+class AnswerReader:
+    """Reads answers to the rows of a split, all to one prompt, and lists what is at fault."""
 
-    def __init__(self, row_ids: set[str]) -> None:
-        self.row_ids, self.prompts = row_ids, known_prompts()
+    def __init__(self, split: str, row_ids: Iterable[str]) -> None:
+        self.split, self.row_ids, self.prompts = split, frozenset(row_ids), known_prompts()
         self.prompt: Prompt | None = None
         self.given: dict[Cell, ModelAnswer] = {}
         self.failures: dict[Cell, str] = {}
         self.faults: list[Finding] = []
         self.unknown_rows: set[str] = set()  # answered, and not of the split
 
-    def check(self, split: str) -> None:
+    def check(self) -> None:
         """Raise what was at fault; rows that are unknown are one fault, however many."""
-        if not self.faults:
-            return
-        if len(self.unknown_rows) > 1:
-            message = f"no row of {split} has this id, nor {len(self.unknown_rows) - 1:,} others"
-            self.faults = [
-                msgspec.structs.replace(fault, message=message) if fault.code == UNKNOWN else fault
-                for fault in self.faults
-            ]
+        more = len(self.unknown_rows) - 1
+        message = f"no row of {self.split} has this id, nor {more:,} others"
+        for i, fault in enumerate(self.faults):
+            if fault.code == UNKNOWN and more:
+                self.faults[i] = msgspec.structs.replace(fault, message=message)
         summary = f"{len(self.faults)} faults in the answers" if len(self.faults) > 1 else None
-        raise ForecastError.from_findings(self.faults, summary)
+        if self.faults:
+            raise ForecastError.from_findings(self.faults, summary)
 
     def read_file(self, path: str | Path) -> None:
+        """Read the answers of a file."""
         shown = printable(str(path), 300)
         try:
             file = regular_file(path)

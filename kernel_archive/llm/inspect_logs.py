@@ -69,12 +69,10 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
             message = f"row {printable(cell[0])} was not asked, or is of another archive version"
             raise DataError.of(code="unknown-row", message=message, file=shown)
         answer = answer_of(sample.output, *cell)
-        if isinstance(answer, str):
+        if isinstance(answer, str) and sample.error:
             # Without what differs from one request to the next.
-            failure = sample.error.message.partition("(")[0] if sample.error else answer
-            answers.failures[cell] = printable(failure.strip(), 80)
-        else:
-            answers.given[cell] = answer
+            answer = sample.error.message.partition("(")[0].strip()
+        answers.add(cell, printable(answer, 80) if isinstance(answer, str) else answer)
     return answers
 
 

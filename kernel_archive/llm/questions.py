@@ -58,7 +58,7 @@ class Questions:
 
     asked: AskedPairs
     prompt: Prompt
-    n_rows: int  # of the whole split
+    all_ids: tuple[str, ...]  # of the rows of the whole split
 
     @cached_property
     def by_id(self) -> dict[str, Question]:
@@ -129,7 +129,7 @@ def load_questions(
         return hashlib.sha256(f"ask:{asked.row_ids[i]}".encode()).digest()
 
     chosen = sorted(range(len(asked)), key=order_key)[:limit]
-    return Questions(asked=asked.take(chosen), prompt=prompt, n_rows=len(asked))
+    return Questions(asked=asked.take(chosen), prompt=prompt, all_ids=asked.row_ids)
 
 
 def questions_of(

@@ -21,8 +21,9 @@ import msgspec
 from kernel_archive._version import __version__
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
 from kernel_archive.llm.answers import Answers, Cell, ModelAnswer
+from kernel_archive.llm.batch import AnswerReader
 from kernel_archive.llm.chat import ModelSettings, read_answer, request_body
-from kernel_archive.llm.questions import Questions, estimated_tokens, read_custom_id
+from kernel_archive.llm.questions import Questions, estimated_tokens
 from kernel_archive.llm.service import Failure, send
 from kernel_archive.readers.values import BAD_JSON
 from kernel_archive.storage import locked, write_atomically
@@ -189,13 +190,16 @@ class Run:
                     f"{shown}: {name} {printable(old)} instead of {printable(new)}. {fix}"
                 )
         self.record.date, self.record.retries = before.date, before.retries
-        cells = set(self.answers.cells())
-        for line in _whole_lines(path):
-            parts = read_custom_id(str(line.get("custom_id")))
-            if parts is not None and parts[:2] in cells:
-                answer = read_answer(line, *parts[:2])
-                if isinstance(answer, ModelAnswer):
-                    self.answers.given.setdefault(parts[:2], answer)
+        data = path.read_bytes() if path.exists() else b""
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):  # what a killed run left of its last line
+            os.truncate(path, whole)
+        if whole:
+            reader = AnswerReader(self.record.split, self.questions.all_ids)
+            reader.read_file(path)
+            reader.check()
+            cells = [cell for cell in self.answers.cells() if cell in reader.given]
+            self.answers.given = {cell: reader.given[cell] for cell in cells}
         self.reused = len(self.answers.given)
 
     def save(self) -> None:
@@ -272,13 +276,14 @@ class Run:
         cell = self.waiting.popleft()
         text, prompt = self.questions.by_id[cell[0]].text, self.questions.prompt
         body = request_body(text, prompt, self.service.model, self.settings)
-        result, retries, latency_s = await send(client, self.service, body)
+        started = time.monotonic()
+        result, retries = await send(client, self.service, body)
         line: dict[str, Any] = {"custom_id": self.questions.custom_id(*cell), "error": None}
         if isinstance(result, Failure):
             line["error"] = {"code": result.kind, "message": result.message}
         else:
             line["response"] = {"status_code": 200, "body": result}
-            line["latency_s"] = latency_s
+            line["latency_s"] = round(time.monotonic() - started, 3)
         file.write(msgspec.json.encode(line) + b"\n")
         file.flush()
         self.retries += retries
@@ -344,21 +349,3 @@ class Run:
                 f"Stopped by {self.stopped_by} after {len(self.answers.given):,} answers; the same "
                 "command with a higher bound goes on"
             )
-
-
-def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Read the lines of an answer file; cut off what a killed run left of its last one."""
-    if not path.exists():
-        return
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        os.truncate(path, whole)
-    for number, text in enumerate(data[:whole].splitlines(), 1):
-        try:
-            yield msgspec.json.decode(text, type=dict[str, Any])
-        except BAD_JSON as error:
-            raise KernelArchiveError(
-                f"{printable(str(path), 300)}:{number}: not a JSON line "
-                f"({printable(str(error))}). Remove the line; its question is asked again"
-            ) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
@@ -86,6 +85,11 @@ class Failure(NamedTuple):
     message: str = ""  # what the server, or the system, says of it
     retry_after: float | None = None  # the pause that the server asks for, s
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same request may be answered a little later."""
+        return self.kind in RETRIED or self.kind.startswith("status 5")
+
     def explain(self, service: Service) -> str:
         """Say in one line where a question failed, what the server said, and the way out."""
         said = f' and says: "{self.message}"' if self.message else ""
@@ -96,26 +100,21 @@ class Failure(NamedTuple):
         return text + way_out.format(model=printable(service.model), url=service.url)
 
 
-class Reply(NamedTuple):
-    """What came of one request, with the further attempts that it took, and how long that was."""
+async def send(
+    client: httpx.AsyncClient, service: Service, body: dict[str, Any]
+) -> tuple[dict[str, Any] | Failure, int]:
+    """Send one request, again after a pause where the failure may pass.
 
-    result: dict[str, Any] | Failure
-    retries: int
-    latency_s: float
-
-
-async def send(client: httpx.AsyncClient, service: Service, body: dict[str, Any]) -> Reply:
-    """Send one request; send it again, after a pause, where the failure may pass."""
-    started, retries = time.monotonic(), 0
+    Returns:
+        What came of it, and the number of further attempts.
+    """
+    retries = 0
     while True:
         result = await _attempt(client, service, body)
-        may_pass = isinstance(result, Failure) and (
-            result.kind in RETRIED or result.kind.startswith("status 5")
-        )
-        if not may_pass or retries == service.max_retries:
-            return Reply(result, retries, round(time.monotonic() - started, 3))
-        pause = result.retry_after if isinstance(result, Failure) else None
-        await asyncio.sleep(min(MAX_PAUSE, 2**retries) if pause is None else pause)
+        if not isinstance(result, Failure) or not result.may_pass or retries == service.max_retries:
+            return result, retries
+        own = min(MAX_PAUSE, 2**retries)
+        await asyncio.sleep(own if result.retry_after is None else result.retry_after)
         retries += 1
 
 
