@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import tomllib
+from pathlib import Path
 from typing import Final
 
 import click
@@ -39,32 +41,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "reproduce": ("hub", "Recompute the paper's tables from the published predictions."),
 }
 
-_MEASURE: Final = "kernel-measure {} (pip install kernel-measure)"
 #: Command, or command and option, that moved or went with 1.0 -> what to type instead.
-MOVED: Final = {
-    "plot": "kernel-archive score --json for the numbers; the board's pages draw the plots",
-    "eval-results": "kernel-archive score FILE --json, and copy the figures to the model's card",
-    **{name: _MEASURE.format(name) for name in ("measure", "record", "remeasure")},
-    "leaderboard serve": "open index.html, or: python -m http.server -d leaderboard -b 127.0.0.1",
-    **dict.fromkeys(
-        ("replay --forecaster", "replay --split"),
-        "kernel-archive baseline NAME --split replay -o FILE, then kernel-archive replay FILE",
-    ),
-    "diff --changelog": "kernel-archive diff OLD NEW, and write the entry from its counts",
-    "show --logs": "kernel-archive show ID, and read the log lines that it names",
-    "replay --searches": "kernel-archive replay FILE, on an archive of those searches alone",
-    **dict.fromkeys(
-        ("check --surrogate", "score --surrogate"), "grep LABEL FILE > MINE, then score MINE"
-    ),
-    **{
-        f"leaderboard --{fact}": "kernel-archive leaderboard add FILE --notes TEXT"
-        for fact in ("revision", "provider", "temperature", "reasoning-effort", "training-cutoff")
-    },
-    "leaderboard --training": "kernel-archive leaderboard add FILE --saw-archive yes or held-out",
-    "leaderboard --bins": "kernel-archive score FILE --bins SCHEME, file by file",
-    "forecast --context": "forecast --export FILE, and leave long lines of FILE out",
-    "forecast --answered": "kernel-archive forecast --export FILE --import ANSWERS",
-}
+MOVED: Final = tomllib.loads(Path(__file__).with_name("moved.toml").read_text("utf-8"))
 
 
 class _LazyGroup(click.Group):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import Counter, deque
+from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -71,14 +71,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     def exceeded_by(self, input_tokens: int, output_tokens: int) -> str:
         """Name the option whose bound a total exceeds; empty where it is within all."""
-        cost = self.cost(input_tokens, output_tokens)
-        if (
-            self.max_tokens_total is not None
-            and input_tokens + output_tokens > self.max_tokens_total
-        ):
+        tokens, cost = input_tokens + output_tokens, self.cost(input_tokens, output_tokens)
+        if self.max_tokens_total is not None and tokens > self.max_tokens_total:
             return "--max-tokens-total"
-        is_over = self.max_cost is not None and cost is not None and cost > self.max_cost
-        return "--max-cost" if is_over else ""
+        return "--max-cost" if self.max_cost is not None and (cost or 0) > self.max_cost else ""
 
 
 class ModelRun(msgspec.Struct, kw_only=True):
@@ -144,8 +140,7 @@ class Run:
         self.answers = Answers(questions=questions, repeats=repeats)
         self.reused = 0  # answers that stood in the file before
         self.retries = 0  # requests that were sent again
-        self.failures: Counter[str] = Counter()  # kind -> questions
-        self.examples: dict[str, str] = {}  # kind of failure -> what the server said
+        self.failures: dict[str, list[str]] = {}  # kind -> what the server said, per question
         self.input_tokens = self.output_tokens = 0
         self.stopped_by = ""  # the bound that ended the run, if one did
         self.waiting: deque[Cell] = deque()
@@ -209,16 +204,15 @@ class Run:
         record.served_models = sorted({a.model for a in given if a.model is not None})
         record.input_tokens = sum(answer.input_tokens or 0 for answer in given)
         record.output_tokens = sum(answer.output_tokens or 0 for answer in given)
-        record.failures = dict(sorted(self.failures.items()))
+        record.failures = {kind: len(said) for kind, said in sorted(self.failures.items())}
         data = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
         write_atomically(run_path(self.output), data)
 
     def estimate(self) -> dict[str, int]:
         """Bound what the open questions will cost, in tokens read and written."""
-        n = len(self.answers.open_cells())
-        read, written = self.answers.open_tokens(), n * self.max_tokens
+        n, read = len(self.answers.open_cells()), self.answers.open_tokens()
         counts = {"questions": n, "reused": self.reused}
-        return counts | {"input_tokens": read, "output_tokens": written}
+        return counts | {"input_tokens": read, "output_tokens": n * self.max_tokens}
 
     def ask(self, advance: Advance, *, trial: bool = True) -> None:
         """Ask the open questions; answers are kept as they come.
@@ -291,8 +285,7 @@ class Run:
         reserved, answer = self.reserved.pop(cell), read_answer(line, *cell)
         if isinstance(answer, str):
             failure = result if isinstance(result, Failure) else Failure(answer)
-            self.failures[failure.kind] += 1
-            self.examples.setdefault(failure.kind, failure.message or failure.kind)
+            self.failures.setdefault(failure.kind, []).append(failure.message or failure.kind)
             self.answers.failures[cell] = ": ".join(filter(None, failure[:2]))
             return failure
         self.answers.given[cell] = answer
@@ -321,7 +314,7 @@ class Run:
         rate = (len(self.answers.given) - self.reused) / seconds
         left = n_open / rate if rate else 0.0
         return (
-            f"{self.failures.total():,} failed, {self.input_tokens:,} tokens read, "
+            f"{sum(map(len, self.failures.values())):,} failed, {self.input_tokens:,} tokens read, "
             f"{self.output_tokens:,} written, {60 * rate:,.1f} a minute, "
             f"{left / 60:,.0f} minutes left"
         )
@@ -339,9 +332,8 @@ class Run:
 
     def remarks(self) -> Iterator[str]:
         """Say what failed, per kind with a count and an example, and what was sent again."""
-        for kind, n in self.failures.most_common():
-            example = printable(self.examples[kind], 300)
-            yield f"failed: {kind}, {n:,} questions; for example: {example}"
+        for kind, said in sorted(self.failures.items(), key=lambda item: -len(item[1])):
+            yield f"failed: {kind}, {len(said):,} questions; for example: {printable(said[0], 300)}"
         if self.retries:
             yield f"{self.retries:,} requests were sent again"
         if self.stopped_by:
