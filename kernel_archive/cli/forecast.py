@@ -130,7 +130,7 @@ def _questions(archive: Archive, how: dict[str, Any]) -> Questions:
 
 def _ask(archive: Archive, output: str, force: bool, how: dict[str, Any]) -> Answers | None:
     """Ask the model; ``None`` after a dry run."""
-    from kernel_archive.llm.chat import ModelSettings
+    from kernel_archive.llm.questions import ModelSettings
     from kernel_archive.llm.run import Limits, Run, answers_path
     from kernel_archive.llm.service import Service
 
@@ -195,7 +195,7 @@ def _export(archive: Archive, force: bool, how: dict[str, Any]) -> None:
     """Write the questions without an answer as a batch file, and say what they come to."""
     from kernel_archive.llm.answers import Answers
     from kernel_archive.llm.batch import export_lines, import_answers
-    from kernel_archive.llm.chat import ModelSettings
+    from kernel_archive.llm.questions import ModelSettings
 
     split, model = how["split"], how["model"]
     if model is None:

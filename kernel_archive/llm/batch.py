@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive.errors import Finding, ForecastError, UsageError, printable
-from kernel_archive.llm.answers import Answers, Cell, ModelAnswer
-from kernel_archive.llm.chat import read_answer, request_body
+from kernel_archive.llm.answers import Answers, Cell, ModelAnswer, read_answer
 from kernel_archive.llm.prompts import known_prompts
-from kernel_archive.llm.questions import load_questions, questions_of, read_custom_id
+from kernel_archive.llm.questions import load_questions, questions_of, read_custom_id, request_body
 from kernel_archive.readers.values import BAD_JSON
 from kernel_archive.scoring.formats import MAX_REPEATS
 from kernel_archive.untrusted import Lines, UntrustedFileError, regular_file
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.llm.chat import ModelSettings
     from kernel_archive.llm.prompts import Prompt
+    from kernel_archive.llm.questions import ModelSettings
 
 CHAT_URL: Final = "/v1/chat/completions"
 #: Files of answers beyond this are refused.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kernel_archive.errors import DataError, MissingExtraError, UsageError, printable
-from kernel_archive.llm.answers import Answers
-from kernel_archive.llm.chat import read_answer
+from kernel_archive.llm.answers import Answers, read_answer
 from kernel_archive.llm.prompts import known_prompts
 from kernel_archive.llm.questions import questions_of
 

@@ -1,4 +1,4 @@
-"""Choose the rows that a model is asked about, in an order that tells nothing of their labels."""
+"""Choose the rows that a model is asked about, and turn each into a chat request."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import math
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
 
 from kernel_archive.baselines.pairs import load_asked_pairs
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import DataError, UsageError, printable
-from kernel_archive.llm.prompts import Prompt, render
+from kernel_archive.llm.prompts import TOOL_NAME, Prompt, answer_schema, render
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +26,18 @@ if TYPE_CHECKING:
 #: Characters of program text in a token, at the least: an estimate errs upwards.
 CHARACTERS_PER_TOKEN: Final = 2.5
 _CUSTOM_ID: Final = re.compile(r"(?s)(.+)-(\d{1,3})-([0-9a-f]{16})")
+
+
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a model is told beside the prompt; the service decides what is not given.
+
+    ``max_tokens`` counts an answer's tokens, reasoning included.
+    """
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    reasoning_effort: str | None = None
+    seed: int | None = None
 
 
 class Question(NamedTuple):
@@ -79,6 +93,22 @@ class Questions:
     def custom_id(self, row_id: str, repeat: int) -> str:
         """Name one question and repeat in a file: row id, repeat, digest of the prompt."""
         return f"{row_id}-{repeat}-{self.prompt.digest}"
+
+
+def request_body(text: str, prompt: Prompt, model: str, settings: ModelSettings) -> dict[str, Any]:
+    """Make the chat request of one question."""
+    body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": text}]}
+    schema, named = answer_schema(prompt.ask), {"name": TOOL_NAME, "strict": True}
+    if prompt.answer == "tool":
+        function = {**named, "description": "Give the forecast.", "parameters": schema}
+        body["tools"] = [{"type": "function", "function": function}]
+        body["tool_choice"] = {"type": "function", "function": {"name": TOOL_NAME}}
+    elif prompt.answer == "json":
+        body["response_format"] = {"type": "json_schema", "json_schema": named | {"schema": schema}}
+    options: dict[str, Any] = msgspec.to_builtins(settings)
+    if "max_tokens" in options:
+        options["max_completion_tokens"] = options.pop("max_tokens")
+    return body | options
 
 
 def read_custom_id(text: str) -> tuple[str, int, str] | None:

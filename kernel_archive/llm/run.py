@@ -20,10 +20,9 @@ import msgspec
 
 from kernel_archive._version import __version__
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
-from kernel_archive.llm.answers import Answers, Cell, ModelAnswer
+from kernel_archive.llm.answers import Answers, Cell, ModelAnswer, read_answer
 from kernel_archive.llm.batch import AnswerReader
-from kernel_archive.llm.chat import ModelSettings, read_answer, request_body
-from kernel_archive.llm.questions import Questions, estimated_tokens
+from kernel_archive.llm.questions import ModelSettings, Questions, estimated_tokens, request_body
 from kernel_archive.llm.service import Failure, send
 from kernel_archive.readers.values import BAD_JSON
 from kernel_archive.storage import locked, write_atomically

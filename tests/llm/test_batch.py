@@ -14,8 +14,7 @@ from support.small_archive import write_archive
 from kernel_archive.errors import DataError, ForecastError, KernelArchiveError, UsageError
 from kernel_archive.llm.answers import Answers
 from kernel_archive.llm.batch import export_lines, import_answers
-from kernel_archive.llm.chat import ModelSettings
-from kernel_archive.llm.questions import load_questions, read_custom_id
+from kernel_archive.llm.questions import ModelSettings, load_questions, read_custom_id
 from kernel_archive.scoring import check_forecasts, load_split
 from kernel_archive.scoring.formats import TOOL_FIELDS
 
