@@ -30,9 +30,12 @@ def _read_log(path: str | Path) -> EvalLog:
     try:
         return read_eval_log(str(path))
     except Exception as error:  # noqa: BLE001 - Inspect raises many kinds for a file that is no log
-        message = f"not a log of Inspect: {printable(str(error), 200)}"
-        fix, shown = "Name a file that ends in .eval", printable(str(path), 300)
-        raise DataError.of(code="bad-log", message=message, file=shown, fix=fix) from None
+        raise DataError.of(
+            code="bad-log",
+            message=f"not a log of Inspect: {printable(str(error), 200)}",
+            file=printable(str(path), 300),
+            fix="Name a file that ends in .eval",
+        ) from None
 
 
 def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
@@ -47,9 +50,12 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
     metadata = log.eval.metadata or {}
     name, logged = printable(metadata.get("prompt")), printable(metadata.get("split"))
     if "@" not in name:
-        message = f"a log of {printable(log.eval.task)}, not of this package's task"
-        fix = "Make one with: inspect eval kernel_archive/forecast --model MODEL"
-        raise DataError.of(code="other-task", message=message, file=shown, fix=fix)
+        raise DataError.of(
+            code="other-task",
+            message=f"a log of {printable(log.eval.task)}, not of this package's task",
+            file=shown,
+            fix="Make one with: inspect eval kernel_archive/forecast --model MODEL",
+        )
     if split != logged:
         raise UsageError(f"{shown} is of split {logged}: name it with --split")
     prompt = known_prompts().get(name.rpartition("@")[2])
