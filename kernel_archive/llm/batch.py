@@ -71,10 +71,10 @@ def import_answers(
             f"the answers are to {reader.prompt.name}, and split {split} is asked with "
             f"{questions.prompt.name}"
         )
-    failures = {c: why for c, why in reader.failures.items() if c not in reader.given}
-    repeats = 1 + max(repeat for _, repeat in [*reader.given, *failures])
-    answers = Answers(questions=questions, repeats=repeats, given=reader.given, failures=failures)
-    extra = {*reader.given, *failures} - set(answers.cells())
+    given, failures = reader.given, reader.failures
+    repeats = 1 + max(repeat for _, repeat in [*given, *failures])
+    answers = Answers(questions=questions, repeats=repeats, given=given, failures=failures)
+    extra = {*given, *failures} - set(answers.cells())
     if extra:
         raise UsageError(
             f"{len(extra)} answers are to rows that --limit {limit} does not ask about. Import "

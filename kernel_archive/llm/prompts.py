@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
@@ -45,41 +46,36 @@ TOOL_NAME: Final = "forecast"
 _LATER: Final = {"close.md.j2", "transfer.md.j2"}
 
 
-class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
     """State everything about a prompt but the row."""
 
     ask: Ask
     answer: AnswerForm = "json"
     scheme: Scheme = "paper"
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Sixteen hex digits over templates, bins, form of the answer and words of problems."""
-        return prompt_digest(self)
+        # A question that came later leaves the digests of the others as they were.
+        later = _LATER - {f"{self.ask}.md.j2"}
+        templates = sorted((content_path("prompts") / PROMPT_VERSION).glob("*.j2"))
+        parts = [
+            f"{path.name}\0{path.read_text(encoding='utf-8')}"
+            for path in templates
+            if path.name not in later
+        ]
+        schema = msgspec.json.encode(answer_schema(self.ask)).decode()
+        problems = msgspec.json.encode([problem_in_words(name) for name in PROBLEMS]).decode()
+        # The bins are covered by the prompt of a row in which nothing is real.
+        probe = render(self, problem="probe", gpu="probe", anchor="anchor", candidate="candidate")
+        parts += [schema, self.answer, probe, problems]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
     @property
     def name(self) -> str:
         """Name in forecasts and entries: ``v1-forecast-json-paper@0123456789abcdef``."""
         return f"{PROMPT_VERSION}-{self.ask}-{self.answer}-{self.scheme}@{self.digest}"
-
-
-@cache
-def prompt_digest(prompt: Prompt) -> str:
-    """Digest everything that a prompt is made of; see :attr:`Prompt.digest`."""
-    # A question that came later leaves the digests of the others as they were.
-    later = _LATER - {f"{prompt.ask}.md.j2"}
-    templates = sorted((content_path("prompts") / PROMPT_VERSION).glob("*.j2"))
-    parts = [
-        f"{path.name}\0{path.read_text(encoding='utf-8')}"
-        for path in templates
-        if path.name not in later
-    ]
-    schema = msgspec.json.encode(answer_schema(prompt.ask)).decode()
-    problems = msgspec.json.encode([problem_in_words(name) for name in PROBLEMS]).decode()
-    # The bins are covered by the prompt of a row in which nothing is real.
-    probe = render(prompt, problem="probe", gpu="probe", anchor="anchor", candidate="candidate")
-    parts += [schema, prompt.answer, probe, problems]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def known_prompts() -> dict[str, Prompt]:

@@ -49,7 +49,6 @@ def test_the_digest_covers_the_words_of_a_problem(monkeypatch):
     for change in ({"inputs": "`(gate, up)`."}, {"cases": swiglu.cases[:1]}, {"rtol": 0.5}, {}):
         monkeypatch.setitem(PROBLEMS, "swiglu", msgspec.structs.replace(swiglu, **change))
         prompts.problem_in_words.cache_clear()
-        prompts.prompt_digest.cache_clear()
         assert (Prompt(ask="forecast").digest == released) == (change == {})
 
 
