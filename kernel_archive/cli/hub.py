@@ -55,6 +55,8 @@ def push(repo: str, archive_path: str | None, **options: Any) -> None:
             common.tell("Not compared with the Hub: every file is listed.")
         if result.dry_run:
             common.tell("Dry run: nothing was sent.")
+        elif not result.tagged:
+            common.tell(f"Version {result.version} was published already.")
 
     common.emit(result, text)
 
