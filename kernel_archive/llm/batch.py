@@ -125,7 +125,7 @@ class AnswerReader:
             line = msgspec.json.decode(text, type=dict[str, Any])
         except BAD_JSON as error:
             message = f"not a line with a JSON object: {printable(str(error), 200)}"
-            fix = "Fetch the file again, or remove the line: its row stays unanswered"
+            fix = "Fetch the file again, or remove the line: its question is unanswered then"
             return Finding(code="bad-json", message=message, fix=fix)
         name = line.get("custom_id")
         parts = read_custom_id(name) if isinstance(name, str) else None
