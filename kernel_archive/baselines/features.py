@@ -37,6 +37,8 @@ MAX_CHARACTERS: Final = 200_000
 
 _QUOTES: Final = re.compile("(\"\"\"|''')")
 _CPP_MARKS: Final = ("#include", "__global__", "__device__")
+#: Where a top-level statement begins; closing brackets end the one before.
+_BLOCK: Final = re.compile(r"(?m)^(?=[^ \t\n)\]])")
 _PYTHON_COMMENT: Final = re.compile(r"#[^\n]*")
 _TOKEN: Final = re.compile(r"[A-Za-z_]\w*|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[^\s\w]")
 #: Where it is counted (host, both, device) -> name of the feature -> pattern.
@@ -60,13 +62,8 @@ _NUMBER: Final = re.compile(r"\b\d{1,9}\b")
 _TILE_NAME: Final = re.compile(r"BLOCK|TILE|^B[A-Z]?[MNKVDCHR]?\d?$|SIZE|CHUNK")
 
 _GPU_FIELDS: Final = (
-    "memory_bandwidth_gb_s",
-    "fp32_tflops",
-    "bf16_tflops",
-    "multiprocessors",
-    "l2_cache_mb",
-    "clock_ghz",
-    "memory_gb",
+    *("memory_bandwidth_gb_s", "fp32_tflops", "bf16_tflops", "multiprocessors"),
+    *("l2_cache_mb", "clock_ghz", "memory_gb"),
 )
 #: Names of the features of a GPU.
 GPU_FEATURES: Final[tuple[str, ...]] = (*_GPU_FIELDS, "compute_capability", "flops_per_byte")
@@ -117,31 +114,20 @@ class ProgramParts:
 
 
 def _split_triton(python: str) -> tuple[str, str]:
-    """Host lines and the lines of Triton functions with their decorators."""
+    """Separate host code from Triton functions with their decorators."""
     host: list[str] = []
     device: list[str] = []
-    decorators: list[str] = []
-    state = "host"  # host | decorated (after a decorator) | body (inside a Triton function)
-    for line in python.split("\n"):
-        top = line[:1] not in ("", " ", "\t", ")", "]")
-        if state == "body" and not top:
-            device.append(line)
-            continue
-        if state == "decorated" and not (top and line.startswith(("def ", "async def ", "class "))):
-            decorators.append(line)
-            continue
-        if state == "decorated":
-            jit = "jit" in "".join(decorators)
-            (device if jit else host).extend([*decorators, line])
-            decorators, state = [], "body" if jit else "host"
-            continue
-        if top and line.startswith("@"):
-            decorators, state = [line], "decorated"
-            continue
-        host.append(line)
-        state = "host"
-    host.extend(decorators)
-    return "\n".join(host), "\n".join(device)
+    decorators: list[str] = []  # and what stands between them and their function
+    for block in _BLOCK.split(python):
+        if decorators and block.startswith(("def ", "async def ", "class ")):
+            side = device if "jit" in "".join(decorators) else host
+            side.extend([*decorators, block])
+            decorators = []
+        elif decorators or block.startswith("@"):
+            decorators.append(block)
+        else:
+            host.append(block)
+    return "".join(host + decorators), "".join(device)
 
 
 def _log(value: float) -> float:

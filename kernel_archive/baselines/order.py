@@ -68,19 +68,14 @@ def _folds(
     problems = np.asarray(training.problems)
     units = problems if len(set(problems[rows])) > 1 else np.asarray(training.searches)
     names = sorted(set(units[rows]))
-    # Numbers, not texts: an array of texts takes the length of the longest for each.
-    number: dict[str, int] = {}
-    anchors, candidates = (
-        np.array([number.setdefault(text, len(number)) for text in texts], dtype=np.intp)
-        for texts in (training.anchors, training.candidates)
-    )
+    texts = list(zip(training.anchors, training.candidates, strict=True))
     for start in range(min(FOLDS, len(names))):
         inside = np.isin(units, names[start::FOLDS])
         left_out = rows[inside[rows]]
-        programs = candidates[inside]
-        learnt = ~inside & ~np.isin(anchors, programs) & ~np.isin(candidates, programs)
-        if learnt.any() and len(left_out):
-            yield np.flatnonzero(learnt), left_out
+        programs = {texts[i][1] for i in np.flatnonzero(inside)}
+        learnt = [i for i in np.flatnonzero(~inside) if programs.isdisjoint(texts[i])]
+        if learnt and len(left_out):
+            yield np.array(learnt), left_out
 
 
 def learnt_strength(ranker: Ranker, asked: AskedPairs, training: TrainingPairs) -> float:

@@ -32,12 +32,13 @@ _OF_ALL: Final = frozenset({"split", "scheme", "stated_gpus", "launches"})
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProgramPairs:
-    """Pairs of an anchor (the reference, or the parent) and a candidate."""
+    """Pairs of an anchor (the reference, or the parent) and a candidate; none by default."""
 
-    problems: tuple[str, ...]  # n problem ids
-    gpus: tuple[str, ...]  # n GPU names
-    anchors: tuple[str, ...]  # n programs
-    candidates: tuple[str, ...]  # n programs
+    problems: tuple[str, ...] = ()  # n problem ids
+    gpus: tuple[str, ...] = ()  # n GPU names
+    anchors: tuple[str, ...] = ()  # n programs
+    candidates: tuple[str, ...] = ()  # n programs
+    row_ids: tuple[str, ...] = ()  # n names
     #: Facts of GPUs that this package does not know.
     stated_gpus: Mapping[str, Gpu] = field(default_factory=dict)
     #: (program id, problem) -> features of its dry run, for baselines that ask for them.
@@ -62,7 +63,6 @@ class AskedPairs(ProgramPairs):
 
     split: SplitSpec  # which split
     scheme: Scheme  # bin scheme of its labels; the labels themselves are not here
-    row_ids: tuple[str, ...]  # n names
     #: n of GPU and speedup on it that are shown, or ``None``.
     known: tuple[tuple[str, float] | None, ...]
 
@@ -71,12 +71,13 @@ class AskedPairs(ProgramPairs):
 class TrainingPairs(ProgramPairs):
     """Measured pairs of training searches."""
 
-    row_ids: tuple[str, ...]  # n names
-    speedups: NDArray[np.float64]  # shape (n,), x (anchor time / candidate time)
-    kinds: tuple[str, ...]  # n of ``seed``, ``parent_edit``, ``pair``
-    searches: tuple[str, ...]  # n ids of the search that made the candidate
+    speedups: NDArray[np.float64] = field(
+        default_factory=lambda: np.empty(0)
+    )  # shape (n,), x (anchor time / candidate time)
+    kinds: tuple[str, ...] = ()  # n of ``seed``, ``parent_edit``, ``pair``
+    searches: tuple[str, ...] = ()  # n ids of the search that made the candidate
     #: Shape (n,), whether the candidate was written whole, by no template.
-    natural: NDArray[np.bool_]
+    natural: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=bool))
 
     @property
     def log_speedups(self) -> NDArray[np.float64]:
@@ -97,20 +98,6 @@ class TrainingPairs(ProgramPairs):
         return np.flatnonzero(natural if natural.any() else native)
 
 
-#: What a baseline that does not learn is given.
-NOTHING: Final = TrainingPairs(
-    problems=(),
-    gpus=(),
-    anchors=(),
-    candidates=(),
-    row_ids=(),
-    speedups=np.empty(0),
-    kinds=(),
-    searches=(),
-    natural=np.empty(0, dtype=bool),
-)
-
-
 def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
     """The rows of a split, without their labels.
 
@@ -118,41 +105,37 @@ def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
         UsageError: the split's name is wrong, or the archive has no such split yet.
     """
     spec = forecast_split(split)
-    if spec.name == REPLAY.name:
-        return _recorded_pairs(archive)
-    labels = scheme(split_facts(archive, spec).scheme).name
-    columns = ["row_id", spec.problem_column, "gpu", spec.anchor, spec.candidate]
-    shown = ["known_gpu", spec.known] if spec.known else []
-    rows = archive.arrow(spec.table, columns=[*columns, *shown])
+    if spec.name == REPLAY.name:  # the programs of recorded searches, against their references
+        worlds = load_worlds(archive)
+        texts = replay_texts(archive, worlds)
+        return AskedPairs(
+            split=REPLAY,
+            scheme=DEFAULT_SCHEME,
+            row_ids=worlds.target.row_ids,
+            problems=worlds.target.tasks,
+            gpus=worlds.gpus,
+            anchors=tuple(reference for reference, _ in texts),
+            candidates=tuple(code for _, code in texts),
+            known=(None,) * len(texts),
+            stated_gpus=archive.stated_gpus,
+        )
+    rows, shown = _read_rows(archive, spec, *(["known_gpu", spec.known] if spec.known else []))
     known: tuple[tuple[str, float] | None, ...] = (None,) * rows.num_rows
-    if shown:
-        known = tuple(zip(*(rows[name].to_pylist() for name in shown), strict=True))
-    return AskedPairs(split=spec, scheme=labels, known=known, **_shown(archive, spec, rows))
+    if spec.known:
+        known = tuple(zip(rows["known_gpu"].to_pylist(), rows[spec.known].to_pylist(), strict=True))
+    labels = scheme(split_facts(archive, spec).scheme).name
+    return AskedPairs(split=spec, scheme=labels, known=known, **shown)
 
 
-def _shown(archive: Archive, spec: SplitSpec, rows: pa.Table) -> dict[str, Any]:
-    """What forecasters see of rows: ids, problems, GPUs and both programs."""
+def _read_rows(archive: Archive, spec: SplitSpec, *more: str) -> tuple[pa.Table, dict[str, Any]]:
+    """Read rows, and what forecasters see of them: ids, problems, GPUs and both programs."""
     columns = {"row_ids": "row_id", "problems": spec.problem_column, "gpus": "gpu"}
     columns |= {"anchors": spec.anchor, "candidates": spec.candidate}
+    rows = archive.arrow(spec.table, columns=[*columns.values(), *more])
+    if spec.kind == "train":
+        rows = rows.sort_by("row_id")
     shown = {field: tuple(rows[column].to_pylist()) for field, column in columns.items()}
-    return {**shown, "stated_gpus": archive.stated_gpus}
-
-
-def _recorded_pairs(archive: Archive) -> AskedPairs:
-    """The programs of recorded searches, against their references."""
-    worlds = load_worlds(archive)
-    texts = replay_texts(archive, worlds)
-    return AskedPairs(
-        split=REPLAY,
-        scheme=DEFAULT_SCHEME,
-        row_ids=worlds.target.row_ids,
-        problems=worlds.target.tasks,
-        gpus=worlds.gpus,
-        anchors=tuple(reference for reference, _ in texts),
-        candidates=tuple(code for _, code in texts),
-        known=(None,) * len(texts),
-        stated_gpus=archive.stated_gpus,
-    )
+    return rows, {**shown, "stated_gpus": archive.stated_gpus}
 
 
 def load_training_pairs(archive: Archive) -> TrainingPairs:
@@ -171,19 +154,17 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
             f"the archive in {archive.path} has no training pairs to learn from. Make them with: "
             f"kernel-archive {spec.command}"
         )
-    columns = ["row_id", spec.task, "gpu", "pair_type", spec.value, "search_id"]
-    rows = archive.arrow(spec.table, columns=[*columns, spec.anchor, spec.candidate])
+    rows, shown = _read_rows(archive, spec, "pair_type", spec.value, "search_id")
     if rows.num_rows == 0:
         raise DataError(
             f"the archive in {archive.path} holds no training pair: no search has the role "
             "'training'. Build it with a recipe that gives one, or use the baseline uniform, which "
             "does not learn"
         )
-    rows = rows.sort_by("row_id")
     searches = rows["search_id"].to_pylist()
     natural = _natural_searches(archive, set(searches))
     return TrainingPairs(
-        **_shown(archive, spec, rows),
+        **shown,
         speedups=np.asarray(rows[spec.value].to_numpy(), dtype=np.float64),
         kinds=tuple(rows["pair_type"].to_pylist()),
         searches=tuple(searches),

@@ -10,7 +10,7 @@ import numpy as np
 
 from kernel_archive.baselines.launches import load_launch_features
 from kernel_archive.baselines.order import bin_counts
-from kernel_archive.baselines.pairs import NOTHING, load_asked_pairs, load_training_pairs
+from kernel_archive.baselines.pairs import TrainingPairs, load_asked_pairs, load_training_pairs
 from kernel_archive.baselines.trees import dry_run, trees
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, UsageError, suggestion
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.baselines.pairs import AskedPairs, TrainingPairs
+    from kernel_archive.baselines.pairs import AskedPairs
     from kernel_archive.scoring.arrays import Floats
 
 #: Pseudo-observations of the frequencies over all problems that smooth those of one problem.
@@ -101,7 +101,7 @@ def make_baseline(
     if baseline is None:
         raise UsageError(f"unknown baseline {name!r}. {suggestion(name, BASELINES)}")
     asked = load_asked_pairs(archive, split)
-    training = load_training_pairs(archive) if baseline.learns else NOTHING
+    training = load_training_pairs(archive) if baseline.learns else TrainingPairs()
     if baseline.reads_launches:
         launches = load_launch_features(archive)
         if not launches:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
+import tomllib
+from pathlib import Path
 from typing import Final
 
 import click
 
 from kernel_archive._version import __version__
+from kernel_archive.errors import suggestion
 
 #: Command -> module and one line of help, which stands here so that ``--help`` imports nothing.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -39,43 +41,17 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "reproduce": ("hub", "Recompute the paper's tables from the published predictions."),
 }
 
-_MEASURE: Final = "kernel-measure {} (pip install kernel-measure)"
 #: Command, or command and option, that moved or went with 1.0 -> what to type instead.
-MOVED: Final = {
-    "plot": "kernel-archive score --json for the numbers; the board's pages draw the plots",
-    "eval-results": "kernel-archive score FILE --json, and copy the figures to the model's card",
-    **{name: _MEASURE.format(name) for name in ("measure", "record", "remeasure")},
-    "leaderboard serve": "open index.html, or: python -m http.server -d leaderboard -b 127.0.0.1",
-    **dict.fromkeys(
-        ("replay --forecaster", "replay --split"),
-        "kernel-archive baseline NAME --split replay -o FILE, then kernel-archive replay FILE",
-    ),
-    "diff --changelog": "kernel-archive diff OLD NEW, and write the entry from its counts",
-    "show --logs": "kernel-archive show ID, and read the log lines that it names",
-    "replay --searches": "kernel-archive replay FILE, on an archive of those searches alone",
-    **dict.fromkeys(
-        ("check --surrogate", "score --surrogate"), "grep LABEL FILE > MINE, then score MINE"
-    ),
-    **{
-        f"leaderboard --{fact}": "kernel-archive leaderboard add FILE --notes TEXT"
-        for fact in ("revision", "provider", "temperature", "reasoning-effort", "training-cutoff")
-    },
-    "leaderboard --training": "kernel-archive leaderboard add FILE --saw-archive yes or held-out",
-    "leaderboard --bins": "kernel-archive score FILE --bins SCHEME, file by file",
-    "forecast --context": "forecast --export FILE, and leave long lines of FILE out",
-    "forecast --answered": "kernel-archive forecast --export FILE --import ANSWERS",
-}
+MOVED: Final = tomllib.loads(Path(__file__).with_name("moved.toml").read_text("utf-8"))
 
 
 class _LazyGroup(click.Group):
     """A group that knows its commands by name and imports a command's module when it runs."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        del ctx
+    def list_commands(self, _: click.Context) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        del ctx
+    def get_command(self, _: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
         module, short_help = COMMANDS[cmd_name]
@@ -93,13 +69,10 @@ class _LazyGroup(click.Group):
             if typed in MOVED:
                 raise click.UsageError(f"{typed!r} is gone since 1.0. Type: {MOVED[typed]}", ctx)
         if name not in COMMANDS and not name.startswith("-"):
-            near = difflib.get_close_matches(name, COMMANDS, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else "See kernel-archive --help."
-            raise click.UsageError(f"No such command {name!r}. {hint}", ctx)
+            raise click.UsageError(f"No such command {name!r}. {suggestion(name, COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        del ctx
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, short_help) for name, (_, short_help) in COMMANDS.items()])
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import kernel_archive
 from kernel_archive.baselines import BASELINES
 from kernel_archive.cli import common
-from kernel_archive.storage import check_new, write_new
+from kernel_archive.storage import check_new
 
 if TYPE_CHECKING:
     from kernel_archive.board.standings import Standings
@@ -38,19 +39,16 @@ def baseline(
 
     The learning ones see the training pairs of the archive and nothing else.
     """
-    from kernel_archive.archive.open import open_archive
     from kernel_archive.baselines import forecast_lines, make_baseline
 
     if output is not None:
         check_new(output, force=force)
-    forecasts = make_baseline(name, open_archive(archive_path), split, seed=seed)
-    data = b"".join(forecast_lines(forecasts))
-    if output is not None:
-        write_new(output, data, force=force)
+    archive = kernel_archive.open_archive(archive_path)
+    forecasts = make_baseline(name, archive, split, seed=seed)
     facts = {"file": output, "baseline": name, "split": split, "seed": seed}
     facts |= {"rows": len(forecasts.row_ids), "training_pairs": forecasts.n_training}
     facts["next"] = f"kernel-archive score {output} --split {split}"
-    common.emit_lines(facts, data, output)
+    common.emit_lines(facts, b"".join(forecast_lines(forecasts)), output, force=force)
 
 
 @click.group()
@@ -83,14 +81,7 @@ def leaderboard() -> None:
 @common.archive_option
 @common.json_option
 def add(
-    file: str,
-    open_weights: bool | None,
-    saw_archive: Seen,
-    split: str,
-    board: str | None,
-    labels: str | None,
-    archive_path: str | None,
-    **stated: Any,
+    file: str, open_weights: bool | None, saw_archive: Seen, board: str | None, **stated: Any
 ) -> None:
     """Check and score a forecast file and store it as a submission, whole or not at all.
 
@@ -100,58 +91,53 @@ def add(
     """
     from kernel_archive.board import add_submission
     from kernel_archive.board.submissions import ModelFacts
-    from kernel_archive.scoring import METRICS, load_split
+    from kernel_archive.scoring import METRICS
 
-    target = load_split(archive_path, split, labels=labels)
-    facts: ModelFacts | None = ModelFacts(open_weights=open_weights, saw_archive=saw_archive)
-    stated = {key: value for key, value in stated.items() if value is not None}
-    if facts == ModelFacts():
-        facts = None
-    stored = add_submission(file, target, facts=facts, board=board, **stated)
-
-    named = f" --board {board}" if board else ""
-    payload = {"slug": stored.slug, "folder": str(stored.folder)}
-    payload["next"] = f"kernel-archive leaderboard build{named}"
-    figures = {**stored.record.headline, "crps": stored.record.metrics["crps"]}
-    shown = [
-        {
-            "figure": METRICS[name].title,
-            "value": METRICS[name].format(f.mean),
-            "95 % interval": f"{METRICS[name].format(f.low)} to {METRICS[name].format(f.high)}",
-        }
-        for name, f in figures.items()
-    ]
-    common.emit(
-        payload | {"submission": stored.submission, "score": stored.record},
-        lambda: common.print_facts({"score": shown, **payload}),
+    archive, split, labels = (stated.pop(name) for name in ("archive_path", "split", "labels"))
+    target = kernel_archive.load_split(archive, split, labels=labels)
+    facts = ModelFacts(open_weights=open_weights, saw_archive=saw_archive)
+    stored = add_submission(
+        file,
+        target,
+        facts=None if facts == ModelFacts() else facts,
+        board=board,
+        **{key: value for key, value in stated.items() if value is not None},
     )
 
+    payload: dict[str, Any] = {"slug": stored.slug, "folder": str(stored.folder)}
+    payload["next"] = f"kernel-archive leaderboard build{f' --board {board}' if board else ''}"
+    rows = []
+    for name, f in {**stored.record.headline, "crps": stored.record.metrics["crps"]}.items():
+        value, low, high = map(METRICS[name].format, (f.mean, f.low, f.high))
+        title = METRICS[name].title
+        rows.append({"figure": title, "value": value, "95 % interval": f"{low} to {high}"})
+    whole = payload | {"submission": stored.submission, "score": stored.record}
+    common.emit(whole, {"score": rows, **payload})
 
-def _show_standings(boards: list[Standings]) -> None:
-    """Print a table per split: entries by rank."""
+
+def _show_standings(board: Standings) -> None:
+    """Print the entries of one split by rank."""
     from kernel_archive.scoring import HEADLINE, METRICS
     from kernel_archive.scoring.metrics import LEAD, RANKED_BY
 
-    for board in boards:
-        keys = (LEAD, *HEADLINE[board.target.kind], "crps")
-        rows = []
-        for entry in board.entries:
-            rank, record = entry.ranks.get(RANKED_BY), entry.record
-            row = {"rank": "-" if rank is None else str(rank.rank), "possible ranks": "-"}
-            if rank is not None and rank.best is not None:
-                row["possible ranks"] = f"{rank.best} to {rank.worst}"
-            row["entry"] = entry.submission.name
-            for key in keys:
-                star = "" if record.beats_control.get(key, True) else " *"
-                row[METRICS[key].title] = METRICS[key].format(record.metrics[key].mean) + star
-            coverage = f"{100 * record.forecasts.coverage:.0f} %"
-            rows.append(row | {"coverage": coverage, "remark": entry.remark})
-        notes = [
-            "Ranked by CRPS, shown as its skill over the zero. The page has controls and bounds.",
-            "* does not beat the best control by its interval",
-        ]
-        title = f"{board.target.spec.name}: {len(board.target)} rows"
-        common.print_records(rows, title=title, notes=notes)
+    rows = []
+    for entry in board.entries:
+        rank, record = entry.ranks.get(RANKED_BY), entry.record
+        row = {"rank": "-" if rank is None else str(rank.rank), "possible ranks": "-"}
+        if rank is not None and rank.best is not None:
+            row["possible ranks"] = f"{rank.best} to {rank.worst}"
+        row["entry"] = entry.submission.name
+        for key in (LEAD, *HEADLINE[board.target.kind], "crps"):
+            star = "" if record.beats_control.get(key, True) else " *"
+            row[METRICS[key].title] = METRICS[key].format(record.metrics[key].mean) + star
+        coverage = f"{100 * record.forecasts.coverage:.0f} %"
+        rows.append(row | {"coverage": coverage, "remark": entry.remark})
+    notes = [
+        "Ranked by CRPS, shown as its skill over the zero. The page has controls and bounds.",
+        "* does not beat the best control by its interval",
+    ]
+    title = f"{board.target.spec.name}: {len(board.target)} rows"
+    common.print_records(rows, title=title, notes=notes)
 
 
 @leaderboard.command(short_help="Score every submission anew; write standings and page.")
@@ -171,21 +157,20 @@ def build(archive_path: str | None, **how: Any) -> None:
 
     The page is one file that fetches nothing: open it in a browser.
     """
-    from kernel_archive.archive.open import open_archive
     from kernel_archive.board import build_board, standings_json
 
     with common.progress("Scoring") as advance:
-        result = build_board(open_archive(archive_path), advance=advance, **how)
-
-    facts = {"files": [str(f) for f in result.files], "page_bytes": result.page_bytes}
-    facts["left_out"] = result.left_out
+        result = build_board(kernel_archive.open_archive(archive_path), advance=advance, **how)
+    files = [str(file) for file in result.files]
 
     def text() -> None:
-        _show_standings(result.boards)
-        left_out = [v.slug for v in result.left_out]
-        page = f"open {result.files[-1]} in a browser"
-        common.print_facts({"files": facts["files"], "left_out": left_out, "next": page})
+        for board in result.boards:
+            _show_standings(board)
+        left_out = [verdict.slug for verdict in result.left_out]
+        page = f"open {files[-1]} in a browser"
+        common.print_facts({"files": files, "left_out": left_out, "next": page})
 
+    facts = {"files": files, "page_bytes": result.page_bytes, "left_out": result.left_out}
     common.emit(lambda: facts | standings_json(result.boards), text)
     common.print_findings([finding for verdict in result.left_out for finding in verdict.findings])
 
@@ -202,11 +187,10 @@ def verify(archive_path: str | None, **how: Any) -> None:
 
     The exit status is 1 when one fails. A pull request that adds a submission is checked with this.
     """
-    from kernel_archive.archive.open import open_archive
     from kernel_archive.board import verify_board
 
     with common.progress("Verifying") as advance:
-        verdicts = verify_board(open_archive(archive_path), advance=advance, **how)
+        verdicts = verify_board(kernel_archive.open_archive(archive_path), advance=advance, **how)
     failed = [v for v in verdicts if v.status == "failed"]
 
     def text() -> None:
@@ -214,6 +198,4 @@ def verify(archive_path: str | None, **how: Any) -> None:
         common.tell(f"{len(verdicts) - len(failed)} of {len(verdicts)} are sound")
         common.print_findings([finding for v in failed for finding in v.findings])
 
-    common.emit({"verdicts": verdicts}, text)
-    if failed:
-        raise click.exceptions.Exit(1)
+    common.emit({"verdicts": verdicts}, text, ok=not failed)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import kernel_archive
 from kernel_archive.cli import common
-from kernel_archive.errors import TargetExistsError
-
-if TYPE_CHECKING:
-    from kernel_archive.archive.build import BuildResult
+from kernel_archive.storage import check_new
 
 _ROLES = common.Choice(["held_out", "training", "archive"])
 
@@ -43,9 +41,7 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
 
     target = Path(output)
     for file in (target, target.parent / "import.sql"):
-        if file.exists() and not force:
-            message = f"{file} is there already. Choose another -o, or overwrite it with --force"
-            raise TargetExistsError(message)
+        check_new(file, force=force)
     draft = draft_recipe(Path(place))
     folder = re.sub(r"[^\w-]", "-", Path(place).absolute().name.split(".")[0]).strip("_-")
     own_name = name or f"me/{folder or 'kernels'}"
@@ -55,13 +51,8 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     facts: dict[str, Any] = {"found": draft.found, **shown, "notes": draft.notes}
     facts |= {"sources": draft.sources, "recipe": str(target), "name": own_name}
     facts["next"] = f"read {target} and its query, then: kernel-archive build {target}"
-    common.emit(facts, lambda: common.print_facts(facts | {"first": _short(shown["first"])}))
-    click.get_current_context().exit(0 if shown["outcomes"].get("success") else 1)
-
-
-def _short(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Show of programs how they begin."""
-    return [{**row, "code": row["code"][:60]} for row in rows]
+    first = [{**row, "code": row["code"][:60]} for row in shown["first"]]
+    common.emit(facts, facts | {"first": first}, ok=bool(shown["outcomes"].get("success")))
 
 
 @click.command()
@@ -74,8 +65,15 @@ def _short(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 )
 @common.option("--version", help="Name of the release.  [default: the recipe's, else the digest's]")
 @common.option("--jobs", type=common.JOBS, help="Worker processes.  [default: one per core]")
-@common.engine_option
-@common.scheduler_option
+@common.option(
+    "--engine",
+    type=common.Choice(["local", "dask"]),
+    default="local",
+    help="Processes of this machine, or Dask.",
+)
+@common.option(
+    "--scheduler", metavar="ADDRESS", help="Running Dask scheduler.  [default: workers here]"
+)
 @common.option(
     "--stage",
     metavar="PLACE",
@@ -99,35 +97,31 @@ def build(builders: tuple[str, ...], bins: str, **options: Any) -> None:
     Builds are incremental: a run that was read before is not read again, even where the build was
     killed.
     """
-    from kernel_archive.bins import scheme
-    from kernel_archive.pipeline import build as run
-
-    with common.progress("Reading") as advance:
-        result = run(builders, scheme=scheme(bins).name, advance=advance, **options)
-    common.emit(result, lambda: _show_result(result))
-
-
-def _show_result(result: BuildResult) -> None:
-    from kernel_archive.archive.open import open_archive
     from kernel_archive.cli.splits import show_left_out
 
-    common.print_findings(result.shown, total=result.findings)
-    common.print_facts(
-        {
-            "archive": result.path,
-            "version": result.version,
-            "logical_digest": result.logical_digest,
-            "state": "up to date" if result.unchanged else "built",
-            "replaced_version": result.replaced,
-            "runs_read_anew": f"{result.staged:,} of {result.runs:,}",
-            "rows": result.rows,
-            "not_made": result.not_made,
-            "findings_in_manifest.json": result.findings,
-            "next": f"kernel-archive info {result.path}",
-        }
-    )
-    if result.own and result.rows.get("eval") == 0:
-        show_left_out(open_archive(result.path).manifest.splits["eval"])
+    with common.progress("Reading") as advance:
+        result = kernel_archive.build(builders, scheme=bins, advance=advance, **options)
+
+    def text() -> None:
+        common.print_findings(result.shown, total=result.findings)
+        common.print_facts(
+            {
+                "archive": result.path,
+                "version": result.version,
+                "logical_digest": result.logical_digest,
+                "state": "up to date" if result.unchanged else "built",
+                "replaced_version": result.replaced,
+                "runs_read_anew": f"{result.staged:,} of {result.runs:,}",
+                "rows": result.rows,
+                "not_made": result.not_made,
+                "findings_in_manifest.json": result.findings,
+                "next": f"kernel-archive info {result.path}",
+            }
+        )
+        if result.own and result.rows.get("eval") == 0:
+            show_left_out(kernel_archive.open_archive(result.path).manifest.splits["eval"])
+
+    common.emit(result, text)
 
 
 @click.command()

@@ -14,6 +14,7 @@ import click
 
 from kernel_archive.errors import printable
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY
+from kernel_archive.storage import write_new
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -104,15 +105,6 @@ labels_option = option(
     "--labels", type=FOLDER, help="Folder with the labels, where they are withheld."
 )
 output_option = option("-o", "--output", type=FILE, help="File to write.  [default: stdout]")
-engine_option = option(
-    "--engine",
-    type=Choice(["local", "dask"]),
-    default="local",
-    help="Processes of this machine, or Dask.",
-)
-scheduler_option = option(
-    "--scheduler", metavar="ADDRESS", help="Running Dask scheduler.  [default: workers here]"
-)
 force_option = option("--force", is_flag=True, help="Overwrite the file.")
 
 
@@ -132,15 +124,14 @@ def tell(message: str = "") -> None:
     click.echo(_safe(message))
 
 
-def _other_builtin(item: Any) -> Any:
-    return item.tolist() if hasattr(item, "tolist") else str(item)
-
-
 def _plain(payload: Any) -> Any:
     """Turn structs and numpy arrays into what JSON has; non-finite floats into ``None``."""
     import msgspec
 
-    return msgspec.json.decode(msgspec.json.encode(payload, enc_hook=_other_builtin))
+    def builtin(item: Any) -> Any:
+        return item.tolist() if hasattr(item, "tolist") else str(item)
+
+    return msgspec.json.decode(msgspec.json.encode(payload, enc_hook=builtin))
 
 
 def print_json(payload: Any) -> None:
@@ -150,36 +141,42 @@ def print_json(payload: Any) -> None:
     click.echo(json.dumps(_plain(payload), indent=1, ensure_ascii=True))
 
 
-def emit(payload: Any, text: Callable[[], None] | str | None = None) -> None:
-    """Print a command's result as JSON or text; functions are called for the form wanted only.
+def emit(
+    payload: Any, text: Callable[[], None] | Mapping[str, Any] | None = None, *, ok: bool = True
+) -> None:
+    """Print a command's result as JSON, or as text: by a function, or named values laid out.
 
-    Without a text the result itself is laid out (:func:`print_facts`).
+    A payload that is a function is called for JSON only. Without a text it is laid out itself
+    (:func:`print_facts`). The exit status is 1 where the result is not ``ok``.
     """
     if as_json():
         print_json(payload() if callable(payload) else payload)
-    elif text is None:
-        print_facts(payload)
     elif callable(text):
         text()
     else:
-        tell(text)
+        print_facts(payload if text is None else text)
+    if not ok:
+        raise click.exceptions.Exit(1)
 
 
 def emit_lines(
-    facts: dict[str, Any], data: bytes, output: str | None, *, hidden: Sequence[str] = ()
+    facts: dict[str, Any],
+    data: bytes,
+    output: str | None,
+    *,
+    force: bool,
+    hidden: Sequence[str] = (),
 ) -> None:
-    """Print the lines that a command made, or, where they went to a file, what was done.
+    """Print the lines that a command made, or write them to a file and say what was done.
 
     The ``hidden`` facts are in the JSON alone.
     """
-    if output is not None:
-        shown = {name: value for name, value in facts.items() if name not in hidden}
-        emit(facts, lambda: print_facts(shown))
-    else:
-        emit(
-            lambda: facts | {"lines": [line.decode() for line in data.splitlines()]},
-            lambda: click.echo(data, nl=False),
-        )
+    if output is None:
+        lines = facts | {"lines": [line.decode() for line in data.splitlines()]}
+        emit(lines, lambda: click.echo(data, nl=False))
+        return
+    write_new(output, data, force=force)
+    emit(facts, {name: value for name, value in facts.items() if name not in hidden})
 
 
 def print_facts(result: Any) -> None:
@@ -263,10 +260,9 @@ def print_table(
         return Text(printable(str(value), MAX_CELL))
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else MAX_WIDTH
-    text = io.StringIO()
-    console = Console(highlight=False, file=text, width=width)
+    console = Console(highlight=False, file=io.StringIO(), width=width)
     table = Table(
-        title=None if title is None else cell(title),
+        title=cell(title) if title else None,
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -276,8 +272,10 @@ def print_table(
         table.add_column(cell(name), justify="left" if i < left else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(cell, row))
-    console.print(table, *map(cell, notes), sep="\n")
-    click.echo("\n".join(line.rstrip() for line in text.getvalue().split("\n")).strip("\n"))
+    with console.capture() as captured:
+        console.print(table, *map(cell, notes), sep="\n")
+    lines = [line.rstrip() for line in captured.get().split("\n")]
+    click.echo("\n".join(lines).strip("\n"))
 
 
 def print_findings(findings: Sequence[Finding], *, total: int | None = None) -> None:
@@ -292,37 +290,24 @@ def print_findings(findings: Sequence[Finding], *, total: int | None = None) -> 
 @contextmanager
 def progress(title: str) -> Iterator[Advance]:
     """Show progress on stderr: a bar on a terminal, else a line every thirty seconds."""
-    if sys.stderr.isatty() and not as_json():
-        with _bar(title) as advance:
-            yield advance
-        return
-    last = time.monotonic()
-
-    def advance_lines(done: int, total: int, what: str = "") -> None:
-        nonlocal last
-        if time.monotonic() - last >= PROGRESS_SECONDS:
-            last = time.monotonic()
-            say(f"{title}: {done:,} of {total:,}{what and ', '}{printable(what, 200)}")
-
-    yield advance_lines
-
-
-@contextmanager
-def _bar(title: str) -> Iterator[Advance]:
     from rich import progress as bars
     from rich.console import Console
 
-    columns = (
-        bars.TextColumn("{task.description}"),
-        bars.BarColumn(),
-        bars.MofNCompleteColumn(),
-        bars.TimeRemainingColumn(),
-    )
-    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    watched = sys.stderr.isatty() and not as_json()
+    columns = (*bars.Progress.get_default_columns(), bars.MofNCompleteColumn())
+    last = time.monotonic()
+    with bars.Progress(
+        *columns, console=Console(stderr=True), transient=True, disable=not watched
+    ) as bar:
         task = bar.add_task(title, total=None)
 
         def advance(done: int, total: int, what: str = "") -> None:
-            description = f"{title} {printable(what, 40)}".rstrip()
-            bar.update(task, completed=done, total=total, description=description)
+            nonlocal last
+            if watched:
+                description = f"{title} {printable(what, 40)}".rstrip()
+                bar.update(task, completed=done, total=total, description=description)
+            elif time.monotonic() - last >= PROGRESS_SECONDS:
+                last = time.monotonic()
+                say(f"{title}: {done:,} of {total:,}{what and ', '}{printable(what, 200)}")
 
         yield advance

@@ -10,7 +10,6 @@ import click
 from kernel_archive.cli import common
 
 if TYPE_CHECKING:
-    from kernel_archive.publishing.push import PushResult
     from kernel_archive.publishing.reproduce import Reproduction
 
 #: Metric of the paper's Table 1 -> title, decimals.
@@ -27,10 +26,6 @@ def _quiet_bars() -> None:
 
     if common.as_json() or not sys.stderr.isatty():
         disable_progress_bars()
-
-
-def _megabytes(n: int) -> str:
-    return f"{n / 1e6:,.1f} MB" if n >= 100_000 else f"{n:,} bytes"
 
 
 @click.command()
@@ -53,32 +48,17 @@ def push(repo: str, archive_path: str | None, **options: Any) -> None:
     if not common.as_json():
         common.say("Validating ...")
     result = run(archive_path or default_directory(), repo, **options)
-    common.emit(result, lambda: _show_push(result))
 
+    def text() -> None:
+        common.print_facts(result)
+        if result.not_compared:
+            common.tell("Not compared with the Hub: every file is listed.")
+        if result.dry_run:
+            common.tell("Dry run: nothing was sent.")
+        elif not result.tagged:
+            common.tell(f"Version {result.version} was published already.")
 
-def _show_push(result: PushResult) -> None:
-    if result.changes:
-        rows = [
-            (change.path, change.kind, f"{change.bytes:,}" if change.kind != "delete" else "-")
-            for change in result.changes
-        ]
-        common.print_table(["file", "change", "bytes"], rows, left=2)
-    would = "would be " if result.dry_run else ""
-    created = f"; the repository {would}made" if result.created else ""
-    common.tell(
-        f"{result.repo} {result.tag}: {len(result.changes)} files "
-        f"({_megabytes(result.upload_bytes)}) {would}sent, {result.unchanged} unchanged{created}"
-    )
-    if result.not_compared:
-        common.tell(f"Not compared with the Hub: {result.not_compared}")
-    if result.dry_run:
-        common.tell("Dry run: nothing was sent.")
-    elif not result.tagged:
-        common.tell(f"Version {result.version} was published already: {result.url}")
-    else:
-        common.tell(
-            f"Version {result.version} ({result.logical_digest}) is published: {result.url}"
-        )
+    common.emit(result, text)
 
 
 @click.command()
@@ -98,19 +78,7 @@ def pull(repo: str, **options: Any) -> None:
     from kernel_archive.publishing.pull import pull as run
 
     _quiet_bars()
-    result = run(repo, **options)
-
-    def text() -> None:
-        state = "is up to date" if result.unchanged else f"pulled ({result.files} files, verified)"
-        if result.replaced:
-            common.say(f"Replaced version {result.replaced}.")
-        common.print_findings(result.findings)
-        common.tell(
-            f"{result.path} {state}: version {result.version}, {result.logical_digest}, "
-            f"commit {result.commit[:12]}"
-        )
-
-    common.emit(result, text)
+    common.emit(run(repo, **options))
 
 
 @click.command()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 import msgspec
 
+import kernel_archive
 from kernel_archive.cli import common
 from kernel_archive.errors import Finding
-
-if TYPE_CHECKING:
-    from kernel_archive.selection.diff import Difference
 
 #: Show this many examples per flag and kind of finding.
 _EXAMPLES: Final = 3
@@ -33,32 +31,21 @@ def info(archive_path: str | None) -> None:
     DIR is an archive directory; gpu-forecasters/kernels, else the only one here, when not given.
     """
     from kernel_archive.archive.info import archive_info
-    from kernel_archive.archive.open import open_archive
 
-    facts = archive_info(open_archive(archive_path))
-    common.emit(facts, lambda: _show_info(facts))
-
-
-def _show_info(facts: Row) -> None:
+    facts = archive_info(kernel_archive.open_archive(archive_path))
     methods = "method role searches evaluations successes gpu_hours"
-    (first,) = _picked([facts], "name version path logical_digest bin_scheme tables splits")
-    first["splits"] = {name: split["rows"] for name, split in facts["splits"].items()}
-    (last,) = _picked(
-        [facts],
-        "programs excluded searches searches_with_gpu_seconds gpu_hours input_tokens "
-        "output_tokens flags inputs findings",
-    )
-    last["findings_in_the_logs"] = last.pop("findings")["total"]
-    common.print_facts(
-        {
-            **first,
-            "builders": _picked(facts["builders"], "name version licence description"),
-            "kernels_by_problem_and_bin": facts["problems"],
-            "searches_by_method": _picked(facts["methods"], methods),
-            **{name: facts["counts"][name] for name in ("gpu", "language", "outcome", "split")},
-            **last,
-        }
-    )
+    shown = {
+        **facts,
+        **facts["counts"],
+        "counts": None,
+        "reports": None,
+        "methods": _picked(facts["methods"], methods),
+        "builders": _picked(facts["builders"], "name version licence description"),
+        "splits": {name: split["rows"] for name, split in facts["splits"].items()},
+        "findings": None,
+        "findings_in_the_logs": facts["findings"]["total"],
+    }
+    common.emit(facts, shown)
 
 
 @click.command()
@@ -71,26 +58,18 @@ def show(wanted: str, archive_path: str | None) -> None:
     ID is a kernel, program or evaluation id, or the first digits of one.
     """
     from kernel_archive.archive.info import trace
-    from kernel_archive.archive.open import open_archive
 
-    facts = trace(open_archive(archive_path), wanted)
-    common.emit(facts, lambda: _show_kernel(facts))
-
-
-def _show_kernel(facts: Row) -> None:
-    kernel = dict(facts["kernel"])
-    code = kernel.pop("code", "")
+    facts = trace(kernel_archive.open_archive(archive_path), wanted)
     measured = "search_id node_id outcome excluded source_file source_line speedup runtime_us"
     ancestor = "kernel_id outcome source_file source_line speedup distance is_root"
-    common.print_facts(
-        {
-            **{name: value for name, value in kernel.items() if value is not None},
-            "splits": facts["splits"],
-            "measurements": _picked(facts["measurements"], measured),
-            "lineage": _picked(facts["lineage"], ancestor),
-        }
-    )
-    common.tell("\n" + code.replace("\t", "    "))
+
+    def text() -> None:
+        shown = {**facts["kernel"], "code": None, "splits": facts["splits"]}
+        shown["measurements"] = _picked(facts["measurements"], measured)
+        common.print_facts(shown | {"lineage": _picked(facts["lineage"], ancestor)})
+        common.tell("\n" + facts["kernel"].get("code", "").replace("\t", "    "))
+
+    common.emit(facts, text)
 
 
 @click.command()
@@ -105,9 +84,7 @@ def sql(query: str, limit: int, archive_path: str | None) -> None:
 
     Example: kernel-archive sql "SELECT problem, max(speedup) FROM kernels GROUP BY 1".
     """
-    from kernel_archive.archive.open import open_archive
-
-    result = open_archive(archive_path).query(query)
+    result = kernel_archive.open_archive(archive_path).query(query)
     seen: Counter[str] = Counter()
     names = []
     for name in result.column_names:  # a second column of one name gets a number
@@ -128,16 +105,13 @@ def sql(query: str, limit: int, archive_path: str | None) -> None:
 @click.command()
 @common.archive_argument
 @common.json_option
-@click.pass_context
-def validate(ctx: click.Context, archive_path: str | None) -> None:
+def validate(archive_path: str | None) -> None:
     """Check an archive in layers: files, schema, digests, ids, labels, references, splits, card.
 
     DIR is an archive directory; gpu-forecasters/kernels, else the only one here, when not given.
     The exit status is 1 when there is an error.
     """
-    from kernel_archive.pipeline import validate as run
-
-    report = run(archive_path)
+    report = kernel_archive.validate(archive_path)
 
     def text() -> None:
         rows = [(layer.name, layer.status, len(layer.findings)) for layer in report.layers]
@@ -145,8 +119,7 @@ def validate(ctx: click.Context, archive_path: str | None) -> None:
         common.print_findings(report.findings)
         common.tell(f"{report.path} {report.version}: {'valid' if report.ok else 'NOT valid'}")
 
-    common.emit(report, text)
-    ctx.exit(0 if report.ok else 1)
+    common.emit(report, text, ok=report.ok)
 
 
 @click.command()
@@ -158,23 +131,20 @@ def audit(archive_path: str | None) -> None:
     A flag never drops a row; a split definition may.
     """
     from kernel_archive.archive.info import audit_archive
-    from kernel_archive.archive.open import open_archive
 
-    result = audit_archive(open_archive(archive_path), examples=_EXAMPLES)
+    result = audit_archive(kernel_archive.open_archive(archive_path), examples=_EXAMPLES)
     common.emit(result, lambda: _show_audit(result))
 
 
 def _show_audit(result: Row) -> None:
+    """Print the flags with examples, what was left out and why, and the first findings."""
     shown = "kernel_id problem gpu source_file source_line bin speedup n_measurements"
     for flag in result["flags"]:
         common.tell(f"{flag['flag']}: {flag['kernels']} kernels. Rule: {flag['rule']}.")
         if flag["worst"]:
             common.print_records(_picked(flag["worst"], shown))
     (facts,) = _picked([result], "kernels labels_that_differ_between_schemes rows_left_out")
-    reasons = Counter(row["reason"] for row in result["excluded"])
-    facts["excluded_evaluations"] = [
-        {"reason": reason, "evaluations": n} for reason, n in reasons.most_common()
-    ]
+    facts["excluded_evaluations"] = dict(Counter(row["reason"] for row in result["excluded"]))
     facts["findings_in_the_sources"] = result["findings"]["by_code"]
     common.print_facts(facts)
     seen: Counter[str] = Counter()
@@ -193,23 +163,21 @@ def diff(old: str, new: str) -> None:
 
     OLD and NEW are archive directories.
     """
-    from kernel_archive.selection import diff as differences
-
-    changes = differences.diff(old, new)
-    common.emit(changes, lambda: _show_diff(changes))
-
-
-def _show_diff(changes: Difference) -> None:
-    """Print counts per table, and what else changed."""
     from kernel_archive.selection.diff import KINDS
+    from kernel_archive.selection.diff import diff as compare
 
+    changes = compare(old, new)
     rows = []
     for table in changes.tables:
         counts = {kind: len(getattr(table, kind)) for kind in KINDS}
-        (facts,) = _picked([msgspec.structs.asdict(table)], "table rows_old rows_new")
+        row = {"table": table.table, "rows_old": table.rows_old, "rows_new": table.rows_new}
         other = table.content and not any(counts.values())
-        rows.append(facts | counts | {"other_columns": "changed" if other else ""})
-    common.print_records(rows, title=f"{changes.old} -> {changes.new}")
-    common.print_facts({"only_in_old": changes.only_old, "only_in_new": changes.only_new})
-    verdict = "Nothing changed." if changes.same else "The two differ; --json names every row."
-    common.tell(verdict)
+        rows.append(row | counts | {"other_columns": "changed" if other else ""})
+
+    def text() -> None:
+        common.print_records(rows, title=f"{changes.old} -> {changes.new}")
+        common.print_facts({"only_in_old": changes.only_old, "only_in_new": changes.only_new})
+        differ = "The two differ; --json names every row."
+        common.tell("Nothing changed." if changes.same else differ)
+
+    common.emit(changes, text)

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import kernel_archive
 from kernel_archive.cli import common
 from kernel_archive.errors import printable
 from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
-    from kernel_archive.scoring import Forecasts, Split
+    from kernel_archive import Forecasts, Split
     from kernel_archive.scoring.summary import Sheet
 
-
+#: How scores are drawn and read.
 _draw_options = common.options(
     common.option("--seed", type=common.FROM_0, default=0, help="Seed of the draws."),
     common.option(
@@ -39,6 +40,12 @@ def _print(sheet: Sheet) -> None:
     )
 
 
+def _target(how: dict[str, Any]) -> Split:
+    """Load the split that options name, and take them out of the others."""
+    archive, split, bins, labels = map(how.pop, ("archive_path", "split", "bins", "labels"))
+    return kernel_archive.load_split(archive, split, bins, labels=labels)
+
+
 @click.command()
 @common.split_option
 @common.option("--repeats", type=click.IntRange(min=1, max=100), default=1, help="Repeats per row.")
@@ -54,23 +61,20 @@ def template(
     It goes to the file of -o, else to stdout; the format is explained on stderr. Replace the
     probabilities, then: kernel-archive check FILE, kernel-archive score FILE.
     """
-    from kernel_archive.scoring import load_split
     from kernel_archive.scoring.formats import FIELDS, explanation, template_lines
 
     if output is not None:
         check_new(output, force=force)
-    target = load_split(archive_path, split, blind=True)
+    target = kernel_archive.load_split(archive_path, split, blind=True)
     data = b"".join(template_lines(target, repeats=repeats))
-    if output is not None:
-        write_new(output, data, force=force)
     shown = None if output is None else printable(output, 5000)
     facts: dict[str, Any] = {"file": shown, "rows": len(target), "repeats": repeats}
     facts |= {"split": target.facts, "fields": FIELDS}
-    facts |= {"next": f"fill it in, then: kernel-archive check {shown}"}
+    facts["next"] = f"fill it in, then: kernel-archive check {shown}"
     if not common.as_json():
         for line in explanation(target):
             common.say(line)
-    common.emit_lines(facts, data, output, hidden=("split", "fields"))
+    common.emit_lines(facts, data, output, force=force, hidden=("split", "fields"))
 
 
 @click.command()
@@ -84,18 +88,16 @@ def check(file: str, split: str, archive_path: str | None) -> None:
     Reads JSON lines (plain, gzip, zstd) and Parquet. The exit status is 1 when the file can't be
     scored.
     """
-    from kernel_archive.scoring import check_forecasts, load_split
     from kernel_archive.scoring.summary import check_lines
 
-    _, report = check_forecasts(file, load_split(archive_path, split, blind=True))
+    target = kernel_archive.load_split(archive_path, split, blind=True)
+    _, report = kernel_archive.check_forecasts(file, target)
 
     def text() -> None:
         common.tell("\n".join(check_lines(report)))
         common.print_findings(report.findings, total=report.n_errors + report.n_warnings)
 
-    common.emit(report, text)
-    if not report.ok:
-        raise click.exceptions.Exit(1)
+    common.emit(report, text, ok=report.ok)
 
 
 @click.command()
@@ -114,18 +116,15 @@ def score(files: tuple[str, ...], output: str | None, force: bool, **how: Any) -
     One file: every metric, pairs by distance, every task. Several: one line each. With --json the
     full score record (a list of them for several files); -o writes it to a file besides.
     """
-    from kernel_archive.scoring import load_split, read_forecasts
     from kernel_archive.scoring import score as score_one
     from kernel_archive.scoring.record import records_to_json
     from kernel_archive.scoring.summary import score_remarks, score_sheets, several_sheet
 
     if output is not None:
         check_new(output, force=force)
-    target = load_split(
-        how.pop("archive_path"), how.pop("split"), how.pop("bins"), labels=how.pop("labels")
-    )
+    target = _target(how)
     # All files are read before the first is scored: a fault in the last one need not wait for that.
-    forecasts = [read_forecasts(file, target) for file in files]
+    forecasts = [kernel_archive.read_forecasts(file, target) for file in files]
     records = [score_one(target, own, **how) for own in forecasts]
     if output is not None:
         write_new(output, records_to_json(records), force=force)
@@ -154,21 +153,11 @@ def score(files: tuple[str, ...], output: str | None, force: bool, **how: Any) -
 @_draw_options
 @common.archive_option
 @common.json_option
-def compare(
-    a: str,
-    b: str,
-    split: str,
-    bins: str | None,
-    labels: str | None,
-    archive_path: str | None,
-    **how: Any,
-) -> None:
+def compare(a: str, b: str, **how: Any) -> None:
     """Compare two forecast files: paired differences, intervals, permutation p-values (Holm)."""
-    from kernel_archive.scoring import compare_files, load_split
     from kernel_archive.scoring.summary import comparison_sheet
 
-    target = load_split(archive_path, split, bins, labels=labels)
-    result = compare_files(a, b, target, **how)
+    result = kernel_archive.compare(a, b, _target(how), **how)
     common.emit(result, lambda: _print(comparison_sheet(result)))
 
 
@@ -193,12 +182,11 @@ def replay(files: tuple[str, ...], archive_path: str | None, **how: Any) -> None
     percentages: the area under the best speedup so far (0 is random, 100 is an oracle), the same
     unscaled, and the share of the measurements until 95 % of the best.
     """
-    from kernel_archive.archive.open import open_archive
     from kernel_archive.scoring.replay import ReplayOptions, load_worlds
     from kernel_archive.scoring.replay import replay as run
     from kernel_archive.scoring.summary import replay_sheet
 
-    worlds = load_worlds(open_archive(archive_path))
+    worlds = load_worlds(kernel_archive.open_archive(archive_path))
     options = ReplayOptions(**how)
     results = []
     with common.progress("Replaying") as advance:

@@ -38,13 +38,11 @@ def _make(table: str, *, archive_path: str | None, **how: Any) -> None:
     made = remake_split(directory, table, **how)
     split, changed = made.facts, made.changed
 
-    def show() -> None:
+    def text() -> None:
         _show_cells(split)
         show_left_out(split)
-        shown = ("kinds", "cutoffs")
-        common.print_facts({name: split.facts[name] for name in shown if split.facts.get(name)})
-        differ = split.facts.get("label_differences")
-        if differ:
+        common.print_facts({name: split.facts.get(name) for name in ("kinds", "cutoffs")})
+        if differ := split.facts.get("label_differences"):
             common.tell(f"The two bin schemes label {differ:,} of {split.rows:,} rows differently.")
         _show_warnings(split, kept=made.kept)
         unchanged = "" if changed else ", as it was"
@@ -54,8 +52,7 @@ def _make(table: str, *, archive_path: str | None, **how: Any) -> None:
         )
 
     result = {"path": str(directory), "table": table, "changed": changed}
-    result |= {"published_and_kept": made.kept, "split": split}
-    common.emit(result, show)
+    common.emit(result | {"published_and_kept": made.kept, "split": split}, text)
 
 
 def show_left_out(split: SplitFacts) -> None:

@@ -1,4 +1,4 @@
-"""Turn what models answered into a forecast file, and count what became of every question."""
+"""Read what models answered, make a forecast file of it, and count what became of questions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from kernel_archive.errors import printable
+from kernel_archive.errors import KernelArchiveError, printable
 from kernel_archive.scoring.completions import read_completion
 
 if TYPE_CHECKING:
@@ -67,24 +67,86 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     def line(self, prompt: Prompt, question_digest: str) -> dict[str, Any]:
         """Make the line of a forecast file: the forecast, or why there is none."""
         completion = read_completion(self.content)
-        line: dict[str, Any] = {"row_id": self.row_id, "repeat": self.repeat}
-        if completion.probabilities is not None:
-            line["probabilities"] = list(completion.probabilities)
-        elif reason := self.unparsed():
-            line |= {"parse_failed": True, "parse_error": reason}
-        if completion.stated:
-            line["predicted_bin"] = completion.stated
-        if completion.expected_speedup is not None:
-            line["expected_speedup"] = completion.expected_speedup
-        if prompt.ask == "defer":
-            line["defer"] = completion.defer
-        if completion.rationale:
-            line["rationale"] = completion.rationale[:MAX_RATIONALE]
-        line |= {"prompt": prompt.name, "question": question_digest}
-        if self.stop_reason != "stop":
-            line["stop_reason"] = self.stop_reason
-        costs = {n: getattr(self, n) for n in ("input_tokens", "output_tokens", "latency_s")}
-        return line | {name: cost for name, cost in costs.items() if cost is not None}
+        masses, reason = completion.probabilities, self.unparsed()
+        line: dict[str, Any] = {
+            "row_id": self.row_id,
+            "repeat": self.repeat,
+            "probabilities": None if masses is None else list(masses),
+            "parse_failed": True if reason else None,
+            "parse_error": reason or None,
+            "predicted_bin": completion.stated or None,
+            "expected_speedup": completion.expected_speedup,
+            "defer": completion.defer if prompt.ask == "defer" else None,
+            "rationale": completion.rationale[:MAX_RATIONALE] or None,
+            "prompt": prompt.name,
+            "question": question_digest,
+            "stop_reason": None if self.stop_reason == "stop" else self.stop_reason,
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "latency_s": self.latency_s,
+        }
+        return {name: value for name, value in line.items() if value is not None}
+
+
+def read_answer(line: dict[str, Any], row_id: str, repeat: int) -> ModelAnswer | str:
+    """Read a plain answer line or a service's output line; a text says why there is no answer."""
+    model: object = None
+    if "answer" in line:
+        content, stop = line["answer"], line.get("stop_reason")
+        counts = line.get("input_tokens"), line.get("output_tokens")
+    else:
+        body = _response_body(line)
+        if isinstance(body, str):
+            return body
+        choices = body.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        message = choice.get("message") if isinstance(choice, dict) else None
+        if not isinstance(choice, dict) or not isinstance(message, dict):
+            return "the response holds no message"
+        content = {key: message.get(key) for key in ("content", "tool_calls")}
+        stop = "refusal" if message.get("refusal") else choice.get("finish_reason")
+        usage = body["usage"] if isinstance(body.get("usage"), dict) else {}
+        counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        model = body.get("model")
+    seconds: Any = line.get("latency_s")
+    in_range = isinstance(seconds, int | float) and 0 <= seconds < 1e9
+    return ModelAnswer(
+        row_id=row_id,
+        repeat=repeat,
+        content=content,
+        stop_reason=stop_reason(stop),
+        model=printable(model, 200) if isinstance(model, str) else None,
+        input_tokens=_count(counts[0]),
+        output_tokens=_count(counts[1]),
+        latency_s=float(seconds) if in_range else None,
+    )
+
+
+def _response_body(line: dict[str, Any]) -> dict[str, Any] | str:
+    """Return the body of a service's response; a text says why there is none."""
+    response = line.get("response")
+    if not isinstance(response, dict) or line.get("error"):
+        return _failure(line.get("error"), "failed")
+    body, status = response.get("body"), response.get("status_code", 200)
+    if not isinstance(body, dict) or status != 200:
+        inner = body.get("error", body) if isinstance(body, dict) else None
+        return _failure(inner, f"status {status}" if isinstance(status, int) else "failed")
+    return body
+
+
+def _failure(error: object, status: str) -> str:
+    """Say why a request has no answer: the status, and what the service says of it."""
+    message = error if isinstance(error, str) else ""
+    if isinstance(error, dict):
+        words = [error.get(key) for key in ("code", "type", "message")]
+        message = next((word for word in words if isinstance(word, str) and word), "")
+    return f"{status}: {printable(message, 200)}" if message else status
+
+
+def _count(value: Any) -> int | None:
+    """Return a count of tokens, ``None`` for anything else."""
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
+    return int(value) if is_count else None
 
 
 class AnswerCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +155,7 @@ class AnswerCounts(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str
     rows: int  # of the whole split
     asked: int  # rows x repeats
+    answered: int  # parsed or not
     forecasts: int  # answers with a distribution, or deferred without one
     unparsed: dict[str, int]  # why an answer gave no distribution -> how many
     stopped: dict[str, int]  # why a model stopped before its own end -> how many answers
@@ -101,14 +164,10 @@ class AnswerCounts(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     without_usage: int  # answers that don't say what they cost
 
-    @property
-    def answered(self) -> int:
-        """Questions with an answer, parsed or not."""
-        return self.forecasts + sum(self.unparsed.values())
 
-
-def _counted(words: Iterable[str]) -> dict[str, int]:
-    return dict(sorted(Counter(words).items()))
+def _counted(words: Iterable[str | None]) -> dict[str, int]:
+    """Count how often each word occurs."""
+    return dict(sorted(Counter(word for word in words if word is not None).items()))
 
 
 @dataclass(kw_only=True)
@@ -120,27 +179,51 @@ class Answers:
     given: dict[Cell, ModelAnswer] = field(default_factory=dict)
     failures: dict[Cell, str] = field(default_factory=dict)
 
+    def add(self, cell: Cell, answer: ModelAnswer | str) -> None:
+        """Take an answer, or the reason why there is none; one answer is enough."""
+        if isinstance(answer, str):
+            self.failures[cell] = answer
+        else:
+            self.given.setdefault(cell, answer)
+
     def cells(self) -> list[Cell]:
         """List row id and repeat of every question, in the order of the file."""
-        ids = self.questions.asked.row_ids
-        return [(row_id, repeat) for row_id in ids for repeat in range(self.repeats)]
+        return [(row_id, n) for row_id in self.questions.by_id for n in range(self.repeats)]
+
+    def open_cells(self) -> list[Cell]:
+        """List the questions without an answer, in their order."""
+        return [cell for cell in self.cells() if cell not in self.given]
+
+    def open_tokens(self) -> int:
+        """Bound the tokens to read for the questions without an answer."""
+        return sum(self.questions.by_id[row_id].tokens for row_id, _ in self.open_cells())
 
     def forecast_file(self) -> tuple[bytes, AnswerCounts]:
-        """Write the forecast file, and count what became of every question."""
-        prompt = self.questions.prompt
-        digests = {question.row_id: question.digest for question in self.questions}
-        cells = self.cells()
+        """Write the forecast file, and count what became of every question.
+
+        Raises:
+            KernelArchiveError: not one question was answered.
+        """
+        prompt, cells = self.questions.prompt, self.cells()
         given = [self.given[cell] for cell in cells if cell in self.given]
-        lines = [answer.line(prompt, digests[answer.row_id]) for answer in given]
-        missing = [self.failures.get(cell, "no answer") for cell in cells if cell not in self.given]
+        unanswered = _counted(self.failures.get(cell, "no answer") for cell in self.open_cells())
+        if not given:
+            reasons = ", ".join(f"{printable(why, 200)} {n:,}" for why, n in unanswered.items())
+            raise KernelArchiveError(
+                f"not one of {len(cells):,} questions was answered ({reasons}): no file is written"
+            )
+        lines = [
+            answer.line(prompt, self.questions.by_id[answer.row_id].digest) for answer in given
+        ]
         counts = AnswerCounts(
             prompt=prompt.name,
-            rows=self.questions.n_rows,
+            rows=len(self.questions.all_ids),
             asked=len(cells),
+            answered=len(given),
             forecasts=sum("parse_failed" not in line for line in lines),
-            unparsed=_counted(line["parse_error"] for line in lines if "parse_error" in line),
-            stopped=_counted(line["stop_reason"] for line in lines if "stop_reason" in line),
-            unanswered=_counted(missing),
+            unparsed=_counted(line.get("parse_error") for line in lines),
+            stopped=_counted(line.get("stop_reason") for line in lines),
+            unanswered=unanswered,
             input_tokens=sum(answer.input_tokens or 0 for answer in given),
             output_tokens=sum(answer.output_tokens or 0 for answer in given),
             without_usage=sum(None in (a.input_tokens, a.output_tokens) for a in given),

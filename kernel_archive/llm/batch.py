@@ -6,25 +6,25 @@ too: ``{"custom_id": ..., "answer": "the whole text of the answer"}``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from kernel_archive.errors import Finding, ForecastError, UsageError, printable
-from kernel_archive.llm.answers import Answers, Cell, ModelAnswer
-from kernel_archive.llm.chat import ModelSettings, read_answer, request_body
-from kernel_archive.llm.prompts import Prompt, known_prompts
-from kernel_archive.llm.questions import Questions, load_questions, questions_of, read_custom_id
+from kernel_archive.llm.answers import Answers, Cell, ModelAnswer, read_answer
+from kernel_archive.llm.prompts import known_prompts
+from kernel_archive.llm.questions import load_questions, questions_of, read_custom_id, request_body
 from kernel_archive.readers.values import BAD_JSON
 from kernel_archive.scoring.formats import MAX_REPEATS
 from kernel_archive.untrusted import Lines, UntrustedFileError, regular_file
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from kernel_archive.archive.open import Archive
+    from kernel_archive.llm.prompts import Prompt
+    from kernel_archive.llm.questions import ModelSettings
 
 CHAT_URL: Final = "/v1/chat/completions"
 #: Files of answers beyond this are refused.
@@ -33,27 +33,18 @@ MAX_ANSWER_BYTES: Final = 4 << 30
 UNKNOWN: Final = "unknown-row"
 
 
-def export_lines(
-    questions: Questions,
-    *,
-    model: str,
-    repeats: int = 1,
-    settings: ModelSettings | None = None,
-    answered: Collection[Cell] = (),
-) -> Iterator[bytes]:
-    """Write the lines of a batch file: a request per question and repeat not yet ``answered``."""
-    settings = settings or ModelSettings()
-    for question in questions:
-        for repeat in range(repeats):
-            if (question.row_id, repeat) in answered:
-                continue
-            line = {
-                "custom_id": questions.custom_id(question.row_id, repeat),
-                "method": "POST",
-                "url": CHAT_URL,
-                "body": request_body(question.text, questions.prompt, model, settings),
-            }
-            yield msgspec.json.encode(line) + b"\n"
+def export_lines(answers: Answers, *, model: str, settings: ModelSettings) -> Iterator[bytes]:
+    """Write the lines of a batch file: a request per question and repeat not yet answered."""
+    questions = answers.questions
+    for row_id, repeat in answers.open_cells():
+        text = questions.by_id[row_id].text
+        line = {
+            "custom_id": questions.custom_id(row_id, repeat),
+            "method": "POST",
+            "url": CHAT_URL,
+            "body": request_body(text, questions.prompt, model, settings),
+        }
+        yield msgspec.json.encode(line) + b"\n"
 
 
 def import_answers(
@@ -68,10 +59,10 @@ def import_answers(
         ForecastError: something in the files is at fault; every fault is named.
         UsageError: no file is named, or the answers are to other questions than the split's.
     """
-    reader = _AnswerReader(set(load_questions(archive, split).asked.row_ids))
+    reader = AnswerReader(split, load_questions(archive, split).asked.row_ids)
     for path in paths:
         reader.read_file(path)
-    reader.check(split)
+    reader.check()
     if reader.prompt is None:
         raise UsageError("there is no answer to import: name a file with answers")
     questions = questions_of(reader.prompt, archive, split, limit)
@@ -80,10 +71,10 @@ def import_answers(
             f"the answers are to {reader.prompt.name}, and split {split} is asked with "
             f"{questions.prompt.name}"
         )
-    failures = {c: why for c, why in reader.failures.items() if c not in reader.given}
-    repeats = 1 + max(repeat for _, repeat in [*reader.given, *failures])
-    answers = Answers(questions=questions, repeats=repeats, given=reader.given, failures=failures)
-    extra = {*reader.given, *failures} - set(answers.cells())
+    given, failures = reader.given, reader.failures
+    repeats = 1 + max(repeat for _, repeat in [*given, *failures])
+    answers = Answers(questions=questions, repeats=repeats, given=given, failures=failures)
+    extra = {*given, *failures} - set(answers.cells())
     if extra:
         raise UsageError(
             f"{len(extra)} answers are to rows that --limit {limit} does not ask about. Import "
@@ -92,32 +83,30 @@ def import_answers(
     return answers
 
 
-@dataclass
-class _AnswerReader:
-    """Reads answers line by line; ``unknown_rows`` are answered and not of the split."""
+class AnswerReader:
+    """Reads answers to the rows of a split, all to one prompt, and lists what is at fault."""
 
-    row_ids: set[str]
-    prompts: dict[str, Prompt] = field(default_factory=known_prompts)
-    prompt: Prompt | None = None
-    given: dict[Cell, ModelAnswer] = field(default_factory=dict)
-    failures: dict[Cell, str] = field(default_factory=dict)
-    faults: list[Finding] = field(default_factory=list)
-    unknown_rows: set[str] = field(default_factory=set)
+    def __init__(self, split: str, row_ids: Iterable[str]) -> None:
+        self.split, self.row_ids, self.prompts = split, frozenset(row_ids), known_prompts()
+        self.prompt: Prompt | None = None
+        self.given: dict[Cell, ModelAnswer] = {}
+        self.failures: dict[Cell, str] = {}
+        self.faults: list[Finding] = []
+        self.unknown_rows: set[str] = set()  # answered, and not of the split
 
-    def check(self, split: str) -> None:
+    def check(self) -> None:
         """Raise what was at fault; rows that are unknown are one fault, however many."""
-        if not self.faults:
-            return
-        if len(self.unknown_rows) > 1:
-            message = f"no row of {split} has this id, nor {len(self.unknown_rows) - 1:,} others"
-            self.faults = [
-                msgspec.structs.replace(fault, message=message) if fault.code == UNKNOWN else fault
-                for fault in self.faults
-            ]
+        more = len(self.unknown_rows) - 1
+        message = f"no row of {self.split} has this id, nor {more:,} others"
+        for i, fault in enumerate(self.faults):
+            if fault.code == UNKNOWN and more:
+                self.faults[i] = msgspec.structs.replace(fault, message=message)
         summary = f"{len(self.faults)} faults in the answers" if len(self.faults) > 1 else None
-        raise ForecastError.from_findings(self.faults, summary)
+        if self.faults:
+            raise ForecastError.from_findings(self.faults, summary)
 
     def read_file(self, path: str | Path) -> None:
+        """Read the answers of a file."""
         shown = printable(str(path), 300)
         try:
             file = regular_file(path)
@@ -127,64 +116,51 @@ class _AnswerReader:
         for item in Lines(file, max_bytes=MAX_ANSWER_BYTES, max_lines=most_lines):
             if isinstance(item, Finding):
                 self.faults.append(item)
-                continue
-            number, text = item
-            try:
-                self._read_line(text)
-            except ForecastError as error:
-                (fault,) = error.findings
-                self.faults.append(msgspec.structs.replace(fault, file=shown, line=number))
+            elif (fault := self._read_line(item[1])) is not None:
+                self.faults.append(msgspec.structs.replace(fault, file=shown, line=item[0]))
 
-    def _read_line(self, text: bytes) -> None:
+    def _read_line(self, text: bytes) -> Finding | None:
+        """Take the answer of a line; return what is wrong with it, if something is."""
         try:
             line = msgspec.json.decode(text, type=dict[str, Any])
         except BAD_JSON as error:
             message = f"not a line with a JSON object: {printable(str(error), 200)}"
-            fix = "Fetch the file again, or remove the line: its row stays unanswered"
-            raise ForecastError.of(code="bad-json", message=message, fix=fix) from None
-        cell = self._cell(line.get("custom_id"))
-        if cell is None:
-            return
+            fix = "Fetch the file again, or remove the line: its question is unanswered then"
+            return Finding(code="bad-json", message=message, fix=fix)
+        name = line.get("custom_id")
+        parts = read_custom_id(name) if isinstance(name, str) else None
+        if parts is None:
+            message = "must be the custom_id of a question, as it was exported"
+            return _bad_id("bad-custom-id", message, name)
+        row_id, repeat, digest = parts
+        prompt, cell = self.prompts.get(digest), (row_id, repeat)
+        if prompt is None:
+            message = "this version of the package has no prompt with this digest"
+            fix = "Import with the version that exported the questions"
+            return _bad_id("unknown-prompt", message, name, fix)
+        if self.prompt is not None and prompt != self.prompt:
+            message = f"answers {prompt.name}, and the lines before it {self.prompt.name}"
+            fix = "Import the answers to each prompt into a file of its own"
+            return _bad_id("several-prompts", message, name, fix)
+        if row_id not in self.row_ids:
+            self.unknown_rows.add(row_id)
+            fix = "Name the split with --split, or import with the archive that was asked about"
+            fault = _bad_id(UNKNOWN, "no row of this split has this id", name, fix)
+            return fault if len(self.unknown_rows) == 1 else None
+        self.prompt = prompt
         if not line.keys() & {"answer", "response", "error"}:
             message = "there is neither an answer nor a response"
             fix = 'Write {"custom_id": ..., "answer": "..."}'
-            raise ForecastError.of(code="no-answer", message=message, fix=fix)
+            return Finding(code="no-answer", message=message, fix=fix)
         answer = read_answer(line, *cell)
         if isinstance(answer, str):
             self.failures[cell] = answer
         elif self.given.setdefault(cell, answer) != answer:
             message = "another line answers this question differently"
-            raise _bad_id("repeated-answer", message, line["custom_id"], "Drop one of the two")
-
-    def _cell(self, custom_id: object) -> Cell | None:
-        """Return row id and repeat of a line; ``None`` for a further row that is unknown.
-
-        The line must answer the same prompt as the others.
-        """
-        parts = read_custom_id(custom_id) if isinstance(custom_id, str) else None
-        if parts is None:
-            message = "must be the custom_id of a question, as it was exported"
-            raise _bad_id("bad-custom-id", message, custom_id)
-        row_id, repeat, digest = parts
-        prompt = self.prompts.get(digest)
-        if prompt is None:
-            message = "this version of the package has no prompt with this digest"
-            fix = "Import with the version that exported the questions"
-            raise _bad_id("unknown-prompt", message, custom_id, fix)
-        if self.prompt is not None and prompt != self.prompt:
-            message = f"answers {prompt.name}, and the lines before it {self.prompt.name}"
-            fix = "Import the answers to each prompt into a file of its own"
-            raise _bad_id("several-prompts", message, custom_id, fix)
-        if row_id not in self.row_ids:
-            self.unknown_rows.add(row_id)
-            if len(self.unknown_rows) > 1:
-                return None
-            fix = "Name the split with --split, or import with the archive that was asked about"
-            raise _bad_id(UNKNOWN, "no row of this split has this id", custom_id, fix)
-        self.prompt = prompt
-        return row_id, repeat
+            return _bad_id("repeated-answer", message, name, "Drop one of the two")
+        return None
 
 
-def _bad_id(code: str, message: str, value: object, fix: str | None = None) -> ForecastError:
+def _bad_id(code: str, message: str, value: object, fix: str | None = None) -> Finding:
     shown = None if value is None else printable(value)
-    return ForecastError.of(code=code, message=message, field="custom_id", value=shown, fix=fix)
+    return Finding(code=code, message=message, field="custom_id", value=shown, fix=fix)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernel_archive.errors import DataError, MissingExtraError, UsageError, printable
-from kernel_archive.llm.answers import Answers, ModelAnswer, stop_reason
+from kernel_archive.llm.answers import Answers, read_answer
 from kernel_archive.llm.prompts import known_prompts
 from kernel_archive.llm.questions import questions_of
 
@@ -16,15 +16,11 @@ if TYPE_CHECKING:
     from inspect_ai.model import ModelOutput
 
     from kernel_archive.archive.open import Archive
+    from kernel_archive.llm.answers import ModelAnswer
 
 
-def read_log(path: str | Path) -> EvalLog:
-    """Read a log with its samples; of a run that was killed, what had been written.
-
-    Raises:
-        MissingExtraError: Inspect is not installed.
-        DataError: the file is no log of Inspect.
-    """
+def _read_log(path: str | Path) -> EvalLog:
+    """Read a log with its samples; of a run that was killed, what had been written."""
     try:
         from inspect_ai.log import read_eval_log
     except ImportError:
@@ -46,10 +42,11 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
     """Read the answers in a log of the task.
 
     Raises:
+        MissingExtraError: Inspect is not installed.
         UsageError: the log is of another split, or of a prompt of another version.
         DataError: the file is no log of the task, or of another version of the archive.
     """
-    log, shown = read_log(path), printable(str(path), 300)
+    log, shown = _read_log(path), printable(str(path), 300)
     metadata = log.eval.metadata or {}
     name, logged = printable(metadata.get("prompt")), printable(metadata.get("split"))
     if "@" not in name:
@@ -77,12 +74,10 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
             message = f"row {printable(cell[0])} was not asked, or is of another archive version"
             raise DataError.of(code="unknown-row", message=message, file=shown)
         answer = answer_of(sample.output, *cell)
-        if not isinstance(answer, str):
-            answers.given[cell] = answer
-        else:
+        if isinstance(answer, str) and sample.error:
             # Without what differs from one request to the next.
-            failure = sample.error.message.partition("(")[0] if sample.error else answer
-            answers.failures[cell] = printable(failure.strip(), 80)
+            answer = sample.error.message.partition("(")[0].strip()
+        answers.add(cell, printable(answer, 80) if isinstance(answer, str) else answer)
     return answers
 
 
@@ -92,23 +87,18 @@ def answer_of(output: ModelOutput, row_id: str, repeat: int) -> ModelAnswer | st
         return f"failed: {printable(output.error or 'no message', 80)}"
     choice, usage, message = output.choices[0], output.usage, output.choices[0].message
     parts = message.content if isinstance(message.content, list) else []
-    refused = any(getattr(part, "refusal", None) for part in parts)
     # Where arguments are no JSON object, Inspect keeps their text in the message of the error.
     calls = [
         {"function": {"name": call.function, "arguments": call.arguments or call.parse_error or {}}}
         for call in message.tool_calls or ()
     ]
-    read = written = None
+    refused = any(getattr(part, "refusal", None) for part in parts)
+    said = {"content": message.text, "tool_calls": calls, "refusal": refused}
+    choices = [{"message": said, "finish_reason": str(choice.stop_reason)}]
+    body: dict[str, Any] = {"model": output.model or None, "choices": choices}
     if usage is not None:
         cached = (usage.input_tokens_cache_read or 0) + (usage.input_tokens_cache_write or 0)
         read, written = usage.input_tokens + cached, usage.output_tokens
-    return ModelAnswer(
-        row_id=row_id,
-        repeat=repeat,
-        content={"content": message.text, "tool_calls": calls},
-        stop_reason="refused" if refused else stop_reason(str(choice.stop_reason)),
-        model=output.model or None,
-        input_tokens=read,
-        output_tokens=written,
-        latency_s=None if output.time is None else round(output.time, 3),
-    )
+        body["usage"] = {"prompt_tokens": read, "completion_tokens": written}
+    latency_s = None if output.time is None else round(output.time, 3)
+    return read_answer({"response": {"body": body}, "latency_s": latency_s}, row_id, repeat)

@@ -8,8 +8,10 @@ forecast, so that forecasts under two wordings are never mixed up.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
@@ -44,17 +46,31 @@ TOOL_NAME: Final = "forecast"
 _LATER: Final = {"close.md.j2", "transfer.md.j2"}
 
 
-class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
     """State everything about a prompt but the row."""
 
     ask: Ask
     answer: AnswerForm = "json"
     scheme: Scheme = "paper"
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Sixteen hex digits over templates, bins, form of the answer and words of problems."""
-        return _digest(self)
+        # A question that came later leaves the digests of the others as they were.
+        later = _LATER - {f"{self.ask}.md.j2"}
+        templates = sorted((content_path("prompts") / PROMPT_VERSION).glob("*.j2"))
+        parts = [
+            f"{path.name}\0{path.read_text(encoding='utf-8')}"
+            for path in templates
+            if path.name not in later
+        ]
+        schema = msgspec.json.encode(answer_schema(self.ask)).decode()
+        problems = msgspec.json.encode([problem_in_words(name) for name in PROBLEMS]).decode()
+        # The bins are covered by the prompt of a row in which nothing is real.
+        probe = render(self, problem="probe", gpu="probe", anchor="anchor", candidate="candidate")
+        parts += [schema, self.answer, probe, problems]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
     @property
     def name(self) -> str:
@@ -62,64 +78,37 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
         return f"{PROMPT_VERSION}-{self.ask}-{self.answer}-{self.scheme}@{self.digest}"
 
 
-@cache
-def _digest(prompt: Prompt) -> str:
-    folder = content_path("prompts") / PROMPT_VERSION
-    # A question that came later leaves the digests of the others as they were.
-    later = _LATER - {f"{prompt.ask}.md.j2"}
-    parts = [
-        f"{path.name}\0{path.read_text(encoding='utf-8')}"
-        for path in sorted(folder.glob("*.j2"))
-        if path.name not in later
-    ]
-    schema = msgspec.json.encode(answer_schema(prompt.ask)).decode()
-    problems = msgspec.json.encode([_problem(name) for name in PROBLEMS]).decode()
-    # The bins are covered by the prompt of a row in which nothing is real.
-    probe = render(prompt, problem="probe", gpu="probe", anchor="anchor", candidate="candidate")
-    parts += [schema, prompt.answer, probe, problems]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
 def known_prompts() -> dict[str, Prompt]:
     """Map digest to prompt, for everything that this version of the package can ask."""
-    prompts = (
-        Prompt(ask=ask, answer=answer, scheme=scheme)
-        for ask in get_args(Ask)
-        for answer in ANSWER_FORMS
-        for scheme in SCHEMES
-    )
+    every = itertools.product(get_args(Ask), ANSWER_FORMS, SCHEMES)
+    prompts = [Prompt(ask=ask, answer=answer, scheme=scheme) for ask, answer, scheme in every]
     return {prompt.digest: prompt for prompt in prompts}
 
 
-def _fields(ask: Ask) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Map each field of an answer to its meaning and JSON Schema; reasons before numbers."""
-    number, whole = {"type": "number"}, {"type": "integer", "enum": [*range(1, N_BINS + 1)]}
-    fields: dict[str, tuple[str, dict[str, Any]]] = {
-        "rationale": ("what decides it, in at most 60 words", {"type": "string"})
+def _fields(ask: Ask) -> dict[str, dict[str, Any]]:
+    """Map each field of an answer to its JSON Schema; reasons before numbers."""
+    fields: dict[str, dict[str, Any]] = {
+        "rationale": {"description": "what decides it, in at most 60 words", "type": "string"}
     }
     for b, name in enumerate(TOOL_FIELDS, 1):
         more = ", from 0 to 1" if b < len(TOOL_FIELDS) else "; the eight sum to 1"
-        fields[name] = (f"probability of bin {b}{more}", number)
-    fields["predicted_bin"] = ("number of the bin that you would name, 1 to 8", whole)
+        fields[name] = {"description": f"probability of bin {b}{more}", "type": "number"}
+    meaning = "number of the bin that you would name, 1 to 8"
+    whole = {"type": "integer", "enum": [*range(1, N_BINS + 1)]}
+    fields["predicted_bin"] = {"description": meaning, **whole}
     meaning = "the S that you expect, as a number, or null"
-    fields["expected_speedup"] = (meaning, {"type": ["number", "null"]})
+    fields["expected_speedup"] = {"description": meaning, "type": ["number", "null"]}
     if ask == "defer":
         meaning = "true: measure this candidate; false: use the forecast"
-        fields["defer"] = (meaning, {"type": "boolean"})
+        fields["defer"] = {"description": meaning, "type": "boolean"}
     return fields
 
 
 def answer_schema(ask: Ask) -> dict[str, Any]:
     """Return the JSON Schema of an answer; strict modes want every field required."""
     fields = _fields(ask)
-    return {
-        "type": "object",
-        "properties": {
-            name: {"description": meaning, **kind} for name, (meaning, kind) in fields.items()
-        },
-        "required": list(fields),
-        "additionalProperties": False,
-    }
+    schema = {"type": "object", "properties": fields, "required": list(fields)}
+    return schema | {"additionalProperties": False}
 
 
 def render(
@@ -148,11 +137,11 @@ def render(
         answer=prompt.answer,
         tool=TOOL_NAME,
         bins=bins,
-        fields=[(name, meaning) for name, (meaning, _) in _fields(prompt.ask).items()],
+        fields=[(name, field["description"]) for name, field in _fields(prompt.ask).items()],
         gpu={"name": facts.name, "facts": list(gpu_lines(facts))},
         known_gpu={"name": known_facts.name, "facts": list(gpu_lines(known_facts))},
         known_speedup=f"{known_speedup:.4g}",
-        problem=_problem(problem),
+        problem=problem_in_words(problem),
         anchor=anchor,
         anchor_language=language_of(anchor),
         candidate=candidate,
@@ -162,21 +151,17 @@ def render(
 
 
 @cache
-def _problem(name: str) -> dict[str, Any]:
+def problem_in_words(name: str) -> dict[str, Any]:
     """Put a problem into words: title, inputs, timed cases, tolerance, as far as known."""
     problem = get_problem(name)
+    facts = {field: getattr(problem, field) for field in ("name", "title", "inputs")}
     tolerance = ""
     if problem.rtol is not None and problem.atol is not None:
         tolerance = (
             f"a relative tolerance of {problem.rtol:g} and an absolute one of {problem.atol:g}"
         )
-    return {
-        "name": problem.name,
-        "title": problem.title,
-        "inputs": problem.inputs,
-        "cases": [_case_in_words(case) for case in problem.cases],
-        "tolerance": tolerance,
-    }
+    cases = [_case_in_words(case) for case in problem.cases]
+    return {**facts, "cases": cases, "tolerance": tolerance}
 
 
 def _case_in_words(case: TimedCase) -> str:

@@ -1,4 +1,4 @@
-"""Choose the rows that a model is asked about, in an order that tells nothing of their labels."""
+"""Choose the rows that a model is asked about, and turn each into a chat request."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import hashlib
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
 
 from kernel_archive.baselines.pairs import load_asked_pairs
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import DataError, UsageError, printable
-from kernel_archive.llm.prompts import Prompt, render
+from kernel_archive.llm.prompts import TOOL_NAME, Prompt, answer_schema, render
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +28,18 @@ CHARACTERS_PER_TOKEN: Final = 2.5
 _CUSTOM_ID: Final = re.compile(r"(?s)(.+)-(\d{1,3})-([0-9a-f]{16})")
 
 
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a model is told beside the prompt; the service decides what is not given.
+
+    ``max_tokens`` counts an answer's tokens, reasoning included.
+    """
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    reasoning_effort: str | None = None
+    seed: int | None = None
+
+
 class Question(NamedTuple):
     """One row to be asked about: its id, and the whole prompt."""
 
@@ -35,6 +50,11 @@ class Question(NamedTuple):
     def digest(self) -> str:
         """Sixteen hex digits of the sha256 of the very text that is asked."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    @property
+    def tokens(self) -> int:
+        """Estimated tokens of the prompt."""
+        return estimated_tokens(self.text)
 
 
 def estimated_tokens(text: str) -> int:
@@ -52,20 +72,43 @@ class Questions:
 
     asked: AskedPairs
     prompt: Prompt
-    n_rows: int  # of the whole split
+    all_ids: tuple[str, ...]  # of the rows of the whole split
+
+    @cached_property
+    def by_id(self) -> dict[str, Question]:
+        """Row id -> question, in the order in which they are asked."""
+        a = self.asked
+        rows = zip(a.problems, a.gpus, a.anchors, a.candidates, a.known, strict=True)
+        texts = (render(self.prompt, *row, stated_gpus=a.stated_gpus) for row in rows)
+        return {
+            row_id: Question(row_id, text) for row_id, text in zip(a.row_ids, texts, strict=True)
+        }
 
     def __len__(self) -> int:
         return len(self.asked)
 
     def __iter__(self) -> Iterator[Question]:
-        a = self.asked
-        rows = zip(a.problems, a.gpus, a.anchors, a.candidates, a.known, strict=True)
-        for row_id, row in zip(a.row_ids, rows, strict=True):
-            yield Question(row_id, render(self.prompt, *row, stated_gpus=a.stated_gpus))
+        return iter(self.by_id.values())
 
     def custom_id(self, row_id: str, repeat: int) -> str:
         """Name one question and repeat in a file: row id, repeat, digest of the prompt."""
         return f"{row_id}-{repeat}-{self.prompt.digest}"
+
+
+def request_body(text: str, prompt: Prompt, model: str, settings: ModelSettings) -> dict[str, Any]:
+    """Make the chat request of one question."""
+    body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": text}]}
+    schema, named = answer_schema(prompt.ask), {"name": TOOL_NAME, "strict": True}
+    if prompt.answer == "tool":
+        function = {**named, "description": "Give the forecast.", "parameters": schema}
+        body["tools"] = [{"type": "function", "function": function}]
+        body["tool_choice"] = {"type": "function", "function": {"name": TOOL_NAME}}
+    elif prompt.answer == "json":
+        body["response_format"] = {"type": "json_schema", "json_schema": named | {"schema": schema}}
+    options: dict[str, Any] = msgspec.to_builtins(settings)
+    if "max_tokens" in options:
+        options["max_completion_tokens"] = options.pop("max_tokens")
+    return body | options
 
 
 def read_custom_id(text: str) -> tuple[str, int, str] | None:
@@ -116,7 +159,7 @@ def load_questions(
         return hashlib.sha256(f"ask:{asked.row_ids[i]}".encode()).digest()
 
     chosen = sorted(range(len(asked)), key=order_key)[:limit]
-    return Questions(asked=asked.take(chosen), prompt=prompt, n_rows=len(asked))
+    return Questions(asked=asked.take(chosen), prompt=prompt, all_ids=asked.row_ids)
 
 
 def questions_of(

@@ -1,4 +1,4 @@
-"""A run of questions to one model: what is asked, what was answered, and the files beside them.
+"""A run of questions to one model: what is asked, who answers, and the files beside the forecasts.
 
 Beside the forecast file FILE stand ``FILE.answers.jsonl``, every response as it came (the batch
 form, so that ``--import`` reads it too), and ``FILE.run.json``, what was asked (:class:`ModelRun`).
@@ -7,8 +7,10 @@ Answers that stand there are never asked again.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections import Counter
+import time
+from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,23 +20,60 @@ import msgspec
 
 from kernel_archive._version import __version__
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
-from kernel_archive.llm.answers import Answers, Cell, ModelAnswer
-from kernel_archive.llm.chat import ModelSettings, read_answer
-from kernel_archive.llm.questions import Questions, estimated_tokens, read_custom_id
+from kernel_archive.llm.answers import Answers, Cell, ModelAnswer, read_answer
+from kernel_archive.llm.batch import AnswerReader
+from kernel_archive.llm.questions import ModelSettings, Questions, estimated_tokens, request_body
+from kernel_archive.llm.service import Failure, send
 from kernel_archive.readers.values import BAD_JSON
 from kernel_archive.storage import locked, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
+    from typing import BinaryIO
 
+    import httpx
+
+    from kernel_archive.archive.build import Advance
     from kernel_archive.archive.open import Archive
     from kernel_archive.llm.service import Service
 
 #: Tokens of an answer when ``--max-tokens`` is not given: without and with a reasoning effort.
 DEFAULT_MAX_TOKENS: Final = (2_000, 32_000)
+#: Failures of one kind in a row that end a run.
+MAX_FAILURES_IN_A_ROW: Final = 10
 #: What a run may not change.
 _FIXED: Final = ("archive", "split", "prompt", "model", "settings", "answer")
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of a run; ``price`` is that of a million tokens read and written.
+
+    Raises:
+        UsageError: a bound on money without a price.
+    """
+
+    connections: int = 8
+    max_tokens_total: int | None = None
+    max_cost: float | None = None
+    price: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_cost is not None and self.price is None:
+            raise UsageError("--max-cost needs the price of tokens: --price IN OUT, per million")
+
+    def cost(self, input_tokens: int, output_tokens: int) -> float | None:
+        """Price of some tokens; ``None`` where no price is known."""
+        if self.price is None:
+            return None
+        return (self.price[0] * input_tokens + self.price[1] * output_tokens) / 1e6
+
+    def exceeded_by(self, input_tokens: int, output_tokens: int) -> str:
+        """Name the option whose bound a total exceeds; empty where it is within all."""
+        tokens, cost = input_tokens + output_tokens, self.cost(input_tokens, output_tokens)
+        if self.max_tokens_total is not None and tokens > self.max_tokens_total:
+            return "--max-tokens-total"
+        return "--max-cost" if self.max_cost is not None and (cost or 0) > self.max_cost else ""
 
 
 class ModelRun(msgspec.Struct, kw_only=True):
@@ -88,22 +127,24 @@ class Run:
         output: str | Path,
         *,
         settings: ModelSettings,
+        limits: Limits,
         repeats: int = 1,
-        name_host: bool = False,
     ) -> None:
         """Prepare a run; nothing is read, sent or written."""
-        self.questions, self.service = questions, service
         default = DEFAULT_MAX_TOKENS[settings.reasoning_effort is not None]
-        most = settings.max_tokens or default
-        self.settings = msgspec.structs.replace(settings, max_tokens=most)
+        self.max_tokens = settings.max_tokens or default  # of an answer
+        self.settings = msgspec.structs.replace(settings, max_tokens=self.max_tokens)
+        self.questions, self.service, self.limits = questions, service, limits
         self.output = Path(output)
         self.answers = Answers(questions=questions, repeats=repeats)
         self.reused = 0  # answers that stood in the file before
         self.retries = 0  # requests that were sent again
-        self.failures: Counter[str] = Counter()  # kind -> questions
-        self.examples: dict[str, str] = {}  # kind of failure -> what the server said
+        self.failures: dict[str, list[str]] = {}  # kind -> what the server said, per question
         self.input_tokens = self.output_tokens = 0
         self.stopped_by = ""  # the bound that ended the run, if one did
+        self.waiting: deque[Cell] = deque()
+        self.reserved: dict[Cell, int] = {}  # input tokens of questions under way
+        self.last_failures: deque[str] = deque(maxlen=MAX_FAILURES_IN_A_ROW)
         manifest = archive.manifest
         self.record = ModelRun(
             archive=f"{manifest.name} {manifest.version} {manifest.logical_digest}",
@@ -113,8 +154,15 @@ class Run:
             answer=questions.prompt.answer,
             settings=msgspec.to_builtins(self.settings),
             date=datetime.now(UTC).date().isoformat(),
-            host=urlsplit(service.url).netloc.rpartition("@")[2] if name_host else None,
+            host=urlsplit(service.url).netloc.rpartition("@")[2] if service.name_host else None,
+            rows=len(questions),
+            repeats=repeats,
         )
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other runs from writing beside the same forecast file while a block runs."""
+        busy = f"another run is writing beside {printable(str(self.output), 300)}"
+        return locked(Path(f"{self.output}.lock"), busy=busy)
 
     def load(self) -> None:
         """Take the answers that stand beside the forecast file.
@@ -136,62 +184,159 @@ class Run:
                     f"{shown}: {name} {printable(old)} instead of {printable(new)}. {fix}"
                 )
         self.record.date, self.record.retries = before.date, before.retries
-        cells = set(self.answers.cells())
-        for line in _whole_lines(path):
-            parts = read_custom_id(str(line.get("custom_id")))
-            if parts is not None and parts[:2] in cells:
-                answer = read_answer(line, *parts[:2])
-                if isinstance(answer, ModelAnswer):
-                    self.answers.given.setdefault(parts[:2], answer)
+        data = path.read_bytes() if path.exists() else b""
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):  # what a killed run left of its last line
+            os.truncate(path, whole)
+        if whole:
+            reader = AnswerReader(self.record.split, self.questions.all_ids)
+            reader.read_file(path)
+            reader.check()
+            cells = [cell for cell in self.answers.cells() if cell in reader.given]
+            self.answers.given = {cell: reader.given[cell] for cell in cells}
         self.reused = len(self.answers.given)
-
-    def open_cells(self) -> list[Cell]:
-        """List the questions without an answer, in their order."""
-        return [cell for cell in self.answers.cells() if cell not in self.answers.given]
-
-    def estimate(self) -> dict[str, int]:
-        """Bound what the open questions will cost, in tokens read and written."""
-        tokens = {q.row_id: estimated_tokens(q.text) for q in self.questions}
-        cells = self.open_cells()
-        return {
-            "questions": len(cells),
-            "reused": self.reused,
-            "input_tokens": sum(tokens[row_id] for row_id, _ in cells),
-            "output_tokens": len(cells) * (self.settings.max_tokens or 0),
-        }
-
-    def locked(self) -> AbstractContextManager[None]:
-        """Keep other runs from writing beside the same forecast file while a block runs."""
-        busy = f"another run is writing beside {printable(str(self.output), 300)}"
-        return locked(Path(f"{self.output}.lock"), busy=busy)
 
     def save(self) -> None:
         """Write what was asked, and what became of it, beside the answers."""
-        given = self.answers.given.values()
-        record = self.record
-        record.rows, record.repeats = len(self.questions), self.answers.repeats
+        given, record = self.answers.given.values(), self.record
         record.answers = len(given)
         record.served_models = sorted({a.model for a in given if a.model is not None})
         record.input_tokens = sum(answer.input_tokens or 0 for answer in given)
         record.output_tokens = sum(answer.output_tokens or 0 for answer in given)
-        record.failures = dict(sorted(self.failures.items()))
+        record.failures = {kind: len(said) for kind, said in sorted(self.failures.items())}
         data = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
         write_atomically(run_path(self.output), data)
 
+    def estimate(self) -> dict[str, int]:
+        """Bound what the open questions will cost, in tokens read and written."""
+        n, read = len(self.answers.open_cells()), self.answers.open_tokens()
+        counts = {"questions": n, "reused": self.reused}
+        return counts | {"input_tokens": read, "output_tokens": n * self.max_tokens}
 
-def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Read the lines of an answer file; cut off what a killed run left of its last one."""
-    if not path.exists():
-        return
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        os.truncate(path, whole)
-    for number, text in enumerate(data[:whole].splitlines(), 1):
+    def ask(self, advance: Advance, *, trial: bool = True) -> None:
+        """Ask the open questions; answers are kept as they come.
+
+        The first question is asked alone. Where it fails, or its answer holds no forecast, nothing
+        else is sent (``trial=False`` accepts answers without a forecast).
+
+        Raises:
+            KernelArchiveError: the first question failed, or ten in a row failed in one way. What
+                was answered is kept, and the same run goes on from there.
+        """
+        self.save()
+        self.waiting.extend(self.answers.open_cells())
         try:
-            yield msgspec.json.decode(text, type=dict[str, Any])
-        except BAD_JSON as error:
+            with answers_path(self.output).open("ab") as file:
+                asyncio.run(self._ask_all(file, advance, trial=trial))
+        finally:
+            self.save()
+
+    async def _ask_all(self, file: BinaryIO, advance: Advance, *, trial: bool) -> None:
+        """Ask the first question, and then the others, several at a time."""
+        started, total = time.monotonic(), len(self.answers.cells())
+
+        async def work() -> None:
+            while self._reserve():
+                answer = await self._ask_next(client, file)
+                n = len(self.answers.given)
+                advance(n, total, self._progress(total - n, time.monotonic() - started))
+                self._count_in_a_row(answer)
+
+        async with self.service.client() as client:
+            if self._reserve():
+                answer = await self._ask_next(client, file)
+                if isinstance(answer, Failure):
+                    raise KernelArchiveError(answer.explain(self.service))
+                if trial and answer.unparsed():
+                    raise self._unusable(answer)
+            await asyncio.gather(*(work() for _ in range(self.limits.connections)))
+
+    def _reserve(self) -> bool:
+        """Set the tokens of the next question aside; ``False`` where there is no room, or none."""
+        if not self.waiting:
+            return False
+        tokens = self.questions.by_id[self.waiting[0][0]].tokens
+        read = self.input_tokens + sum(self.reserved.values()) + tokens
+        most = self.output_tokens + (len(self.reserved) + 1) * self.max_tokens
+        # Cleared again where answers that came cheaper than feared leave room after all.
+        self.stopped_by = self.limits.exceeded_by(read, most)
+        if not self.stopped_by:
+            self.reserved[self.waiting[0]] = tokens
+        return not self.stopped_by
+
+    async def _ask_next(self, client: httpx.AsyncClient, file: BinaryIO) -> ModelAnswer | Failure:
+        """Ask the question that waits longest, write the reply down, and count it."""
+        cell = self.waiting.popleft()
+        text, prompt = self.questions.by_id[cell[0]].text, self.questions.prompt
+        body = request_body(text, prompt, self.service.model, self.settings)
+        started = time.monotonic()
+        result, retries = await send(client, self.service, body)
+        line: dict[str, Any] = {"custom_id": self.questions.custom_id(*cell), "error": None}
+        if isinstance(result, Failure):
+            line["error"] = {"code": result.kind, "message": result.message}
+        else:
+            line["response"] = {"status_code": 200, "body": result}
+            line["latency_s"] = round(time.monotonic() - started, 3)
+        file.write(msgspec.json.encode(line) + b"\n")
+        file.flush()
+        self.retries += retries
+        self.record.retries += retries
+        reserved, answer = self.reserved.pop(cell), read_answer(line, *cell)
+        if isinstance(answer, str):
+            failure = result if isinstance(result, Failure) else Failure(answer)
+            self.failures.setdefault(failure.kind, []).append(failure.message or failure.kind)
+            self.answers.failures[cell] = ": ".join(filter(None, failure[:2]))
+            return failure
+        self.answers.given[cell] = answer
+        # Where the service does not say what an answer cost, it is estimated.
+        read, written = answer.input_tokens, answer.output_tokens
+        self.input_tokens += reserved if read is None else read
+        estimate = estimated_tokens(str(answer.content))
+        self.output_tokens += estimate if written is None else written
+        return answer
+
+    def _count_in_a_row(self, answer: ModelAnswer | Failure) -> None:
+        """End the run at the tenth failure of one kind in a row."""
+        if isinstance(answer, ModelAnswer):
+            self.last_failures.clear()
+            return
+        self.last_failures.append(answer.kind)
+        if self.last_failures.count(answer.kind) == MAX_FAILURES_IN_A_ROW:
             raise KernelArchiveError(
-                f"{printable(str(path), 300)}:{number}: not a JSON line "
-                f"({printable(str(error))}). Remove the line; its question is asked again"
-            ) from None
+                f"{MAX_FAILURES_IN_A_ROW} questions in a row failed: "
+                f"{answer.explain(self.service)}. "
+                f"{len(self.answers.given):,} answers are kept; the same command goes on"
+            )
+
+    def _progress(self, n_open: int, seconds: float) -> str:
+        """Say what a run has cost in these seconds, and how long it may still take."""
+        rate = (len(self.answers.given) - self.reused) / seconds
+        left = n_open / rate if rate else 0.0
+        return (
+            f"{sum(map(len, self.failures.values())):,} failed, {self.input_tokens:,} tokens read, "
+            f"{self.output_tokens:,} written, {60 * rate:,.1f} a minute, "
+            f"{left / 60:,.0f} minutes left"
+        )
+
+    def _unusable(self, answer: ModelAnswer) -> KernelArchiveError:
+        """Return the error that ends a run whose first answer holds no forecast."""
+        way_out = "Try --answer text or --answer tool; --no-trial asks on whatever the answers hold"
+        if answer.unparsed() == "cut":
+            way_out = f"Raise --max-tokens (now {self.max_tokens:,})"
+        return KernelArchiveError(
+            f"the first answer of {printable(self.service.model)} holds no forecast "
+            f"({answer.unparsed()}): {printable(str(answer.content), 160)}. Nothing else was sent. "
+            f"{way_out}"
+        )
+
+    def remarks(self) -> Iterator[str]:
+        """Say what failed, per kind with a count and an example, and what was sent again."""
+        for kind, said in sorted(self.failures.items(), key=lambda item: -len(item[1])):
+            yield f"failed: {kind}, {len(said):,} questions; for example: {printable(said[0], 300)}"
+        if self.retries:
+            yield f"{self.retries:,} requests were sent again"
+        if self.stopped_by:
+            yield (
+                f"Stopped by {self.stopped_by} after {len(self.answers.given):,} answers; the same "
+                "command with a higher bound goes on"
+            )

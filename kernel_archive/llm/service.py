@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from typing import Any, Final
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, NamedTuple
 
 import httpx
 import msgspec
@@ -24,16 +25,45 @@ MAX_CONNECT: Final = 15.0
 MAX_PAUSE: Final = 60
 #: Longest pause that a server may ask for, s.
 MAX_RETRY_AFTER: Final = 3600
+_FORM: Final = "Try another form of answer (--answer text) or fewer settings"
+#: Kind of failure -> what to do.
+_WAYS_OUT: Final = {
+    "no connection": "Start the server, or correct --url",
+    "timeout": "Raise --timeout, or look at the server's log",
+    "status 400": _FORM,
+    "status 401": "Give the service's key: set OPENAI_API_KEY, or name its variable (--key-env)",
+    "status 403": "Give a key that may use {model}: set OPENAI_API_KEY, or --key-env",
+    "status 404": "Correct --model {model} or --url; {url}/models lists what there is",
+    "status 422": _FORM,
+    "bad answer": "Does --url name the base address of an OpenAI-compatible service?",
+}
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a model answers."""
+    """Where a model answers.
+
+    Raises:
+        UsageError: the address is none.
+    """
 
     url: str  # base address, for example http://127.0.0.1:8000/v1
     model: str
     key: str | None = None
     timeout: float = 600.0  # of one attempt, s
     max_retries: int = 3  # further attempts per question
+    name_host: bool = False  # whether its host name is recorded
+
+    def __post_init__(self) -> None:
+        try:
+            parts = httpx.URL(self.url)
+        except httpx.InvalidURL:
+            parts = httpx.URL()
+        if parts.scheme not in {"http", "https"} or not parts.host or " " in self.url:
+            raise UsageError(
+                f"--url {printable(self.url)} is no address; it looks like http://127.0.0.1:8000/v1"
+            )
+        base = self.url.rstrip("/").removesuffix("/chat/completions")
+        msgspec.structs.force_setattr(self, "url", base)
 
     def __repr__(self) -> str:
         """Show everything but the key."""
@@ -48,83 +78,89 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         return httpx.AsyncClient(headers=headers, timeout=timeout)
 
 
-class ServiceReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one question: a response body, or the kind of failure and its message."""
+class Failure(NamedTuple):
+    """Why a question has no answer."""
 
-    body: dict[str, Any] | None = None
-    failure: str = ""  # for example "status 404", "no connection"
+    kind: str  # for example "status 404", "no connection"
     message: str = ""  # what the server, or the system, says of it
-    retry_after: int | None = None  # the pause that the server asks for, s
-    retries: int = 0
-    latency_s: float = 0.0
+    retry_after: float | None = None  # the pause that the server asks for, s
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same request may be answered a little later."""
+        return self.kind in RETRIED or self.kind.startswith("status 5")
+
+    def explain(self, service: Service) -> str:
+        """Say in one line where a question failed, what the server said, and the way out."""
+        said = f' and says: "{self.message}"' if self.message else ""
+        text = f"{service.url} answers with {self.kind}{said}. "
+        if self.kind in {"no connection", "timeout", "connection broken"}:
+            text = f"{service.url} can't be asked: {self.kind} ({self.message}). "
+        way_out = _WAYS_OUT.get(self.kind, "Run the same command again later: answers are kept")
+        return text + way_out.format(model=printable(service.model), url=service.url)
 
 
-def check_url(url: str) -> str:
-    """Return a base address without a slash at its end.
+async def send(
+    client: httpx.AsyncClient, service: Service, body: dict[str, Any]
+) -> tuple[dict[str, Any] | Failure, int]:
+    """Send one request, again after a pause where the failure may pass.
 
-    Raises:
-        UsageError: it is none.
+    Returns:
+        What came of it, and the number of further attempts.
     """
-    try:
-        parts = httpx.URL(url)
-    except httpx.InvalidURL:
-        parts = httpx.URL()
-    if parts.scheme not in {"http", "https"} or not parts.host or " " in url:
-        raise UsageError(
-            f"--url {printable(url)} is no address; it looks like http://127.0.0.1:8000/v1"
-        )
-    return url.rstrip("/").removesuffix("/chat/completions")
-
-
-async def send(client: httpx.AsyncClient, service: Service, body: dict[str, Any]) -> ServiceReply:
-    """Send one request; send it again, after a pause, where the failure may pass."""
-    started, retries = time.monotonic(), 0
+    retries = 0
     while True:
-        reply = await _attempt(client, service, body)
-        may_pass = reply.failure in RETRIED or reply.failure.startswith("status 5")
-        if not may_pass or retries == service.max_retries:
-            seconds = round(time.monotonic() - started, 3)
-            return msgspec.structs.replace(reply, retries=retries, latency_s=seconds)
-        pause = reply.retry_after
-        await asyncio.sleep(min(MAX_PAUSE, 2**retries) if pause is None else pause)
+        result = await _attempt(client, service, body)
+        if not isinstance(result, Failure) or not result.may_pass or retries == service.max_retries:
+            return result, retries
+        own = min(MAX_PAUSE, 2**retries)
+        await asyncio.sleep(own if result.retry_after is None else result.retry_after)
         retries += 1
 
 
 async def _attempt(
     client: httpx.AsyncClient, service: Service, body: dict[str, Any]
-) -> ServiceReply:
-    address, data = f"{service.url}/chat/completions", b""
+) -> dict[str, Any] | Failure:
+    address, content, data = f"{service.url}/chat/completions", msgspec.json.encode(body), b""
     try:
         async with (
             asyncio.timeout(service.timeout),
-            client.stream("POST", address, content=msgspec.json.encode(body)) as response,
+            client.stream("POST", address, content=content) as response,
         ):
             async for part in response.aiter_bytes():
                 data += part
                 if len(data) > MAX_RESPONSE:
-                    message = f"more than {MAX_RESPONSE >> 20} MiB"
-                    return ServiceReply(failure="response too long", message=message)
+                    return Failure("response too long", f"more than {MAX_RESPONSE >> 20} MiB")
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        message = printable(str(error) or "nobody answers", 200)
-        return ServiceReply(failure="no connection", message=message)
+        return Failure("no connection", printable(str(error) or "nobody answers", 200))
     except (TimeoutError, httpx.TimeoutException):
-        message = f"no answer within {service.timeout:g} s"
-        return ServiceReply(failure="timeout", message=message)
+        return Failure("timeout", f"no answer within {service.timeout:g} s")
     except httpx.RequestError as error:
-        message = printable(str(error) or type(error).__name__, 200)
-        return ServiceReply(failure="connection broken", message=message)
+        return Failure("connection broken", printable(str(error) or type(error).__name__, 200))
     if response.status_code != 200:
-        pause = response.headers.get("Retry-After", "").strip()
-        return ServiceReply(
-            failure=f"status {response.status_code}",
-            message=_server_message(data),
-            retry_after=min(int(pause), MAX_RETRY_AFTER) if pause.isdecimal() else None,
-        )
+        pause = retry_after(response.headers.get("Retry-After", ""))
+        return Failure(f"status {response.status_code}", _server_message(data), pause)
     try:
-        return ServiceReply(body=msgspec.json.decode(data, type=dict[str, Any]))
+        return msgspec.json.decode(data, type=dict[str, Any])
     except BAD_JSON as error:
-        message = f"the response is no JSON object: {printable(str(error))}"
-        return ServiceReply(failure="bad answer", message=message)
+        return Failure("bad answer", f"the response is no JSON object: {printable(str(error))}")
+
+
+def retry_after(header: str) -> float | None:
+    """Read the pause that a server asks for, as seconds or as an HTTP date; ``None`` for no pause.
+
+    >>> retry_after("120"), retry_after("Thu, 01 Jan 1970 00:00:00 GMT"), retry_after("soon")
+    (120.0, 0.0, None)
+    """
+    try:
+        if header.strip().isdecimal():
+            seconds = float(header)
+        else:
+            date = parsedate_to_datetime(header)
+            seconds = (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    except (ValueError, OverflowError):
+        return None
+    return min(max(seconds, 0.0), float(MAX_RETRY_AFTER))
 
 
 def _server_message(data: bytes) -> str:

@@ -7,8 +7,9 @@ the record of what a model has seen says so (:meth:`TrainingExamples.record`).
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -75,16 +76,17 @@ class TrainingExamples:
 
     def __repr__(self) -> str:
         """Describe the set in a few lines: where it is from, its kinds, bins and sizes."""
-        kinds = Counter(row.kind for row in self.rows)
+        facts, kinds = self.record(), Counter(row.kind for row in self.rows)
+        source = "{archive} {version}, split {split}".format_map(facts)
         sizes = sorted(estimated_tokens(self.text(row)) for row in self.rows) or [0]
         lines = [
-            "TrainingExamples: {rows:,} rows of {archive} {version}, split {split}",
+            f"TrainingExamples: {len(self):,} rows of {source}",
             "kinds: " + ", ".join(f"{kind} {n:,}" for kind, n in sorted(kinds.items())),
-            "bins 1 to 8: {bins}",
+            f"bins 1 to 8: {facts['bins']}",
             f"prompt tokens, estimated: median {sizes[len(sizes) // 2]:,}, most {sizes[-1]:,}",
             *(f"left out: {n:,} rows, {reason}" for reason, n in self.dropped.items()),
         ]
-        return "\n".join(lines).format_map(self.record())
+        return "\n".join(lines)
 
     def text(self, row: TrainingExample) -> str:
         """Write the whole prompt about a row, the same that a forecaster reads."""
@@ -190,11 +192,8 @@ def _by_turns(rows: list[TrainingExample], seed: int) -> list[TrainingExample]:
     def key(row: TrainingExample) -> bytes:
         return hashlib.sha256(f"learn:{seed}:{row.row_id}".encode()).digest()
 
-    seen: Counter[int] = Counter()
-    turns = []
-    for row in sorted(rows, key=key):
-        turns.append((seen[row.bin], row))
-        seen[row.bin] += 1
+    seen: dict[int, Iterator[int]] = defaultdict(itertools.count)
+    turns = [(next(seen[row.bin]), row) for row in sorted(rows, key=key)]
     return [row for _, row in sorted(turns, key=lambda turn: turn[0])]
 
 
@@ -203,15 +202,14 @@ def _rows(archive: Archive, spec: SplitSpec) -> list[TrainingExample]:
     pairs: ProgramPairs
     if spec.kind == "train":
         pairs = training = load_training_pairs(archive)
-        row_ids, speedups, kinds = training.row_ids, training.speedups, training.kinds
+        speedups, kinds = training.speedups, training.kinds
     else:
-        pairs = asked = load_asked_pairs(archive, spec.name)
-        labelled, row_ids = load_split(archive, spec.name), asked.row_ids
-        speedups = labelled.speedups[[labelled.index[row_id] for row_id in row_ids]]
+        pairs, labelled = load_asked_pairs(archive, spec.name), load_split(archive, spec.name)
+        speedups = labelled.speedups[[labelled.index[row_id] for row_id in pairs.row_ids]]
         kinds = (spec.pair_type,) * len(pairs)
     scheme = scheme_of(split_facts(archive, spec).scheme).name
-    bins = assign_bins(speedups, scheme, row_ids=row_ids)
-    texts = (row_ids, kinds, pairs.problems, pairs.gpus, pairs.anchors, pairs.candidates)
+    bins = assign_bins(speedups, scheme, row_ids=pairs.row_ids)
+    texts = (pairs.row_ids, kinds, pairs.problems, pairs.gpus, pairs.anchors, pairs.candidates)
     columns = (*texts, speedups.tolist(), bins.tolist())
     return [TrainingExample(*row) for row in zip(*columns, strict=True)]
 

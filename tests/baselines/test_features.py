@@ -15,7 +15,7 @@ from kernel_archive.baselines.features import (
     pair_features,
     program_features,
 )
-from kernel_archive.baselines.pairs import NOTHING, ProgramPairs
+from kernel_archive.baselines.pairs import ProgramPairs
 
 TRITON = """import torch
 import triton
@@ -115,7 +115,7 @@ def test_pair_features_have_one_row_per_pair():
     assert x.shape == (2, 2 * n + 3 + len(GPU_FEATURES))
     assert np.nansum(np.abs(x[0, n : 2 * n])) == 0
     assert x[0, 2 * n] == 1.0
-    assert pair_features(NOTHING).shape == (0, x.shape[1])
+    assert pair_features(ProgramPairs()).shape == (0, x.shape[1])
 
 
 PIECES = "a[b](c, |for x |cdiv(a,|<<<1,|range(| + |\t|@triton.jit\n|/*|'''|@|a[|\ud800\u202e\x1b[2J"

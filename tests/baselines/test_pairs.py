@@ -13,44 +13,43 @@ from kernel_archive.errors import ArchiveMismatchError, DataError, UsageError
 from kernel_archive.ids import sha256_hex
 
 
-def test_a_target_holds_no_label(archive):
-    """What a baseline forecasts from has neither speedup nor bin."""
-    target = load_asked_pairs(archive, "eval")
+def held_out(archive):
+    """The searches that nobody learns from."""
+    query = "SELECT search_id FROM searches WHERE role = 'held_out'"
+    return archive.sql(query)["search_id"].to_pylist()
+
+
+def test_what_is_asked_holds_no_label(archive):
+    """Neither speedup nor bin; an unknown split is named; in discovery the anchor is the parent."""
+    asked = load_asked_pairs(archive, "eval")
     assert not {"speedup", "speedups", "bin", "bins", "g"} & set(AskedPairs.__dataclass_fields__)
-    assert len(target) == 48
-    assert set(target.problems) == {"alpha", "beta"}
-
-
-def test_discovery_rows_are_child_against_parent(archive):
-    """The anchor is the parent's program."""
-    target = load_asked_pairs(archive, "discovery")
-    rows = archive.arrow("discovery_pairs").to_pylist()
-    assert target.anchors[0] == rows[0]["parent_code"]
-    assert target.candidates[0] == rows[0]["child_code"]
+    assert len(asked) == 48
+    assert set(asked.problems) == {"alpha", "beta"}
+    asked, rows = load_asked_pairs(archive, "discovery"), archive.arrow("discovery_pairs")
+    assert list(asked.anchors) == rows["parent_code"].to_pylist()
+    assert list(asked.candidates) == rows["child_code"].to_pylist()
+    with pytest.raises(UsageError, match="Choose one of"):
+        load_asked_pairs(archive, "train")
 
 
 def test_training_pairs_are_of_training_searches(archive):
     """Nothing of a held-out search is learnt from."""
     pairs = load_training_pairs(archive)
-    held = {
-        r["search_id"] for r in archive.arrow("searches").to_pylist() if r["role"] == "held_out"
-    }
-    assert not held & set(pairs.searches)
+    assert not set(held_out(archive)) & set(pairs.searches)
     assert set(pairs.kinds) == {"seed", "parent_edit"}
 
 
-def test_without_training_pairs_it_says_what_to_run(tmp_path):
-    """An archive that has none yet names the command that makes them."""
-    archive = write_archive(tmp_path, train_pairs=False)
-    with pytest.raises(DataError, match="kernel-archive build-train"):
-        load_training_pairs(archive)
-
-
-def test_an_empty_training_table_is_refused(tmp_path):
-    """No training search, nothing to learn: said so, with what works instead."""
-    archive = write_archive(tmp_path, training_searches=0)
-    with pytest.raises(DataError, match="role 'training'"):
-        load_training_pairs(archive)
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"train_pairs": False}, "kernel-archive build-train"),
+        ({"training_searches": 0}, "role 'training'"),
+    ],
+)
+def test_nothing_to_learn_from_is_said(tmp_path, made, message):
+    """Without the table the command that makes it; without training searches what works instead."""
+    with pytest.raises(DataError, match=message):
+        load_training_pairs(write_archive(tmp_path, **made))
 
 
 def test_a_held_out_search_in_the_training_table_is_refused(tmp_path):
@@ -58,12 +57,7 @@ def test_a_held_out_search_in_the_training_table_is_refused(tmp_path):
     write_archive(tmp_path)
     path = next((tmp_path / "data/train_pairs").glob("*.parquet"))
     table = pq.read_table(path)
-    held = next(
-        r["search_id"]
-        for r in open_archive(tmp_path).arrow("searches").to_pylist()
-        if r["role"] == "held_out"
-    )
-    column = pa.array([held] * table.num_rows)
+    column = pa.array([held_out(open_archive(tmp_path))[0]] * table.num_rows)
     pq.write_table(
         table.set_column(table.schema.get_field_index("search_id"), "search_id", column), path
     )
@@ -73,9 +67,3 @@ def test_a_held_out_search_in_the_training_table_is_refused(tmp_path):
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ArchiveMismatchError, match="not a training search"):
         load_training_pairs(open_archive(tmp_path))
-
-
-def test_unknown_split_is_a_usage_error(archive):
-    """A name that is no split."""
-    with pytest.raises(UsageError, match="Choose one of"):
-        load_asked_pairs(archive, "train")

@@ -5,8 +5,6 @@ import json
 import pytest
 from support.small_archive import write_archive
 
-from kernel_archive import cli
-
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
@@ -22,18 +20,6 @@ def here(archive, tmp_path, monkeypatch):
     (tmp_path / "gpu-forecasters").symlink_to(archive / "gpu-forecasters")
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def run(capsys):
-    """The program: arguments in; status, stdout and stderr out."""
-
-    def call(*arguments):
-        status = cli.main(list(arguments))
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
 
 
 def test_from_a_baseline_to_a_listed_entry(here, run):

@@ -12,9 +12,8 @@ import warnings
 from pathlib import Path
 
 import pytest
-from support.small_archive import write_archive
 
-from kernel_archive.cli import cli, main
+from kernel_archive.cli import cli
 from kernel_archive.cli.entry import report
 from kernel_archive.errors import DataError, Finding
 
@@ -36,19 +35,15 @@ from kernel_archive.errors import DataError, Finding
         (["sql", "SELECT 1"], 1, "kernel-archive build"),
     ],
 )
-def test_mistakes_have_a_status_and_a_hint(
-    tmp_path, monkeypatch, capsys, arguments, status, message
-):
+def test_mistakes_have_a_status_and_a_hint(tmp_path, monkeypatch, run, arguments, status, message):
     """2 for wrong usage, 1 for missing data; one message that says what to do, no traceback."""
     monkeypatch.chdir(tmp_path)
-    assert main(arguments) == status
-    out, err = capsys.readouterr()
+    got, out, err = run(*arguments)
+    assert (got, out) == (status, "")
     assert message in err
     assert "Traceback" not in err
-    assert out == ""
     if status == 1 and "kernel-archive build" in message:
-        main([*arguments, "--json"])
-        assert json.loads(capsys.readouterr().out)["error"] == "ArchiveNotFoundError"
+        assert json.loads(run(*arguments, "--json")[1])["error"] == "ArchiveNotFoundError"
 
 
 def test_findings_are_printed_first_twenty_in_full(capsys):
@@ -80,14 +75,13 @@ def test_errors_that_are_not_ours(capsys, monkeypatch, error, message):
     assert "Traceback" not in shown
 
 
-def test_ctrl_c_while_duckdb_works(tmp_path):
+def test_ctrl_c_while_duckdb_works(archive):
     """A query that is one long task is stopped at once, with one word."""
-    archive = write_archive(tmp_path / "a", per_search=1)
     query = (
         "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range * b.range % 7 = 3"
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "kernel_archive", "sql", query, "--archive", str(archive.path)],
+        [sys.executable, "-m", "kernel_archive", "sql", query, "--archive", str(archive)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -106,15 +100,15 @@ def test_ctrl_c_while_duckdb_works(tmp_path):
     assert err.strip() == "Stopped."
 
 
-def test_warnings_are_one_line(capsys, monkeypatch):
+def test_warnings_are_one_line(run, monkeypatch):
     """A warning of a library is told without its file and line, and without its controls."""
     monkeypatch.setattr(
         cli, "main", lambda **_: warnings.warn("old \x1b[2J", UserWarning, stacklevel=1)
     )
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        assert main(["info"]) == 0
-    shown = capsys.readouterr().err
+        status, _, shown = run("info")
+    assert status == 0
     assert shown.startswith("warning: old ")
     assert shown.count("\n") == 1
     assert "\x1b" not in shown

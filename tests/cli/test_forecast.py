@@ -5,30 +5,16 @@ import subprocess
 import sys
 
 import pytest
-from support.small_archive import write_archive
 
-from kernel_archive.cli import main
 from kernel_archive.scoring.formats import TOOL_FIELDS
 
 ANSWER = json.dumps(dict(zip(TOOL_FIELDS, [0, 0, 0, 0, 0.1, 0.8, 0.1, 0], strict=True)))
 
 
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory):
-    """A small archive."""
-    return write_archive(tmp_path_factory.mktemp("archive")).path
-
-
 @pytest.fixture
-def run(archive, capsys):
-    """Runs a command; status, stdout, stderr."""
-
-    def call(*arguments):
-        status = main([*map(str, arguments), "--archive", str(archive)])
-        out = capsys.readouterr()
-        return status, out.out, out.err
-
-    return call
+def run(run, archive):
+    """Runs a command on the small archive."""
+    return lambda *arguments: run(*arguments, "--archive", archive)
 
 
 @pytest.mark.parametrize("split", ["eval", "discovery"])
@@ -50,7 +36,7 @@ def test_export_answer_import_check_score(run, tmp_path, split):
     assert status == 0
     assert "answered: 19\n" in out
     assert "forecasts: 18\n" in out
-    assert "without a forecast: no-json 1" in out
+    assert "unparsed: no-json 1" in out
     assert "unanswered: no answer 1" in out
     assert run("check", forecasts, "--split", split)[0] == 0
     assert run("score", forecasts, "--split", split, "--draws", 0)[0] == 0

@@ -10,7 +10,6 @@ from support.puct import RunLog, program, recipe
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.labels import FLAGS
 from kernel_archive.archive.open import open_archive
-from kernel_archive.cli import main
 from kernel_archive.readers import READERS
 
 
@@ -34,30 +33,30 @@ def archive(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(capsys):
+def output(run):
     """Runs a command that succeeds; its output, decoded with --json."""
 
     def call(*arguments):
-        assert main(list(arguments)) == 0
-        out = capsys.readouterr().out
+        status, out, _ = run(*arguments)
+        assert status == 0
         return json.loads(out) if "--json" in arguments else out
 
     return call
 
 
-def test_info_counts(archive, run):
+def test_info_counts(archive, output):
     """Counts add up to what was built, as text and as JSON; what no log says is left open."""
-    facts = run("info", "--json")
+    facts = output("info", "--json")
     assert facts["counts"]["outcome"] == {"success": 4, "compile_failed": 1}
     assert facts["counts"]["bin"] == {"3": 1, "4": 1, "6": 1, "7": 1}
     assert facts["input_tokens"] is None
-    text = run("info")
+    text = output("info")
     assert "cross_entropy" in text
     assert "success 4" in text
     assert "input tokens" not in text
 
 
-def test_gpu_time_is_the_same_every_time(tmp_path, monkeypatch, run):
+def test_gpu_time_is_the_same_every_time(tmp_path, monkeypatch, output):
     """Floats are added in one order, the least first: 1 + 1 + 2^53 is more than 2^53 + 1 + 1."""
     monkeypatch.chdir(tmp_path)
     for number, seconds in enumerate((2.0**53, 1.0, 1.0)):
@@ -68,18 +67,18 @@ def test_gpu_time_is_the_same_every_time(tmp_path, monkeypatch, run):
         beside.write_text(json.dumps(json.loads(beside.read_text()) | {"gpu_seconds": seconds}))
     recipe(tmp_path / "src", ("logs/*", "held_out"))
     build_archive([str(tmp_path / "src")], jobs=1)
-    facts = run("info", "--json")
+    facts = output("info", "--json")
     assert facts["gpu_seconds"] == 2.0**53 + 2
     assert [m["gpu_hours"] for m in facts["methods"]] == [(2.0**53 + 2) / 3600]
 
 
-def test_show_traces_a_kernel_to_the_root(archive, run, capsys):
+def test_show_traces_a_kernel_to_the_root(archive, output, run):
     """Lineage nearest first, each with its log line; a prefix is enough; escapes are shown."""
-    out = run("show", archive[:10])
+    out = output("show", archive[:10])
     assert "logs/held/run/events.jsonl" in out
     assert "\x1b" not in out
     assert "\\x1b[31mred" in out
-    facts = run("show", archive, "--json")
+    facts = output("show", archive, "--json")
     assert [a["speedup"] for a in facts["lineage"]] == [2.0, 1.0]
     assert facts["lineage"][-1]["is_root"] is True
     assert facts["kernel"]["code"].startswith("import torch")
@@ -88,14 +87,15 @@ def test_show_traces_a_kernel_to_the_root(archive, run, capsys):
         ("f" * 32, "no kernel"),
         ("%%%%%%%%", "no kernel"),
     ):
-        assert main(["show", wanted]) == 2
-        assert message in capsys.readouterr().err
+        status, _, err = run("show", wanted)
+        assert status == 2
+        assert message in err
 
 
-def test_sql_reads_the_tables_and_nothing_else(archive, run, capsys, tmp_path):
+def test_sql_reads_the_tables_and_nothing_else(archive, output, run, tmp_path):
     """Views of every table; no writing, no other file, no second statement."""
-    assert run("sql", "SELECT count(*) AS n FROM kernels", "--json") == [{"n": 4}]
-    assert run("sql", "SELECT 1 AS a, 2 AS a", "--json") == [{"a": 1, "a_1": 2}]
+    assert output("sql", "SELECT count(*) AS n FROM kernels", "--json") == [{"n": 4}]
+    assert output("sql", "SELECT 1 AS a, 2 AS a", "--json") == [{"a": 1, "a_1": 2}]
     secret = tmp_path / "secret.csv"
     secret.write_text("a\n1\n")
     for query in (
@@ -107,22 +107,23 @@ def test_sql_reads_the_tables_and_nothing_else(archive, run, capsys, tmp_path):
         "INSTALL httpfs",
         "SET enable_external_access = true",
     ):
-        assert main(["sql", query]) == 2, query
-        assert "Traceback" not in capsys.readouterr().err
+        status, _, err = run("sql", query)
+        assert status == 2, query
+        assert "Traceback" not in err
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_audit_lists_every_flag_with_its_rule(archive, run):
+def test_audit_lists_every_flag_with_its_rule(archive, output):
     """All flags, also those that nothing has."""
-    result = run("audit", "--json")
+    result = output("audit", "--json")
     assert {flag["flag"] for flag in result["flags"]} == {flag.name for flag in FLAGS}
     assert result["labels_that_differ_between_schemes"] == 1  # 0.7x; 1, 2 and 3x don't
-    assert "Rule:" in run("audit")
+    assert "Rule:" in output("audit")
 
 
-def test_readers_lists_every_format(run):
+def test_readers_lists_every_format(output):
     """Each format with what it expects, or the columns and keys of a recipe."""
-    assert [r["format"] for r in run("readers", "--json")] == list(READERS)
-    assert "puct-events" in run("readers")
-    assert "speedup" in run("readers", "--columns", "--json")
-    assert "source.query" in run("readers", "--keys", "--json")
+    assert [r["format"] for r in output("readers", "--json")] == list(READERS)
+    assert "puct-events" in output("readers")
+    assert "speedup" in output("readers", "--columns", "--json")
+    assert "source.query" in output("readers", "--keys", "--json")

@@ -7,31 +7,15 @@ import sys
 
 import pytest
 from support.archives import Run, Search, make_archive, program
-from support.small_archive import write_archive
 
-from kernel_archive.cli import main
 from kernel_archive.scoring import compare, load_split, read_forecasts, score
 from kernel_archive.scoring.record import read_record
 
 
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory):
-    """A small archive."""
-    return write_archive(tmp_path_factory.mktemp("archive")).path
-
-
 @pytest.fixture
-def run(archive, capsys):
-    """Runs a command; status, stdout, stderr."""
-
-    def call(*arguments, with_archive=True):
-        status = main(
-            [*map(str, arguments), *(["--archive", str(archive)] if with_archive else [])]
-        )
-        out = capsys.readouterr()
-        return status, out.out, out.err
-
-    return call
+def run(run, archive):
+    """Runs a command on the small archive, unless another is named."""
+    return lambda name, *arguments: run(name, "--archive", archive, *arguments)
 
 
 @pytest.fixture
@@ -235,23 +219,21 @@ def recorded(tmp_path_factory):
     return str(directory)
 
 
-def test_from_template_to_figures(recorded, tmp_path, capsys):
+def test_from_template_to_figures(recorded, tmp_path, run):
     """The template of replay can be checked and replayed; score sends it to replay."""
-    file = tmp_path / "mine.jsonl"
-    rest = ["--archive", recorded]
-    assert main(["template", "--split", "replay", "-o", str(file), *rest]) == 0
-    assert main(["check", str(file), "--split", "replay", *rest]) == 0
-    capsys.readouterr()
-    assert main(["replay", str(file), "--draws", "20", "--json", *rest]) == 0
-    (mine,) = json.loads(capsys.readouterr().out)
+    file, rest = tmp_path / "mine.jsonl", ("--archive", recorded)  # the last --archive counts
+    assert run("template", *rest, "--split", "replay", "-o", file)[0] == 0
+    assert run("check", file, "--split", "replay", *rest)[0] == 0
+    (mine,) = json.loads(run("replay", file, "--draws", 20, "--json", *rest)[1])
     assert (mine["name"], mine["coverage"]) == ("mine", 1.0)
     assert mine["policies"][1]["rescaled"]["mean"] == pytest.approx(0, abs=25)
-    assert main(["replay", "--draws", "20", *rest]) == 0
-    text = capsys.readouterr().out
+    text = run("replay", "--draws", 20, *rest)[1]
     assert "oracle" in text
     assert "2 worlds with 30 recorded children" in text
-    assert main(["score", str(file), "--split", "replay", *rest]) == 2
-    assert "kernel-archive replay" in capsys.readouterr().err
+    status, _, err = run("score", file, "--split", "replay", *rest)
+    assert status == 2
+    assert "kernel-archive replay" in err
     file.write_text('{"row_id": "nobody", "probabilities": [1, 0, 0, 0, 0, 0, 0, 0]}\n')
-    assert main(["replay", str(file), *rest]) == 1
-    assert "nobody" in capsys.readouterr().err
+    status, _, err = run("replay", file, *rest)
+    assert status == 1
+    assert "nobody" in err

@@ -6,7 +6,6 @@ import json
 import shutil
 
 import pytest
-from click.testing import CliRunner
 from support.archives import Run, Search, make_archive, program, reference
 from support.published_rows import ROWS, staged
 from support.puct import RunLog, recipe
@@ -16,7 +15,6 @@ from kernel_archive.archive import build as archive_build
 from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe import load_recipe
-from kernel_archive.cli import cli, main
 from kernel_archive.publishing.card import write_card
 from kernel_archive.selection.freeze import frozen_folder, read_frozen
 from kernel_archive.selection.make import make_splits, store_published
@@ -55,15 +53,9 @@ def archive(master, tmp_path, monkeypatch):
     return shutil.copytree(master, tmp_path / "gpu-forecasters/kernels")
 
 
-def invoke(*arguments):
-    """Status, stdout, stderr."""
-    result = CliRunner().invoke(cli, list(arguments), catch_exceptions=False)
-    return result.exit_code, result.stdout, result.stderr
-
-
-def test_tables_of_the_splits(archive):
+def test_tables_of_the_splits(archive, run):
     """The task x bin table has sums and marks short cells; kinds and cutoffs are counted."""
-    status, out, _ = invoke("build-eval", "--cap", "2")
+    status, out, _ = run("build-eval", "--cap", "2")
     assert status == 0
     lines = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
     facts = open_archive(archive).manifest.splits["eval"].facts
@@ -74,31 +66,31 @@ def test_tables_of_the_splits(archive):
     assert f"{short} of 48 cells have fewer than 2 kernels" in out
     assert f"The two bin schemes label {facts['label_differences']}" in out
     assert "eval (eval-cap2)" in out
-    _, out, _ = invoke("build-discovery")
+    _, out, _ = run("build-discovery")
     counts = open_archive(archive).manifest.splits["discovery_pairs"].facts["cutoffs"]["all"]
     assert f"1.5 {counts['1.5']}" in out
-    _, out, _ = invoke("build-train", "--pairs", "5")
+    _, out, _ = run("build-train", "--pairs", "5")
     kinds = open_archive(archive).manifest.splits["train_pairs"].facts["kinds"]
     assert kinds == {"pair": 5, "parent_edit": 13, "seed": 14}
     assert "train_pairs (train-pairs5), 32 rows" in out
 
 
-def test_two_references_of_one_task_are_said(tmp_path, monkeypatch):
+def test_two_references_of_one_task_are_said(tmp_path, monkeypatch, run):
     """Rows of one task with different denominators are warned of on stderr."""
     monkeypatch.chdir(tmp_path)
     searches = [Search("a"), Search("b", reference=reference("trimul", 1))]
     runs = [Run(s, program(s), 2.0) for s in ("a", "b")]
     make_splits(make_archive(tmp_path / "gpu-forecasters/kernels", searches, runs))
-    status, out, err = invoke("build-eval")
+    status, out, err = run("build-eval")
     assert status == 0
     assert "Warning: the rows of trimul were timed against 2 references" in " ".join(err.split())
     assert "Warning" not in out
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_json_is_all_there_is_on_stdout(archive, command):
+def test_json_is_all_there_is_on_stdout(archive, command, run):
     """--json prints one object with the facts that the manifest keeps, and nothing else."""
-    status, out, _ = invoke(command, "--json", "--bins", "released")
+    status, out, _ = run(command, "--json", "--bins", "released")
     assert status == 0
     facts = json.loads(out)
     assert (facts["changed"], facts["split"]["scheme"]) == (True, "released")
@@ -108,36 +100,38 @@ def test_json_is_all_there_is_on_stdout(archive, command):
     assert set(opened.arrow(facts["table"])["bin_scheme"].to_pylist()) == {"released"}
 
 
-def test_wrong_usage_is_explained(archive, tmp_path, capsys):
+def test_wrong_usage_is_explained(archive, tmp_path, run):
     """A wrong definition: file, field, value and the way out; a GPU that is not there."""
     (tmp_path / "bad.toml").write_text("cap = 3\nfast = true\n")
-    assert main(["build-eval", "--definition", "bad.toml"]) == 1
-    err = capsys.readouterr().err
+    status, _, err = run("build-eval", "--definition", "bad.toml")
+    assert status == 1
     for word in ("bad.toml", "fast", "The fields are: builders, cap, exclude_flags, gpu"):
         assert word in err
     assert "Traceback" not in err
-    assert main(["build-eval", "--gpu", "L40S"]) == 2
-    assert "on GPU L40S. GPUs with such kernels: H200" in capsys.readouterr().err
-    assert main(["build-eval", "--cap", "0"]) == 2
+    status, _, err = run("build-eval", "--gpu", "L40S")
+    assert status == 2
+    assert "on GPU L40S. GPUs with such kernels: H200" in err
+    assert run("build-eval", "--cap", 0)[0] == 2
 
 
-def test_published_splits_are_kept(tmp_path, monkeypatch, capsys):
+def test_published_splits_are_kept(tmp_path, monkeypatch, run):
     """A published split is printed and left alone; another cap or scheme is refused."""
     monkeypatch.chdir(tmp_path)
     place = make_archive(tmp_path / "gpu-forecasters/kernels", SEARCHES, RUNS)
     manifest = store_published(place, [staged(tmp_path, ROWS)], open_archive(place).manifest)
     write_manifest(place, manifest)
     make_splits(place, names=["discovery_pairs", "train_pairs"])
-    status, out, err = invoke("build-eval")
+    status, out, err = run("build-eval")
     assert status == 0
     assert "published by others and is kept" in err
     assert "eval (canonical), 424 rows" in out
     for option, value in (("--cap", "10"), ("--bins", "paper")):
-        assert main(["build-eval", option, value]) == 2
-        assert "published by others and is kept" in capsys.readouterr().err
+        status, _, err = run("build-eval", option, value)
+        assert status == 2
+        assert "published by others and is kept" in err
 
 
-def test_builds_the_embedded_archive_first(tmp_path, monkeypatch):
+def test_builds_the_embedded_archive_first(tmp_path, monkeypatch, run):
     """In an empty directory the command says that it builds, and builds."""
     monkeypatch.chdir(tmp_path)
     log = RunLog(reference=reference("trimul"))
@@ -145,17 +139,17 @@ def test_builds_the_embedded_archive_first(tmp_path, monkeypatch):
     log.write(tmp_path / "src/run")
     loaded = load_recipe(recipe(tmp_path / "src", ("run", "held_out")))
     monkeypatch.setattr(archive_build, "load_recipes", lambda builders: [loaded])
-    status, out, err = invoke("build-eval", "--cap", "10")
+    status, out, err = run("build-eval", "--cap", "10")
     assert status == 0
     assert "No archive in gpu-forecasters/kernels: the embedded one is built first" in err
     facts = open_archive("gpu-forecasters/kernels").manifest.splits["eval"]
     assert f"eval (canonical), {facts.rows} rows, {facts.logical_digest}" in out
 
 
-def test_prints_the_shipped_split(shipped, monkeypatch):
+def test_prints_the_shipped_split(shipped, monkeypatch, run):
     """The shipped split is the frozen one, and the command leaves it as it is."""
     monkeypatch.chdir(shipped)
-    status, out, _ = invoke("build-eval", "--cap", "10")
+    status, out, _ = run("build-eval", "--cap", "10")
     facts = open_archive("gpu-forecasters/kernels").manifest.splits["eval"]
     assert status == 0
     assert f"eval (canonical), {facts.rows} rows, {facts.logical_digest}, as it was" in out
@@ -165,13 +159,14 @@ def test_prints_the_shipped_split(shipped, monkeypatch):
     assert not frozen.exists() or read_frozen(frozen).facts.logical_digest == facts.logical_digest
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path, monkeypatch, capsys):
+def test_a_folder_of_something_else_is_left_alone(tmp_path, monkeypatch, run):
     """A directory of other files is neither built into nor changed; a misspelt one is not made."""
     monkeypatch.chdir(tmp_path)
     for command in COMMANDS:
         for named in ("typo/dir", "gpu-forecasters/kernels"):
-            assert main([command, "--archive", named]) == 1
-            assert f"kernel-archive build --out {named}" in capsys.readouterr().err
+            status, _, err = run(command, "--archive", named)
+            assert status == 1
+            assert f"kernel-archive build --out {named}" in err
     assert list(tmp_path.iterdir()) == []
     for folder, more, message in (
         ("mine", ["--archive", "mine"], "no archive in"),
@@ -179,25 +174,26 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path, monkeypatch, capsys)
     ):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "thesis.tex").write_text("x")
-        assert main(["build-eval", *more]) == 1
-        assert message in capsys.readouterr().err
+        status, _, err = run("build-eval", *more)
+        assert status == 1
+        assert message in err
         assert [p.name for p in (tmp_path / folder).iterdir()] == ["thesis.tex"]
 
 
-def test_diff_of_two_versions(archive, tmp_path):
+def test_diff_of_two_versions(archive, tmp_path, run):
     """Counts per table; JSON names every row."""
     runs = [*RUNS, Run("held/a", program("new"), 0.9, parent="n0")]
     runs[3] = Run("held/a", RUNS[3].code, 3.9, parent="n1")
     other = make_archive(tmp_path / "new", SEARCHES, runs, version="next")
     make_splits(other)
-    status, out, _ = invoke("diff", str(archive), str(other))
+    status, out, _ = run("diff", archive, other)
     assert status == 0
     assert "hand-made -> next" in out
     row = next(line.split() for line in out.splitlines() if line.split()[:1] == ["kernels"])
     assert row[1:] == ["42", "43", "1", "0", "1", "1", "0"]
     assert "The two differ" in out
-    assert invoke("diff", str(archive), str(archive))[1].rstrip().endswith("Nothing changed.")
-    _, out, _ = invoke("diff", str(archive), str(other), "--json")
+    assert run("diff", archive, archive)[1].rstrip().endswith("Nothing changed.")
+    _, out, _ = run("diff", archive, other, "--json")
     tables = {t["table"]: t for t in json.loads(out)["tables"]}
     assert len(tables["kernels"]["added"]) == 1
     assert tables["kernels"]["relabelled"][0]["new"] == 7

@@ -7,27 +7,15 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
-from support.llm_server import forecast_of, language_model
+from support.llm_server import forecast_of
 
 from kernel_archive.cli import common, main
 from kernel_archive.llm.questions import load_questions
-
-
-@pytest.fixture
-def service():
-    """Starts services; each is stopped after the test."""
-    running = []
-
-    def start(behaviour=None, delay=0.0):
-        context = language_model(behaviour, delay)
-        running.append(context)
-        return context.__enter__()
-
-    yield start
-    for context in running:
-        context.__exit__(None, None, None)
+from kernel_archive.llm.service import retry_after
 
 
 @pytest.fixture
@@ -35,28 +23,29 @@ def run(archive, capsys, tmp_path, monkeypatch):
     """Runs ``forecast`` with a file of its own; status and what was printed."""
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
 
-    def call(server, *arguments, model="m", path=tmp_path / "f.jsonl"):
-        url = server if isinstance(server, str) else server.url
-        named = ["--url", url, "--model", model, "-o", str(path), "--archive", str(archive.path)]
-        status = main(["forecast", *named, *map(str, arguments)])
-        out = capsys.readouterr()
-        return status, out.out + out.err
+    def call(server, *arguments):
+        url, file = getattr(server, "url", server), str(tmp_path / "f.jsonl")
+        named = ["--url", url, "--model", "m", "-o", file, "--archive", str(archive.path)]
+        status = main(["forecast", *(named if server else named[2:]), *map(str, arguments)])
+        return status, "".join(capsys.readouterr())
 
     return call
 
 
-def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+@pytest.fixture
+def rows(tmp_path):
+    """Reads the lines of the forecast file."""
+    return lambda: list(map(json.loads, (tmp_path / "f.jsonl").read_text().splitlines()))
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+@pytest.fixture
+def record(tmp_path):
+    """Reads what stands in the record of the run."""
+    return lambda: json.loads((tmp_path / "f.jsonl.run.json").read_text())
 
 
 @pytest.mark.parametrize("answer", ["json", "tool", "text"])
-def test_answers_become_forecasts(archive, service, run, tmp_path, answer):
+def test_answers_become_forecasts(archive, service, run, rows, record, answer):
     """Every row asked is a forecast, with what was asked and what it cost beside it."""
     server = service()
     status, printed = run(
@@ -68,19 +57,17 @@ def test_answers_become_forecasts(archive, service, run, tmp_path, answer):
     assert "forecasts: 14\n" in printed
     assert ("tools" in server.requests[0]) == (answer == "tool")
     assert ("response_format" in server.requests[0]) == (answer == "json")
-    rows = lines(tmp_path / "f.jsonl")
+    forecasts = rows()
     texts = {q.row_id: q for q in load_questions(archive, limit=7, answer=answer)}
-    assert [row["row_id"] for row in rows[::2]] == list(texts)
-    for row in rows:
+    assert [row["row_id"] for row in forecasts[::2]] == list(texts)
+    for row in forecasts:
         question = texts[row["row_id"]]
         assert row["question"] == question.digest
         assert row["predicted_bin"] == forecast_of(question.text)["predicted_bin"]
-    tokens = sum(row["input_tokens"] for row in rows)
+    tokens = sum(row["input_tokens"] for row in forecasts)
     assert f"cost: {(10 * tokens + 100 * 14 * 60) / 1e6:.4g}" in printed
-    record = json.loads((tmp_path / "f.jsonl.run.json").read_text())
-    assert (record["model"], record["answer"], record["answers"]) == ("m", answer, 14)
-    assert (record["input_tokens"], record["output_tokens"]) == (tokens, 14 * 60)
-    assert "host" not in record or record["host"] is None
+    facts = {"model": "m", "answer": answer, "answers": 14, "input_tokens": tokens, "host": None}
+    assert record() == record() | facts | {"output_tokens": 14 * 60}
 
 
 @pytest.mark.parametrize(
@@ -109,13 +96,15 @@ def test_the_first_question_fails_alone(service, run, tmp_path, kind, message):
 
 def test_a_server_that_is_away(run):
     """A refused connection is one line, and is not tried again."""
-    status, printed = run(f"http://127.0.0.1:{free_port()}/v1")
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        status, printed = run(f"http://127.0.0.1:{taken.getsockname()[1]}/v1")
     assert status == 1
     assert "no connection" in printed
     assert "Start the server, or correct --url" in printed
 
 
-def test_a_key_is_sent_and_never_written(service, run, tmp_path, monkeypatch):
+def test_a_key_is_sent_and_never_written(service, run, record, tmp_path, monkeypatch):
     """The key goes to the address that was named, into no file and no message."""
     monkeypatch.setenv("MY_KEY", "sk-secret-1")
     server = service()
@@ -124,11 +113,10 @@ def test_a_key_is_sent_and_never_written(service, run, tmp_path, monkeypatch):
     written = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
     assert b"sk-secret-1" not in written
     assert "sk-secret-1" not in printed
-    record = json.loads((tmp_path / "f.jsonl.run.json").read_text())
-    assert record["host"] == server.url.split("/")[2]
+    assert record()["host"] == server.url.split("/")[2]
 
 
-def test_what_passes_is_asked_again_and_counted(archive, service, run, tmp_path):
+def test_what_passes_is_asked_again_and_counted(archive, service, run, rows):
     """A limit, an error, a hang, a cut body and a closed connection: one more request each."""
     kinds = ["fine", "429", "500", "hang", "half-body", "close"]
     place = {q.text: i for i, q in enumerate(load_questions(archive, limit=6))}
@@ -137,20 +125,30 @@ def test_what_passes_is_asked_again_and_counted(archive, service, run, tmp_path)
     assert status == 0, printed
     assert [server.seen[text] for text in place] == [1, 2, 2, 2, 2, 2]
     assert "5 requests were sent again" in printed
-    assert sum(row["output_tokens"] for row in lines(tmp_path / "f.jsonl")) == 6 * 60
+    assert sum(row["output_tokens"] for row in rows()) == 6 * 60
 
 
-def test_the_wait_that_a_server_asks_for_is_kept(service, run):
-    """Retry-After counts, not our own pause."""
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_the_wait_that_a_server_asks_for_is_kept(service, run, form):
+    """Retry-After counts, in seconds or as an HTTP date, and not our own pause of a second."""
     server = service(lambda prompt, n: "429" if n == 1 else "fine")
-    server.retry_after = "2"
+    # A date has whole seconds: one 3.99 s ahead is at least 2.99 s ahead.
+    later = datetime.now(UTC) + timedelta(seconds=3.99)
+    server.retry_after = "2" if form == "seconds" else format_datetime(later, usegmt=True)
     started = time.monotonic()
     status, printed = run(server, "--limit", 1)
     assert status == 0, printed
-    assert time.monotonic() - started >= 2
+    assert 2 <= time.monotonic() - started < 10
+    assert len(server.requests) == 2
 
 
-def test_ten_failures_of_one_kind_end_the_run(archive, service, run, tmp_path):
+@pytest.mark.parametrize("header", ["soon", "-1", "9" * 5000, "Fri, 31 Dec 9999 23:59:59 GMT"])
+def test_an_odd_wait_is_bounded_or_our_own(header):
+    """What is neither seconds nor a date is no wait, and none is longer than an hour."""
+    assert retry_after(header) in {None, 3600.0}
+
+
+def test_ten_failures_of_one_kind_end_the_run(service, run, record):
     """What was answered is kept, and the same command goes on when the server is well."""
     answered = itertools.count()
     sick = [True]
@@ -161,8 +159,7 @@ def test_ten_failures_of_one_kind_end_the_run(archive, service, run, tmp_path):
     assert "status 500" in printed
     assert "5 answers are kept" in printed
     assert len(server.requests) == 15
-    record = json.loads((tmp_path / "f.jsonl.run.json").read_text())
-    assert record["failures"] == {"status 500": 10}
+    assert record()["failures"] == {"status 500": 10}
     sick[0] = False
     status, printed = run(server, "--limit", 40, "--max-retries", 0)
     assert status == 0, printed
@@ -184,24 +181,19 @@ def test_more_rows_and_repeats_use_every_answer(service, run):
     assert len(server.requests) == 3 * 48
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--temperature", 1], "settings"),
-        (["--answer", "text"], "prompt"),
-        (["--split", "discovery"], "split eval instead of discovery"),
-    ],
-)
-def test_another_question_is_another_run(service, run, more, message):
+def test_another_question_is_another_run(service, run):
     """What may not change within a run is refused, with both values."""
     server = service()
     assert run(server, "--limit", 2)[0] == 0
-    status, printed = run(server, "--limit", 2, *more)
-    assert status == 2
-    assert message in printed
-    status, printed = run(server, "--limit", 2, model="n")
-    assert status == 2
-    assert "model m instead of n" in printed
+    for more, message in (
+        (["--temperature", 1], "settings {'max_tokens': 2000} instead of {'temperature': 1.0"),
+        (["--answer", "text"], "prompt v1-forecast-json"),
+        (["--split", "discovery"], "split eval instead of discovery"),
+        (["--model", "n"], "model m instead of n"),
+    ):
+        status, printed = run(server, "--limit", 2, *more)
+        assert status == 2
+        assert message in printed
     assert len(server.requests) == 2
 
 
@@ -227,7 +219,7 @@ def test_a_dry_run_asks_nothing(service, run):
         (["--max-cost", 0.005, "--max-tokens-total", 10**9], "--max-cost"),
     ],
 )
-def test_a_run_stops_within_its_bound(service, run, tmp_path, bounds, reached):
+def test_a_run_stops_within_its_bound(service, run, rows, bounds, reached):
     """The server's own count stays below the bound, which is named; what was answered is kept."""
     server = service()
     options = ["--max-tokens", 100, "--connections", 2, "--price", 1.0, 1.0]
@@ -236,14 +228,14 @@ def test_a_run_stops_within_its_bound(service, run, tmp_path, bounds, reached):
     assert f"Stopped by {reached}" in printed
     spent = sum(len(r["messages"][0]["content"]) // 4 + 60 for r in server.requests)
     assert 2000 < spent <= 5000
-    assert len(lines(tmp_path / "f.jsonl")) == len(server.requests) < 48
+    assert len(rows()) == len(server.requests) < 48
     status, printed = run(server, *options, "--max-cost", 0.4)
     assert status == 0, printed
     assert "Stopped" not in printed
     assert len(server.requests) == 48
 
 
-def test_kill_at_any_moment_loses_nothing(archive, service, tmp_path):
+def test_kill_at_any_moment_loses_nothing(archive, service, rows, tmp_path):
     """A killed run loses the question under way and nothing else, also in the middle of a line."""
     reached, released = threading.Event(), threading.Event()
     stop_at = 0
@@ -271,7 +263,7 @@ def test_kill_at_any_moment_loses_nothing(archive, service, tmp_path):
     stop_at = 0
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert len(lines(path)) == 48
+    assert len(rows()) == 48
     assert len(server.requests) == 48 + 3
 
 
@@ -285,14 +277,18 @@ def test_a_file_of_somebody_else_is_left_alone(service, run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "more", [[], ["--url", "ftp://x"], ["--url", "http://x/v1", "--max-cost", "1"]]
+    ("url", "more", "message"),
+    [
+        ("", [], "name the service: --url http://HOST/v1"),
+        ("ftp://x", [], "--url ftp://x is no address"),
+        ("http://x/v1", ["--max-cost", 1], "--max-cost needs the price of tokens: --price IN OUT"),
+    ],
 )
-def test_wrong_usage_says_what_to_type(archive, tmp_path, capsys, monkeypatch, more):
+def test_wrong_usage_says_what_to_type(run, url, more, message):
     """No address, a bad one, and a bound on money without a price."""
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    named = ["--model", "m", "-o", str(tmp_path / "f.jsonl"), "--archive", str(archive.path)]
-    assert main(["forecast", *named, *more]) == 2
-    assert "--" in capsys.readouterr().err
+    status, printed = run(url, *more)
+    assert status == 2
+    assert message in printed
 
 
 def test_progress_without_a_terminal(service, run, monkeypatch):

@@ -16,38 +16,24 @@ ROW = {
     "candidate": "import triton  # @triton.jit",
 }
 #: Released wordings. A failure means that a released prompt, or a problem's words, have changed.
-RELEASED = {
-    "v1-transfer-json-paper": "f3959d4df63be1a3",
-    "v1-transfer-json-released": "76c01f524045547f",
-    "v1-transfer-text-paper": "8dde5ee0b1585f50",
-    "v1-transfer-text-released": "59d2f82317caa80f",
-    "v1-transfer-tool-paper": "4ec27a0eee6a90c3",
-    "v1-transfer-tool-released": "7ca40c4638da3ef6",
-    "v1-close-json-paper": "7404e715cbac36b1",
-    "v1-close-json-released": "693e066131c246e9",
-    "v1-close-text-paper": "7de0c724911026f5",
-    "v1-close-text-released": "50408fe891ec22f2",
-    "v1-close-tool-paper": "2a6d6ad0ce7fc091",
-    "v1-close-tool-released": "f5c88ad192f81554",
-    "v1-defer-json-paper": "2e495cdc4a4e4911",
-    "v1-defer-json-released": "62862bedfecb64db",
-    "v1-defer-text-paper": "da7280e833be84a8",
-    "v1-defer-text-released": "e44b04a777e8af2c",
-    "v1-defer-tool-paper": "d507047fad82bd1f",
-    "v1-defer-tool-released": "e9b11710ab215421",
-    "v1-discovery-json-paper": "b32f638ef367e117",
-    "v1-discovery-json-released": "bed3391eedf964a1",
-    "v1-discovery-text-paper": "2af7130c7caef90d",
-    "v1-discovery-text-released": "793aa176e343173b",
-    "v1-discovery-tool-paper": "9a2962401c98b324",
-    "v1-discovery-tool-released": "9ef8cddc3bd805cf",
-    "v1-forecast-json-paper": "9b8f14d9541320fe",
-    "v1-forecast-json-released": "431db8c9cd814cf1",
-    "v1-forecast-text-paper": "2631d27dd1e60696",
-    "v1-forecast-text-released": "e98d96e286470117",
-    "v1-forecast-tool-paper": "1ad6733d25b6a2eb",
-    "v1-forecast-tool-released": "8b4f7ff6f20f2f50",
-}
+WORDINGS = """
+v1-forecast-json-paper 9b8f14d9541320fe  v1-forecast-json-released 431db8c9cd814cf1
+v1-forecast-text-paper 2631d27dd1e60696  v1-forecast-text-released e98d96e286470117
+v1-forecast-tool-paper 1ad6733d25b6a2eb  v1-forecast-tool-released 8b4f7ff6f20f2f50
+v1-discovery-json-paper b32f638ef367e117  v1-discovery-json-released bed3391eedf964a1
+v1-discovery-text-paper 2af7130c7caef90d  v1-discovery-text-released 793aa176e343173b
+v1-discovery-tool-paper 9a2962401c98b324  v1-discovery-tool-released 9ef8cddc3bd805cf
+v1-defer-json-paper 2e495cdc4a4e4911  v1-defer-json-released 62862bedfecb64db
+v1-defer-text-paper da7280e833be84a8  v1-defer-text-released e44b04a777e8af2c
+v1-defer-tool-paper d507047fad82bd1f  v1-defer-tool-released e9b11710ab215421
+v1-close-json-paper 7404e715cbac36b1  v1-close-json-released 693e066131c246e9
+v1-close-text-paper 7de0c724911026f5  v1-close-text-released 50408fe891ec22f2
+v1-close-tool-paper 2a6d6ad0ce7fc091  v1-close-tool-released f5c88ad192f81554
+v1-transfer-json-paper f3959d4df63be1a3  v1-transfer-json-released 76c01f524045547f
+v1-transfer-text-paper 8dde5ee0b1585f50  v1-transfer-text-released 59d2f82317caa80f
+v1-transfer-tool-paper 4ec27a0eee6a90c3  v1-transfer-tool-released 7ca40c4638da3ef6
+"""
+RELEASED = dict(zip(WORDINGS.split()[::2], WORDINGS.split()[1::2], strict=True))
 
 
 def test_a_released_prompt_never_changes():
@@ -62,8 +48,7 @@ def test_the_digest_covers_the_words_of_a_problem(monkeypatch):
     released, swiglu = RELEASED["v1-forecast-json-paper"], PROBLEMS["swiglu"]
     for change in ({"inputs": "`(gate, up)`."}, {"cases": swiglu.cases[:1]}, {"rtol": 0.5}, {}):
         monkeypatch.setitem(PROBLEMS, "swiglu", msgspec.structs.replace(swiglu, **change))
-        prompts._problem.cache_clear()
-        prompts._digest.cache_clear()
+        prompts.problem_in_words.cache_clear()
         assert (Prompt(ask="forecast").digest == released) == (change == {})
 
 

@@ -8,7 +8,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from support.llm_server import language_model
 from support.small_archive import write_archive
 
 from kernel_archive.cli import main
@@ -35,22 +34,16 @@ def _streams_left_open():
 
 
 @pytest.fixture
-def service(monkeypatch):
+def provider(service, monkeypatch):
     """Starts services; each is a provider of its own, so that no client is used again."""
-    running = []
 
     def start(behaviour=None):
-        context = language_model(behaviour)
-        server = context.__enter__()
-        running.append(context)
-        name = f"local{os.getpid()}x{next(_NUMBER)}"
+        server, name = service(behaviour), f"local{os.getpid()}x{next(_NUMBER)}"
         monkeypatch.setenv(f"{name.upper()}_BASE_URL", server.url)
         monkeypatch.setenv(f"{name.upper()}_API_KEY", "none")
         return f"openai-api/{name}/m", server
 
-    yield start
-    for context in running:
-        context.__exit__(None, None, None)
+    return start
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +82,9 @@ def scored(data, rows):
         ("eval", "json", True),
     ],
 )
-def test_every_form_of_the_task(few, service, tmp_path, split, answer, defer):
+def test_every_form_of_the_task(few, provider, tmp_path, split, answer, defer):
     """Samples are rows, epochs are repeats, and the figures are those of ``score``."""
-    model, server = service()
+    model, server = provider()
     task = tasks.forecast(split, archive=str(few.path), answer=answer, defer=defer)
     log = evaluate(task, model, tmp_path, epochs=2)
     rows = load_split(few, split)
@@ -108,10 +101,10 @@ def test_every_form_of_the_task(few, service, tmp_path, split, answer, defer):
         assert shown[metric] == pytest.approx(mean), metric
 
 
-def test_figures_agree_where_rows_are_missing_or_malformed(few, service, tmp_path):
+def test_figures_agree_where_rows_are_missing_or_malformed(few, provider, tmp_path):
     """With rows not asked, cut, empty and refused, Inspect shows what ``score`` gives."""
     kinds = itertools.cycle(["fine", "empty", "half", "refusal", "fine"])
-    model, _ = service(lambda prompt, n: next(kinds))
+    model, _ = provider(lambda prompt, n: next(kinds))
     task = tasks.forecast(archive=str(few.path))
     log = evaluate(task, model, tmp_path, limit=7, max_connections=1)
     rows = load_split(few, "eval")
@@ -122,9 +115,9 @@ def test_figures_agree_where_rows_are_missing_or_malformed(few, service, tmp_pat
         assert shown[metric] == pytest.approx(mean), metric
 
 
-def test_logs_become_a_forecast_file(few, service, tmp_path, capsys):
+def test_logs_become_a_forecast_file(few, provider, tmp_path, capsys):
     """``forecast --from-log`` converts a log; of another split it refuses."""
-    model, _ = service()
+    model, _ = provider()
     log = evaluate(tasks.forecast(archive=str(few.path)), model, tmp_path / "a", limit=3)
     path = tmp_path / "f.jsonl"
     common = ["--archive", str(few.path), "-o", str(path), "--force"]
