@@ -21,7 +21,7 @@ from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.problems import HELD_OUT_PROBLEMS, normalise_problem
 from kernel_archive.program_text import LANGUAGE_ORDER
-from kernel_archive.selection.selected import CANONICAL, Selection, count_values, label_rows
+from kernel_archive.selection.selected import CANONICAL, count_values
 from kernel_archive.selection.tables import has_flag
 from kernel_archive.splits import split_of
 from kernel_archive.storage import content_path
@@ -369,40 +369,13 @@ def _named(tasks: Sequence[str], tables: ArchiveTables) -> list[str]:
     return names
 
 
-def make_selection(
-    split: SplitSpec,
-    tables: ArchiveTables,
-    rows: pl.DataFrame,
-    rule: Definition,
-    variant: str,
-    facts: Mapping[str, Any],
-    **parameters: Any,
-) -> Selection:
-    """Label the rows that a definition selects; facts and parameters add to what follows of both.
-
-    Raises:
-        DataError: a value is not finite and above 0.
-    """
-    labelled, counts = label_rows(split, rows, rule.scheme)
-    return Selection(
-        split=split,
-        rows=labelled,
-        source=tables,
-        scheme=rule.scheme,
-        variant=variant,
-        parameters={**msgspec.to_builtins(rule), **parameters},
-        counts={**counts, **facts},
-    )
-
-
-def variant_name(split: SplitSpec, rule: _Struct, standard: _Struct, *, gpu: str = "") -> str:
+def variant_name(split: SplitSpec, rule: Definition, standard: Definition, gpu: str) -> str:
     """Name a selection by how its definition differs from the canonical one.
 
     ``gpu`` is what to say of the GPU, where it is not the canonical choice. ``eval-cap20-h200`` has
     another cap and GPU; eight hex digits at the end stand for any other field.
     """
-    names = rule.__struct_fields__
-    changed = {f for f in names if getattr(rule, f) != getattr(standard, f)}
+    changed = {f for f in rule.__struct_fields__ if getattr(rule, f) != getattr(standard, f)}
     if not changed and not gpu:
         return CANONICAL
     parts = [f"{word}{getattr(rule, f)}" for f, word in _WORDS.items() if f in changed]

@@ -8,25 +8,19 @@ alone, and the same two programs have one g wherever they meet.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kernel_archive.selection.definitions import (
-    DiscoveryDefinition,
-    canonical_definition,
-    make_selection,
-    variant_name,
-)
 from kernel_archive.selection.edges import EDGE_COLUMNS, find_edges
-from kernel_archive.selection.selected import Selection, pair_id
+from kernel_archive.selection.selected import Choice, with_pair_ids
 from kernel_archive.selection.tables import has_flag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kernel_archive.selection.definitions import DiscoveryDefinition
     from kernel_archive.selection.tables import ArchiveTables
-    from kernel_archive.splits import SplitSpec
 
 #: Significant digits of g_cases: logarithms may differ in the last bits between machines,
 #: measurements mean far fewer.
@@ -74,18 +68,13 @@ def cutoff_counts(
     return {count.pop("family"): count for count in counts.to_dicts()}
 
 
-def select_discovery(
-    split: SplitSpec, tables: ArchiveTables, rule: DiscoveryDefinition
-) -> Selection:
-    """Select the discovery pairs (docs/splits.md).
-
-    ``row_id`` is made from the two kernel ids; rows stand in the order of a hash of it.
-    """
-    standard = cast("DiscoveryDefinition", canonical_definition(split, tables))
+def select_discovery(tables: ArchiveTables, rule: DiscoveryDefinition) -> Choice:
+    """Select the discovery pairs (docs/splits.md); ``row_id`` is made from the two kernel ids."""
     searches = tables.searches_with(*rule.roles, natural=rule.natural, builders=rule.builders)
-    searches = searches.filter(pl.col("generation_method").is_in(rule.methods))
-    if not rule.unfinished:
-        searches = searches.filter(pl.col("finished").ne_missing(pl.lit(value=False)))
+    searches = searches.filter(
+        pl.col("generation_method").is_in(rule.methods),
+        pl.col("finished").ne_missing(pl.lit(value=False)) | rule.unfinished,
+    )
     evaluations = tables.read("evaluations", EDGE_COLUMNS).filter(
         pl.col("search_id").is_in(searches["search_id"].implode())
     )
@@ -93,26 +82,15 @@ def select_discovery(
     edges, dropped = find_edges(
         evaluations, tables.kernels(), {"flagged": pl.any_horizontal(flags)}
     )
-    rows = _rows(split, tables, edges)
-    facts: dict[str, Any] = {
-        "cutoffs": cutoff_counts(rows, split.value, rule.cutoffs),
-        "excluded": dict(sorted(dropped.items())),
-    }
-    return make_selection(split, tables, rows, rule, variant_name(split, rule, standard), facts)
-
-
-def _rows(split: SplitSpec, tables: ArchiveTables, edges: pl.DataFrame) -> pl.DataFrame:
-    """Turn edges into rows of the table."""
-    pairs = edges.select("parent_kernel_id", "child_kernel_id").rows()
     used = pl.concat([edges["parent_kernel_id"], edges["child_kernel_id"]]).implode()
     cases = tables.read("kernels", ["kernel_id", "cases"])
     cases = cases.filter(pl.col("kernel_id").is_in(used))
     times = {name: case_times(listed) for name, listed in cases.iter_rows()}
+    pairs = edges.select("parent_kernel_id", "child_kernel_id").iter_rows()
     ratios = [case_ratio(times[parent], times[child]) for parent, child in pairs]
-    return edges.with_columns(
-        pl.Series("row_id", [pair_id("discovery", *pair) for pair in pairs], pl.String),
+    rows = with_pair_ids(edges, "discovery", "parent_kernel_id", "child_kernel_id").with_columns(
         pl.Series("g_cases", ratios, pl.Float64),
-        pl.col("ratio").alias(split.value),
+        g="ratio",
         problem="child_problem",
         family="child_family",
         gpu="child_gpu",
@@ -121,3 +99,5 @@ def _rows(split: SplitSpec, tables: ArchiveTables, edges: pl.DataFrame) -> pl.Da
         candidate_program="child_program_id",
         candidate_token="child_token_id",
     )
+    cutoffs = cutoff_counts(rows, "g", rule.cutoffs)
+    return Choice(rows, {"cutoffs": cutoffs, "excluded": dict(sorted(dropped.items()))})

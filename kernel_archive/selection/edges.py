@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kernel_archive.archive.labels import OVERRULED
+from kernel_archive.selection.tables import pair_key, without
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,16 +18,6 @@ EDGE_COLUMNS: Final = (
     *("evaluation_id", "kernel_id", "search_id", "node_id", "parent_node_id", "parent_distance"),
     *("is_root", "outcome", "excluded", "step", "source_line"),
 )
-
-
-def without(
-    rows: pl.DataFrame, reasons: Mapping[str, pl.Expr], dropped: Counter[str]
-) -> pl.DataFrame:
-    """Leave out the rows that a reason holds for, and count them by the first one."""
-    first = pl.coalesce(pl.when(when).then(pl.lit(name)) for name, when in reasons.items())
-    rows = rows.with_columns(reason=first)
-    dropped.update(rows["reason"].drop_nulls().to_list())
-    return rows.filter(pl.col("reason").is_null()).drop("reason")
 
 
 def _with_parents(evaluations: pl.DataFrame, dropped: Counter[str]) -> pl.DataFrame:
@@ -57,9 +48,7 @@ def _with_parents(evaluations: pl.DataFrame, dropped: Counter[str]) -> pl.DataFr
 
 
 def find_edges(
-    evaluations: pl.DataFrame,
-    kernels: pl.DataFrame,
-    refuse: Mapping[str, pl.Expr] | None = None,
+    evaluations: pl.DataFrame, kernels: pl.DataFrame, refuse: Mapping[str, pl.Expr]
 ) -> tuple[pl.DataFrame, Counter[str]]:
     """Find the edges in which parent and child both ran, and count why other evaluations are none.
 
@@ -85,20 +74,21 @@ def find_edges(
     for side in ("child", "parent"):
         columns = kernels.select(pl.all().name.prefix(f"{side}_"))
         rows = rows.join(columns, on=f"{side}_kernel_id", how="left", maintain_order="left")
-    ratio = pl.col("child_speedup") / pl.col("parent_speedup")
-    ids = ("child_kernel_id", "parent_kernel_id")
-    both = pl.concat_str(pl.min_horizontal(ids), pl.max_horizontal(ids), separator=" ")
+    rows = rows.with_columns(ratio=pl.col("child_speedup") / pl.col("parent_speedup"))
+
+    def differ(column: str) -> pl.Expr:
+        return pl.col(f"child_{column}").ne_missing(pl.col(f"parent_{column}"))
+
     reasons = {
         "not_in_kernels": pl.col("child_speedup").is_null() | pl.col("parent_speedup").is_null(),
-        "self_edge": pl.col("child_kernel_id") == pl.col("parent_kernel_id"),
-        "other_problem_or_gpu": (pl.col("child_problem") != pl.col("parent_problem"))
-        | (pl.col("child_gpu") != pl.col("parent_gpu")),
-        "cross_reference": pl.col("child_reference_id").ne_missing(pl.col("parent_reference_id")),
-        "ratio_out_of_range": ~(ratio.is_finite() & (ratio > 0)),
-        **(refuse or {}),
+        "self_edge": ~differ("kernel_id"),
+        "other_problem_or_gpu": differ("problem") | differ("gpu"),
+        "cross_reference": differ("reference_id"),
+        "ratio_out_of_range": ~(pl.col("ratio").is_finite() & (pl.col("ratio") > 0)),
+        **refuse,
     }
     rows = without(rows, reasons, dropped)
-    edges = rows.filter(both.is_first_distinct()).with_columns(ratio=ratio)
+    edges = rows.filter(pair_key("child_kernel_id", "parent_kernel_id").is_first_distinct())
     if len(edges) < len(rows):
         dropped["repeat"] += len(rows) - len(edges)
     return edges, dropped

@@ -28,7 +28,7 @@ from kernel_archive.ids import program_id, token_id
 from kernel_archive.problems import HELD_OUT_PROBLEMS
 from kernel_archive.selection.selected import MEMBER, members_of, name_rows, with_ids
 from kernel_archive.selection.similarity import near_copies, token_grams
-from kernel_archive.selection.training import pair_key
+from kernel_archive.selection.tables import pair_key
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,14 @@ from kernel_archive.selection.definitions import (
     CloseDefinition,
     DiscoveryDefinition,
     EvalDefinition,
+    KernelDefinition,
     SplitNotMadeError,
     TrainDefinition,
     TransferDefinition,
     canonical_definition,
+    choose_gpu,
     load_definition,
+    variant_name,
     with_changes,
 )
 from kernel_archive.selection.discovery import select_discovery
@@ -31,8 +35,9 @@ from kernel_archive.selection.evaluation import select_eval
 from kernel_archive.selection.inputs import write_inputs
 from kernel_archive.selection.leakage import present_members, prove
 from kernel_archive.selection.published import read_published
+from kernel_archive.selection.selected import Selection, label_rows, members_of
 from kernel_archive.selection.tables import ArchiveTables
-from kernel_archive.selection.training import held_out_programs, select_train
+from kernel_archive.selection.training import select_train
 from kernel_archive.selection.transfer import select_transfer
 from kernel_archive.splits import SPLIT_TABLES
 
@@ -43,7 +48,7 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.manifest import Manifest, SplitFacts
     from kernel_archive.selection.definitions import Definition
-    from kernel_archive.selection.selected import Selection
+    from kernel_archive.selection.selected import Choice
     from kernel_archive.splits import SplitSpec
 
 
@@ -83,20 +88,47 @@ def select_split(
     Raises:
         UsageError: the GPU that was named has no kernel.
         SplitNotMadeError: no GPU was named, and none of several is preferred.
+        DataError: a speedup is not finite and above 0.
     """
-    rule = rule or canonical_definition(split, tables)
+    standard = canonical_definition(split, tables)
+    rule = rule or standard
     match rule:
         case EvalDefinition():
-            return select_eval(split, tables, rule, gpu=gpu)
+            choice = select_eval(tables, rule, gpu)
         case CloseDefinition():
-            return select_close(split, tables, rule, gpu=gpu)
+            choice = select_close(tables, rule, gpu)
         case TransferDefinition():
-            return select_transfer(split, tables, rule, members)
+            choice = select_transfer(tables, rule, members)
         case DiscoveryDefinition():
-            return select_discovery(split, tables, rule)
+            choice = select_discovery(tables, rule)
         case TrainDefinition():
-            return select_train(split, tables, rule, held_out=held_out_programs(tables, members))
-    raise UsageError(f"no rule selects by a {type(rule).__name__}")
+            choice = select_train(tables, rule, members)
+        case _:
+            raise UsageError(f"no rule selects by a {type(rule).__name__}")
+    rows, facts = label_rows(split, choice.rows, rule.scheme)
+    parameters, gpu_name = msgspec.to_builtins(rule), ""
+    if isinstance(rule, KernelDefinition):
+        parameters |= {"preferred_gpu": rule.gpu, "gpu": choice.gpu}
+        gpu_name = _other_gpu(choice, standard)
+    return Selection(
+        split=split,
+        rows=rows,
+        source=tables,
+        scheme=rule.scheme,
+        variant=variant_name(split, rule, standard, gpu_name),
+        parameters=parameters,
+        counts={**facts, **choice.facts},
+    )
+
+
+def _other_gpu(choice: Choice, standard: Definition) -> str:
+    """Say the GPU for the name of a variant; nothing where the choice is the canonical one."""
+    try:
+        canonical = choose_gpu(choice.gpus or {}, getattr(standard, "gpu", ""))
+    except SplitNotMadeError:
+        canonical = None
+    name = re.sub(r"[^a-z0-9]+", "", (choice.gpu or "none").lower())
+    return "" if choice.gpu == canonical else name
 
 
 def _write_selections(
@@ -156,7 +188,7 @@ def make_splits(
     for name in (n for n in SPLIT_TABLES if n in names):
         try:
             selections[name] = select_split(SPLIT_TABLES[name], tables, members, rule, gpu)
-            members[name] = selections[name].members
+            members[name] = members_of(SPLIT_TABLES[name], selections[name].rows)
         except SplitNotMadeError as error:
             if rule is not None:
                 raise

@@ -18,9 +18,10 @@ from kernel_archive.errors import DataError, UsageError
 from kernel_archive.ids import sha256_hex
 from kernel_archive.problems import GPU_MODE_TASKS
 from kernel_archive.schema import TABLES
-from kernel_archive.selection import evaluation
+from kernel_archive.selection import make
 from kernel_archive.selection.definitions import canonical_definition, load_definition, with_changes
-from kernel_archive.selection.evaluation import select_eval, selection_hash
+from kernel_archive.selection.evaluation import selection_hash
+from kernel_archive.selection.make import select_split
 from kernel_archive.splits import SPLITS
 
 RULE = with_changes(load_definition("eval"), measured=1)
@@ -33,14 +34,19 @@ CODES = [program(f"e{i}") for i in range(64)]
 def measured_once():
     """The canonical definition is the shipped one, but for programs that were measured once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "canonical_definition", lambda split, tables: RULE)
+        patch.setattr(make, "canonical_definition", lambda split, tables: RULE)
         yield
 
 
-def select(searches, runs, rng=None, gpu=None, **changes):
+def select(searches, runs, **options):
     """The split of a hand-made archive."""
-    tables = memory_tables(make_tables(searches, runs), rng=rng)
-    return select_eval(SPLITS["eval"], tables, with_changes(RULE, **changes), gpu=gpu)
+    return select_tables(make_tables(searches, runs), **options)
+
+
+def select_tables(tables, rng=None, gpu=None, **changes):
+    """The split of an archive with these tables."""
+    tables = memory_tables(tables, rng=rng)
+    return select_split(SPLITS["eval"], tables, {}, with_changes(RULE, **changes), gpu)
 
 
 def excluded(selection):
@@ -62,7 +68,7 @@ def test_a_row_is_its_kernel_with_what_a_forecaster_may_see():
     stated = {"benchmark_cases": '[{"n":1}]', "rtol": 0.01, "atol": 0.001}
     for name, value in stated.items():
         tables["references"] = with_column(tables["references"], name, [value])
-    table = select_eval(SPLITS["eval"], memory_tables(tables), RULE).table
+    table = select_tables(tables).table
     assert table.schema == TABLES["eval"].schema
     (row,) = table.to_pylist()
     name = kernel_ids([S], runs)[0]
@@ -153,7 +159,7 @@ def test_only_held_out_searches():
     runs = [Run("s", CODES[0], 3.0)]
     tables = make_tables([S], runs)
     tables["searches"] = make_tables([Search("s", role="archive")], runs)["searches"]
-    got = select_eval(SPLITS["eval"], memory_tables(tables), RULE)
+    got = select_tables(tables)
     assert (len(got.rows), excluded(got)) == (0, {"not_held_out": 1})
 
 
@@ -163,9 +169,9 @@ def test_the_reference_itself_is_not_asked_about_in_an_archive_of_ones_own():
     codes = (reference("trimul"), *CODES)
     runs = [Run("s", code, n) for code, n in zip(codes, speedups, strict=False)]
     tables = make_tables([S], runs)
-    assert len(select_eval(SPLITS["eval"], memory_tables(tables), RULE).rows) == 4
+    assert len(select_tables(tables).rows) == 4
     own = memory_tables(tables, evaluation={})
-    got = select_eval(SPLITS["eval"], own, canonical_definition(SPLITS["eval"], own))
+    got = select_split(SPLITS["eval"], own, {}, canonical_definition(SPLITS["eval"], own))
     assert (len(got.rows), excluded(got)) == (3, {"reference_itself": 1})
 
 
@@ -220,7 +226,7 @@ def test_bad_speedups_name_the_kernel():
     tables = make_tables([S], [Run("s", CODES[0], 1.0)])
     kernels = with_column(tables["kernels/test"], "speedup", [float("nan")])
     with pytest.raises(DataError) as error:
-        select_eval(SPLITS["eval"], memory_tables({**tables, "kernels/test": kernels}), RULE)
+        select_tables({**tables, "kernels/test": kernels})
     assert kernels["kernel_id"][0].as_py() in error.value.findings[0].field
 
 
@@ -231,8 +237,7 @@ def test_only_the_languages_that_the_definition_names(languages, expected):
     """The language is that of the text; no language means every one."""
     tables = make_tables([S], [Run("s", CODES[0], 3.0), Run("s", CODES[1], 3.0)])
     kernels = with_column(tables["kernels/test"], "language", ["cuda", "triton"])
-    rule = with_changes(RULE, languages=languages)
-    got = select_eval(SPLITS["eval"], memory_tables({**tables, "kernels/test": kernels}), rule)
+    got = select_tables({**tables, "kernels/test": kernels}, languages=languages)
     assert len(got.rows) == expected
     assert excluded(got).get("other_language", 0) == 2 - expected
 
@@ -284,7 +289,7 @@ def test_the_shipped_transfer_splits_select_by_their_own_rules():
     ]
     tables = memory_tables(make_tables(searches, runs))
     for name, tasks in ("eval_problems", ["nbody_forces"]), ("eval_cuda", []), ("eval", ["trimul"]):
-        got = select_eval(SPLITS[name], tables, load_definition(name))
+        got = select_split(SPLITS[name], tables, {}, load_definition(name))
         assert got.rows["task"].to_list() == tasks
 
 

@@ -14,8 +14,9 @@ from support.archives import Run, Search, kernel_ids, make_tables, memory_tables
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.definitions import load_definition, with_changes
+from kernel_archive.selection.make import select_split
 from kernel_archive.selection.selected import MEMBER
-from kernel_archive.selection.training import held_out_programs, select_train
+from kernel_archive.selection.training import held_out_programs
 from kernel_archive.splits import SPLITS
 
 RULE = load_definition("train")
@@ -25,15 +26,10 @@ TRAIN = Search("t", role="training", method="local_search")
 REFERENCE = reference("trimul")
 
 
-def select(searches, runs, definition=RULE, **options):
-    """The pairs of a hand-made archive."""
+def select(searches, runs, definition=RULE, members=None):
+    """The pairs of a hand-made archive; ``members`` are rows of other splits, by table."""
     tables = memory_tables(make_tables(searches, runs))
-    return select_train(
-        SPLITS["train"],
-        tables,
-        definition,
-        **{"held_out": held_out_programs(tables, {}), **options},
-    )
+    return select_split(SPLITS["train"], tables, members or {}, definition)
 
 
 def member(programs, tokens):
@@ -112,7 +108,7 @@ def test_programs_of_held_out_searches_are_never_touched():
     ]
     held = held_out_programs(memory_tables(make_tables(searches, runs)), {})
     assert {*held.programs} == {program_id(code) for code in (A, C, program("t2", comment="one"))}
-    got = select(searches, runs, held_out=held)
+    got = select(searches, runs)
     assert kinds(got)["seed"] == {(REFERENCE, B)}
     assert got.facts.facts["excluded"]["held_out"] == 3
 
@@ -120,9 +116,8 @@ def test_programs_of_held_out_searches_are_never_touched():
 def test_programs_of_a_published_eval_are_never_touched():
     """Rows of an evaluation split that no search here explains are held out too."""
     published = pl.DataFrame([member(("reference", program_id(A)), ("y", "x"))], schema=MEMBER)
-    runs = [Run("t", A), Run("t", B)]
-    held = held_out_programs(memory_tables(make_tables([TRAIN], runs)), {"eval": published})
-    assert kinds(select([TRAIN], runs, held_out=held))["seed"] == {(REFERENCE, B)}
+    got = select([TRAIN], [Run("t", A), Run("t", B)], members={"eval": published})
+    assert kinds(got)["seed"] == {(REFERENCE, B)}
 
 
 @pytest.mark.parametrize("swap", [False, True])
@@ -139,8 +134,7 @@ def test_discovery_pairs_are_never_trained_on(swap, near):
     runs = [Run("t", A), Run("t", B, 3.0, parent="n0"), Run("t", C, 5.0)]
     rows = [pair(A, B), pair(A, C), pair(REFERENCE, C)]
     splits = {"discovery_pairs": pl.DataFrame(rows, schema=MEMBER)}
-    held = held_out_programs(memory_tables(make_tables([TRAIN], runs)), splits)
-    found = kinds(select([TRAIN], runs, held_out=held))
+    found = kinds(select([TRAIN], runs, members=splits))
     assert found["seed"] == {(REFERENCE, A), (REFERENCE, B)}
     assert found["parent_edit"] == set()
     assert [set(p) for p in found["pair"]] == [{B, C}]
@@ -207,7 +201,7 @@ def test_any_row_order_gives_the_same_pairs(speedups, seed):
     tables = make_tables([TRAIN], runs)
     small = with_changes(RULE, pairs_per_task=8)
     first, second = (
-        select_train(SPLITS["train"], rows, small, held_out=held_out_programs(rows, {}))
+        select_split(SPLITS["train"], rows, {}, small)
         for rows in (memory_tables(tables), memory_tables(tables, rng=random.Random(seed)))
     )
     assert first.table.equals(second.table)
