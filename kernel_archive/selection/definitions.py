@@ -6,6 +6,7 @@ in :data:`~kernel_archive.splits.SPLITS`).
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +31,7 @@ from kernel_archive.untrusted import misfit, read_toml
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from kernel_archive.selection.selected import Choice
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import Kind, SplitSpec
 
@@ -369,13 +371,16 @@ def _named(tasks: Sequence[str], tables: ArchiveTables) -> list[str]:
     return names
 
 
-def variant_name(split: SplitSpec, rule: Definition, standard: Definition, gpu: str) -> str:
-    """Name a selection by how its definition differs from the canonical one.
+def variant_name(split: SplitSpec, rule: Definition, standard: Definition, choice: Choice) -> str:
+    """Name a selection by how its definition, or its GPU, differs from the canonical one.
 
-    ``gpu`` is what to say of the GPU, where it is not the canonical choice. ``eval-cap20-h200`` has
-    another cap and GPU; eight hex digits at the end stand for any other field.
+    ``eval-cap20-h200`` has another cap and GPU; eight hex digits at the end stand for any other
+    field.
     """
     changed = {f for f in rule.__struct_fields__ if getattr(rule, f) != getattr(standard, f)}
+    gpu = ""
+    if isinstance(standard, KernelDefinition) and choice.gpu != _canonical_gpu(choice, standard):
+        gpu = re.sub(r"[^a-z0-9]+", "", (choice.gpu or "none").lower())
     if not changed and not gpu:
         return CANONICAL
     parts = [f"{word}{getattr(rule, f)}" for f, word in _WORDS.items() if f in changed]
@@ -383,3 +388,10 @@ def variant_name(split: SplitSpec, rule: Definition, standard: Definition, gpu: 
     if changed - {*_WORDS, "scheme"}:
         parts.append(sha256_hex(canonical_json(rule))[:8])
     return "-".join([split.name, *filter(None, parts)])
+
+
+def _canonical_gpu(choice: Choice, standard: KernelDefinition) -> str | None:
+    try:
+        return choose_gpu(choice.gpus, standard.gpu)
+    except SplitNotMadeError:
+        return None

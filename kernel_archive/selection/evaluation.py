@@ -1,4 +1,4 @@
-"""An evaluation split: at most ``cap`` held-out kernels per task and bin, of one GPU.
+"""The evaluation splits: at most ``cap`` held-out kernels per task and bin, or pair of GPUs.
 
 Of a cell with more kernels than the cap, those with the smallest hashes are taken, one of
 near copies. What is near to a training program is left out: the evaluation gives way
@@ -14,13 +14,25 @@ import polars as pl
 
 from kernel_archive.bins import assign_bins
 from kernel_archive.ids import sha256_hex
-from kernel_archive.selection.definitions import CloseDefinition, choose_gpu
-from kernel_archive.selection.selected import Choice, cell_counts, count_values
+from kernel_archive.selection.definitions import CloseDefinition, SplitNotMadeError, choose_gpu
+from kernel_archive.selection.selected import (
+    Choice,
+    cell_counts,
+    count_values,
+    rows_of,
+    with_pair_ids,
+)
 from kernel_archive.selection.similarity import near_copies, overlap
 from kernel_archive.selection.tables import has_flag, without
 
 if TYPE_CHECKING:
-    from kernel_archive.selection.definitions import EvalDefinition, KernelDefinition
+    from collections.abc import Mapping
+
+    from kernel_archive.selection.definitions import (
+        EvalDefinition,
+        KernelDefinition,
+        TransferDefinition,
+    )
     from kernel_archive.selection.tables import ArchiveTables
 
 
@@ -121,7 +133,7 @@ def select_eval(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None = N
     """
     kernels, reasons, chosen_gpu, gpus = candidates(tables, rule, gpu)
     dropped = Counter(reasons)
-    dropped["other_gpu"] = sum((gpus or {}).values()) - len(kernels)
+    dropped["other_gpu"] = sum(gpus.values()) - len(kernels)
     allowed = without_near_training(tables, kernels, rule.near_copy)
     dropped["near_training"] = len(kernels) - len(allowed)
     # Speedups that are no number are named only where they matter.
@@ -154,3 +166,47 @@ def with_reference(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame
         candidate_program="program_id",
         candidate_token="token_id",
     )
+
+
+def select_transfer(
+    tables: ArchiveTables, rule: TransferDefinition, members: Mapping[str, pl.DataFrame]
+) -> Choice:
+    """Select the rows of transfer between GPUs (docs/splits.md).
+
+    A program's speedup is shown on one GPU only, and every row about it asks about another: no
+    label is the shown speedup of another row. ``members`` are the rows of the other splits, by
+    table: what they ask about is not shown. Tokens that a trainer gets are left out.
+
+    Example: a program measured on A100, H100 and L40S gives two rows, say H100 to A100 and H100 to
+    L40S; a hash chooses the GPU that is shown.
+
+    Raises:
+        SplitNotMadeError: no program was measured on two GPUs.
+    """
+    searches = tables.searches_with(rule.role, natural=rule.natural, builders=rule.builders)
+    kernels = tables.kernels("test").filter(
+        pl.col("search_id").is_in(searches["search_id"].implode()),
+        ~has_flag(rule.exclude_flags),
+        pl.col("program_id") != pl.col("reference_id"),
+        ~pl.col("token_id").is_in(tables.training["token_id"].implode()),
+    )
+    kernels = by_hash(kernels, rule.selection_key)
+    # One program of each class of near duplicates, which share their tokens.
+    program = ["problem", "reference_id", "token_id"]
+    first = pl.col("program_id").first().over(program)
+    kernels = kernels.filter(pl.col("program_id") == first)
+    # Neither a kernel that another split asks about nor the programs of a close pair are shown.
+    asked, pairs = rows_of(members, "eval")["row_id"], rows_of(members, "close")
+    in_pairs = pl.concat([pairs["anchor_program"], pairs["candidate_program"]])
+    shown = kernels.filter(
+        ~pl.col("kernel_id").is_in(asked.implode()),
+        ~pl.col("program_id").is_in(in_pairs.implode()),
+    ).unique(program, keep="first", maintain_order=True)
+    known = pl.col("gpu", "speedup", "kernel_id").name.prefix("known_")
+    rows = kernels.join(shown.select(*program, known), on=program, maintain_order="left")
+    rows = rows.filter(pl.col("gpu") != pl.col("known_gpu"))
+    if rows.is_empty():
+        raise SplitNotMadeError("no held-out program was measured on two GPUs")
+    rows = with_reference(tables, rows.with_columns(gpus=pl.format("{} to {}", "known_gpu", "gpu")))
+    rows = with_pair_ids(rows, rule.selection_key, "known_kernel_id", "kernel_id").sort("row_id")
+    return Choice(rows.filter(pl.int_range(pl.len()).over("problem", "gpus") < rule.cap), {})

@@ -176,7 +176,7 @@ def _near_copies(
     foreign = _foreign_grams(tables, trained)
     for split in EVALUATIONS.values():
         chosen = selections.get(split.table)
-        stated = chosen or tables.archive.manifest.splits.get(split.table)
+        stated = chosen.stated if chosen else tables.archive.manifest.splits.get(split.table)
         limit = None if stated is None else stated.parameters.get("near_copy")
         # What is no number selects nothing, either: a finding of its own.
         if not isinstance(limit, int | float):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kernel_archive.archive.manifest import write_manifest
+from kernel_archive.archive.manifest import SplitFacts, write_manifest
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
@@ -25,20 +24,18 @@ from kernel_archive.selection.definitions import (
     TrainDefinition,
     TransferDefinition,
     canonical_definition,
-    choose_gpu,
     load_definition,
     variant_name,
     with_changes,
 )
 from kernel_archive.selection.discovery import select_discovery
-from kernel_archive.selection.evaluation import select_eval
+from kernel_archive.selection.evaluation import select_eval, select_transfer
 from kernel_archive.selection.inputs import write_inputs
 from kernel_archive.selection.leakage import present_members, prove
 from kernel_archive.selection.published import read_published
 from kernel_archive.selection.selected import Selection, label_rows, members_of
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.training import select_train
-from kernel_archive.selection.transfer import select_transfer
 from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
@@ -46,26 +43,18 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from kernel_archive.archive.manifest import Manifest, SplitFacts
+    from kernel_archive.archive.manifest import Manifest
     from kernel_archive.selection.definitions import Definition
-    from kernel_archive.selection.selected import Choice
     from kernel_archive.splits import SplitSpec
 
 
 class RemadeSplit(msgspec.Struct, kw_only=True):
-    """What remaking a split did.
+    """What remaking a split did."""
 
-    Attributes:
-        facts: facts of the split that the archive has now.
-        kept: whether others published it, so that it was left as it was.
-        changed: whether its rows or facts are others than before.
-        directory: where the new archive lies until it takes the old one's place; ``None`` where
-            the split is kept.
-    """
-
-    facts: SplitFacts
-    kept: bool = False
-    changed: bool = False
+    facts: SplitFacts  # of the split that the archive has now
+    kept: bool = False  # whether others published it, so that it was left as it was
+    changed: bool = False  # whether its rows or facts are others than before
+    #: Where the new archive lies until it takes the old one's place; ``None`` where it is kept.
     directory: Path | None = None
 
 
@@ -106,29 +95,19 @@ def select_split(
         case _:
             raise UsageError(f"no rule selects by a {type(rule).__name__}")
     rows, facts = label_rows(split, choice.rows, rule.scheme)
-    parameters, gpu_name = msgspec.to_builtins(rule), ""
+    parameters = msgspec.to_builtins(rule)
     if isinstance(rule, KernelDefinition):
         parameters |= {"preferred_gpu": rule.gpu, "gpu": choice.gpu}
-        gpu_name = _other_gpu(choice, standard)
-    return Selection(
-        split=split,
-        rows=rows,
-        source=tables,
+    stated = SplitFacts(
+        name=variant_name(split, rule, standard, choice),
+        origin="selected",
         scheme=rule.scheme,
-        variant=variant_name(split, rule, standard, gpu_name),
+        logical_digest="",
+        rows=len(rows),
         parameters=parameters,
-        counts={**facts, **choice.facts},
+        facts={**facts, **choice.facts},
     )
-
-
-def _other_gpu(choice: Choice, standard: Definition) -> str:
-    """Say the GPU for the name of a variant; nothing where the choice is the canonical one."""
-    try:
-        canonical = choose_gpu(choice.gpus or {}, getattr(standard, "gpu", ""))
-    except SplitNotMadeError:
-        canonical = None
-    name = re.sub(r"[^a-z0-9]+", "", (choice.gpu or "none").lower())
-    return "" if choice.gpu == canonical else name
+    return Selection(split=split, rows=rows, source=tables, stated=stated)
 
 
 def _write_selections(
@@ -138,7 +117,7 @@ def _write_selections(
     tables, splits = dict(manifest.tables), dict(manifest.splits)
     for selection in selections:
         name = selection.split.table
-        metadata = {"bin_scheme": selection.scheme, "split": selection.variant}
+        metadata = {"bin_scheme": selection.stated.scheme, "split": selection.stated.name}
         (part,) = TABLES[name].splits
         tables[name] = write_table(directory, name, {part: selection.parts()}, metadata=metadata)
         splits[name] = selection.facts
@@ -235,10 +214,8 @@ def remade_split(
         if facts is not None and facts.origin == "published":
             yield RemadeSplit(facts=facts, kept=True)
             return
-        if definition is None:
-            rule = canonical_definition(split, ArchiveTables(archive))
-        else:
-            rule = load_definition(table, definition)
+        own = None if definition is None else load_definition(table, definition)
+        rule = own or canonical_definition(split, ArchiveTables(archive))
         rule = with_changes(rule, **changes)
         with replaced_directory(place, copy=True) as new:
             remade = make_splits(new, names=[table], rule=rule, gpu=gpu)

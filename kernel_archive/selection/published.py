@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
+from kernel_archive.archive.manifest import SplitFacts
 from kernel_archive.errors import DataError
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import kernel_id
@@ -15,6 +16,7 @@ from kernel_archive.problems import family_of, normalise_problem
 from kernel_archive.program_text import language_of
 from kernel_archive.selection.discovery import cutoff_counts
 from kernel_archive.selection.selected import (
+    CANONICAL,
     Selection,
     count_values,
     label_rows,
@@ -97,17 +99,19 @@ def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame)
     if split.kind == "train":
         facts["kinds"] = count_values(labelled["pair_type"])
     gpus = list(facts["gpus"])
-    return Selection(
-        split=split,
-        rows=labelled,
+    stated = SplitFacts(
+        name=CANONICAL,
         origin="published",
         scheme=PUBLISHED_SCHEME,
+        logical_digest="",
+        rows=len(labelled),
         parameters={
             "files": sorted(rows["source_file"].unique()),
             "gpu": gpus[0] if len(gpus) == 1 else None,
         },
-        counts=facts,
+        facts=facts,
     )
+    return Selection(split=split, rows=labelled, stated=stated)
 
 
 def _kernel_ids(

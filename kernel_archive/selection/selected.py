@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from kernel_archive.archive.manifest import SplitFacts
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import N_BINS, SCHEMES, Scheme, assign_bins, representatives
 from kernel_archive.errors import printable
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import Kind, SplitSpec
 
@@ -43,45 +44,23 @@ MEMBER: Final = pl.Schema(dict.fromkeys(_MEMBER_COLUMNS, pl.String))
 
 
 class Choice(NamedTuple):
-    """What a definition selects of an archive, without labels.
+    """What a definition selects of an archive, without labels."""
 
-    Attributes:
-        rows: with ``row_id``, the value of the split and the ids of :data:`MEMBER`.
-        facts: facts of the choice.
-        gpu: GPU of the rows, where there is one only.
-        gpus: kernels that qualify on each GPU, where one of them was chosen.
-    """
-
-    rows: pl.DataFrame
-    facts: Mapping[str, Any]
-    gpu: str | None = None
-    gpus: Mapping[str, int] | None = None
+    rows: pl.DataFrame  # with ``row_id``, the value of the split and the ids of MEMBER
+    facts: Mapping[str, Any]  # facts of the choice
+    gpu: str | None = None  # GPU of the rows, where there is one only
+    gpus: Mapping[str, int] = {}  # kernels that qualify on each GPU, where one of them was chosen
 
 
 @dataclass(kw_only=True)
 class Selection:
-    """Rows chosen for a split, in their defined order.
-
-    Attributes:
-        split: the split.
-        rows: every column but the canary, and the ids of both programs (:data:`MEMBER`); texts
-            only where no source has them.
-        source: the tables with the texts of the programs, by their ids.
-        variant: ``canonical``, or the name of a variant.
-        origin: selected here, or published by others and kept.
-        scheme: bin scheme of the labels.
-        parameters: everything that the choice depended on.
-        counts: facts of the choice.
-    """
+    """Rows chosen for a split, in their defined order."""
 
     split: SplitSpec
+    #: Every column but the canary, and the ids of MEMBER; texts only where no source has them.
     rows: pl.DataFrame
-    source: ArchiveTables | None = None
-    variant: str = CANONICAL
-    origin: Literal["selected", "published"] = "selected"
-    scheme: Scheme
-    parameters: dict[str, Any]
-    counts: dict[str, Any]
+    source: ArchiveTables | None = None  # has the texts of the programs, by their ids
+    stated: SplitFacts  # facts of the rows, but for their digest
 
     def parts(self) -> Iterator[pa.Table]:
         """Yield the table in parts, exactly in the schema of its name."""
@@ -108,18 +87,10 @@ class Selection:
 
     @cached_property
     def facts(self) -> SplitFacts:
-        """What the manifest keeps of the split."""
+        """What the manifest keeps of the split, with the logical digest over the rows."""
         name = self.split.table
         digests = [row for part in self.parts() for row in digest_rows(name, part)]
-        return SplitFacts(
-            name=self.variant,
-            origin=self.origin,
-            scheme=self.scheme,
-            logical_digest=logical_digest(digests),
-            rows=len(self.rows),
-            parameters=self.parameters,
-            facts=self.counts,
-        )
+        return msgspec.structs.replace(self.stated, logical_digest=logical_digest(digests))
 
 
 def label_rows(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kernel_archive.selection.edges import EDGE_COLUMNS, find_edges
+from kernel_archive.selection.discovery import EDGE_COLUMNS, find_edges
 from kernel_archive.selection.selected import Choice, count_values, rows_of, with_pair_ids
 from kernel_archive.selection.tables import has_flag, pair_key, without
 

@@ -51,7 +51,7 @@ def test_the_table_and_a_pair_by_hand():
     assert row["noise"] == pytest.approx(0.01 * (2 / 3) ** 0.5)
     assert {row["first_code"], row["second_code"]} == set(CODES[:2])
     assert (row["task"], row["gpu"], row["bin"]) == ("trimul", "H200", 6 if faster else 3)
-    assert selection.variant == "canonical"
+    assert selection.facts.name == "canonical"
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from support.archives import Run, Search, kernel_ids, make_tables, memory_tables
 from kernel_archive.archive.labels import OVERRULED
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.definitions import load_definition, with_changes
-from kernel_archive.selection.discovery import case_ratio, case_times
-from kernel_archive.selection.edges import find_edges
+from kernel_archive.selection.discovery import case_ratio, case_times, find_edges
 from kernel_archive.selection.make import select_split
 from kernel_archive.splits import SPLITS
 
@@ -189,7 +188,7 @@ def test_variants_leave_out_stopped_searches_and_flagged_programs():
     searches = [Search("s", finished=False), T]
     got = select(searches, runs, with_changes(RULE, unfinished=False))
     assert got.rows["search_id"].to_list() == ["t"]
-    assert got.variant.startswith("discovery-")
+    assert got.facts.name.startswith("discovery-")
     got = select(searches, runs, with_changes(RULE, exclude_flags=["reference_drift"]))
     assert got.rows["search_id"].to_list() == ["s"]
     assert got.facts.facts["excluded"]["flagged"] == 1

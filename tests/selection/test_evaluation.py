@@ -118,7 +118,7 @@ def test_edges_are_labelled_by_the_scheme(scheme, edge):
     for s in speedups:
         low, high = rule.interval(labels[s])
         assert low < s <= high if rule.right_closed else low <= s < high
-    assert {got.scheme, *got.rows["bin_scheme"]} == {scheme}
+    assert {got.facts.scheme, *got.rows["bin_scheme"]} == {scheme}
 
 
 def test_empty_cells_and_tasks_show():
@@ -217,8 +217,8 @@ def test_variants_say_what_differs(changes, name):
     """A split with another cap, GPU, scheme or task list is never called canonical."""
     searches = [Search("a", gpu="A100-80GB"), Search("b", gpu="H200")]
     got = select(searches, [Run("a", CODES[0], 1.2), Run("b", CODES[1], 5.0)], **changes)
-    assert len(got.variant) == len(name)
-    assert got.variant.startswith(name.rstrip("."))
+    assert len(got.facts.name) == len(name)
+    assert got.facts.name.startswith(name.rstrip("."))
 
 
 def test_bad_speedups_name_the_kernel():
