@@ -76,7 +76,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     builders: list[_Text] = []
 
 
-class KernelDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KernelDefinition(Definition, frozen=True, kw_only=True):
     """Which kernels may be asked about; the fields are explained in ``splits/eval.toml``.
 
     Attributes:
@@ -104,16 +104,14 @@ class KernelDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fie
         """The problem ids, sorted."""
         return sorted(HELD_OUT_PROBLEMS if isinstance(self.tasks, str) else set(self.tasks))
 
-    def __post_init__(self) -> None:
-        """Refuse names that are not canonical."""
-        for task in [] if isinstance(self.tasks, str) else self.tasks:
-            if normalise_problem(task) != task:
-                _refuse("tasks", task, f"write {normalise_problem(task)!r}")
-        if canonical_gpu(self.gpu) != self.gpu:
-            _refuse("gpu", self.gpu, f"write {canonical_gpu(self.gpu)!r}")
+    def __post_init__(self) -> None:  # refuse names that are not canonical
+        names = [("tasks", task, normalise_problem(task)) for task in self.problems]
+        for field, name, canonical in [*names, ("gpu", self.gpu, canonical_gpu(self.gpu))]:
+            if name != canonical:
+                _refuse(field, name, f"write {canonical!r}")
 
 
-class EvalDefinition(KernelDefinition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EvalDefinition(KernelDefinition, frozen=True, kw_only=True):
     """Which kernels enter an evaluation split.
 
     Attributes:
@@ -123,7 +121,7 @@ class EvalDefinition(KernelDefinition, frozen=True, kw_only=True, forbid_unknown
     cap: _Positive
 
 
-class CloseDefinition(KernelDefinition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CloseDefinition(KernelDefinition, frozen=True, kw_only=True):
     """Which two kernels make a close pair; the fields are explained in ``splits/eval_close.toml``.
 
     Attributes:
@@ -141,7 +139,7 @@ class CloseDefinition(KernelDefinition, frozen=True, kw_only=True, forbid_unknow
     pairs_per_program: _Positive
 
 
-class TransferDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TransferDefinition(Definition, frozen=True, kw_only=True):
     """Which programs are asked about on another GPU (``splits/eval_transfer.toml``).
 
     Attributes:
@@ -155,7 +153,7 @@ class TransferDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_f
     cap: _Positive
 
 
-class DiscoveryDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DiscoveryDefinition(Definition, frozen=True, kw_only=True):
     """Which parent-child edges become discovery pairs.
 
     The fields are explained in ``splits/discovery.toml``.
@@ -173,7 +171,7 @@ class DiscoveryDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_
     cutoffs: Annotated[list[_Cutoff], _AtLeastOne]
 
 
-class TrainDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TrainDefinition(Definition, frozen=True, kw_only=True):
     """Which pairs a trainer gets; the fields are explained in ``splits/train.toml``.
 
     Attributes:
@@ -190,8 +188,7 @@ class TrainDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fiel
     strata: Annotated[list[_Stratum], _AtLeastOne]
     seed: _Natural
 
-    def __post_init__(self) -> None:
-        """Refuse what the types of the fields can't say."""
+    def __post_init__(self) -> None:  # refuse what the types of the fields can't say
         if self.strata[0] != 0 or any(a >= b for a, b in pairwise(self.strata)):
             _refuse("strata", self.strata, "begin at 0 and ascend, as [0.0, 0.1, 0.5, 1.0, 2.0]")
         if sorted(self.priority) != sorted(_KINDS):
@@ -218,11 +215,7 @@ def _definition_type(split: SplitSpec) -> type[Definition]:
 
 
 def _converted(fields: Mapping[str, Any], kind: type[_Struct], place: str) -> _Struct:
-    """Make the definition with these fields.
-
-    Raises:
-        RecipeError: a field is unknown or missing, or a value is wrong.
-    """
+    """Make the definition with these fields; a wrong one is an error that names ``place``."""
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
@@ -309,13 +302,15 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
     per_gpu = count_values(kernels["gpu"])
     if gpu not in per_gpu:
         gpu = max(per_gpu, key=lambda name: per_gpu[name], default=gpu)
-    kernels = kernels.filter(pl.col("gpu") == gpu)
-    tasks = stated.get("tasks")
+    if (tasks := stated.get("tasks")) is not None:
+        tasks = _named(tasks, tables)
+    else:
+        tasks = _in_bins(kernels.filter(pl.col("gpu") == gpu), stated.get("bins"))
     return with_changes(
         shipped,
         natural=False,
         languages=languages,
-        tasks=_in_bins(kernels, stated.get("bins")) if tasks is None else _named(tasks, tables),
+        tasks=tasks,
         exclude_flags=["unfit"],  # which only readings of its own recipes give
         measured=1,
         gpu=gpu,
@@ -341,15 +336,12 @@ def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = N
         return wanted
     names = ", ".join(map(printable, sorted(present))) or "none"
     if asked is not None:
-        raise UsageError(
-            f"no held-out kernel of these tasks was measured on GPU {printable(wanted)}. "
-            f"GPUs with such kernels: {names}"
-        )
+        message = f"no held-out kernel of these tasks was measured on GPU {printable(wanted)}"
+        raise UsageError(f"{message}. GPUs with such kernels: {names}")
     if len(present) > 1:
-        raise SplitNotMadeError(
-            f"held-out kernels were measured on several GPUs ({names}) and none of them is "
-            f"{printable(preferred)}. Choose one with build-eval --gpu"
-        )
+        message = f"held-out kernels were measured on several GPUs ({names}) and none of them is"
+        fix = "Choose one with build-eval --gpu"
+        raise SplitNotMadeError(f"{message} {printable(preferred)}. {fix}")
     return next(iter(present), None)
 
 

@@ -18,6 +18,8 @@ leak. Whether it is the reference is looked up in ``references``, not believed o
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
@@ -39,74 +41,13 @@ if TYPE_CHECKING:
     from kernel_archive.selection.similarity import Grams
     from kernel_archive.selection.tables import ArchiveTables
 
-#: What each kind of leak is, in a sentence about the rows that are named.
-_MESSAGES: Final = {
-    "held-out-search": "training holds a held-out search, or its log under another name",
-    "program-leak": "training holds a program that is asked about",
-    "near-duplicate-leak": "training holds a program that is asked about, but for comments and "
-    "white space",
-    "near-copy-leak": "training holds a near copy of a program that is asked about",
-    "held-out-problem": "training holds rows of a problem that nobody may train on",
-    "discovery-search": "training pairs hold a search of the discovery pairs",
-    "discovery-pair": "training pairs hold a program pair that is asked about",
-}
+_STATED: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+#: Kind of leak -> its message and query.
+_CHECKS: Final = {check["code"]: check for check in _STATED["check"]}
 _FIX: Final = (
     "Give its source the role held_out or archive, or keep the row out with an [[exclude]] entry, "
     "and build again; of discovery pairs, make the training pairs again: kernel-archive build-train"
 )
-#: The programs that a trainer gets, by ``place``; of a seed pair not the reference.
-_TRAINED: Final = """
-    SELECT 'kernels/train' AS place, kernel_id AS row_id, search_id, problem,
-           program_id AS program, token_id AS token FROM kernels
-    UNION ALL
-    SELECT 'train_pairs', row_id, search_id, problem, anchor_program, anchor_token FROM pairs
-    WHERE pair_type IS DISTINCT FROM 'seed'
-       OR (problem, anchor_program) NOT IN (SELECT problem, program FROM shown)
-    UNION ALL
-    SELECT 'train_pairs', row_id, search_id, problem, candidate_program, candidate_token FROM pairs
-"""
-_HELD_OUT: Final = """
-    SELECT search_id FROM searches WHERE role = 'held_out'
-    UNION SELECT search_id FROM asked WHERE search_id != ''
-"""
-#: Kind of leak -> the query for its rows: their place in training, and a text that says why.
-_QUERIES: Final = {
-    "held-out-search": """
-        SELECT place, format('{} ({} row {})', search_id, place, min(row_id)) FROM trained
-        WHERE search_id IN (FROM held_out) GROUP BY place, search_id
-        UNION ALL
-        SELECT place, format('{}, under another name ({} row {})', search_id, place, min(row_id))
-        FROM trained JOIN searches USING (search_id)
-        WHERE search_id NOT IN (FROM held_out) AND source_digest IN (
-            SELECT source_digest FROM searches JOIN held_out USING (search_id)
-            WHERE source_digest != '')
-        GROUP BY place, search_id
-        UNION ALL
-        SELECT 'kernels/train', format('{} (measured in {})', kernel_id, min(search_id))
-        FROM evaluations SEMI JOIN kernels USING (kernel_id)
-        WHERE outcome = 'success' AND excluded IS NULL AND search_id IN (FROM held_out)
-        GROUP BY kernel_id""",
-    "program-leak": """
-        SELECT place, format('{} (is {} row {})', asked.row_id, place, min(trained.row_id))
-        FROM asked JOIN trained ON candidate_program = program GROUP BY place, asked.row_id""",
-    "near-duplicate-leak": """
-        SELECT place, format('{} (is {} row {})', asked.row_id, place, min(trained.row_id))
-        FROM asked JOIN trained ON candidate_token = token AND candidate_program != program
-        GROUP BY place, asked.row_id""",
-    "held-out-problem": """
-        SELECT 'searches', format('{} (of {})', search_id, problem) FROM searches
-        WHERE role = 'training' AND problem IN (FROM held_out_problems)
-        UNION
-        SELECT place, format('{} (of {})', row_id, problem) FROM trained
-        WHERE problem IN (FROM held_out_problems)""",
-    "discovery-search": """
-        SELECT 'train_pairs', format('{} (of search {})', min(row_id), search_id) FROM pairs
-        WHERE search_id IN (SELECT search_id FROM edges WHERE search_id != '')
-        GROUP BY search_id""",
-    "discovery-pair": """
-        SELECT 'train_pairs', format('{} (is row {})', pair_keys.row_id, min(edge_keys.row_id))
-        FROM pair_keys JOIN edge_keys USING (key) GROUP BY pair_keys.row_id""",
-}
 
 
 def _leaks(
@@ -132,11 +73,12 @@ def _leaks(
     with duckdb.connect() as connection:
         for name, rows in frames.items():
             connection.register(name, rows.to_arrow())
-        connection.execute(f"CREATE TABLE trained AS {_TRAINED}")
-        connection.execute(f"CREATE TABLE held_out AS {_HELD_OUT}")
-        for kind, query in _QUERIES.items():
-            for place, text in connection.sql(f"{query} ORDER BY ALL").fetchall():
-                yield kind, place, text
+        for name, query in _STATED["tables"].items():
+            connection.execute(f"CREATE TABLE {name} AS {query}")
+        for kind, check in _CHECKS.items():
+            if "query" in check:
+                for place, text in connection.sql(f"{check['query']} ORDER BY ALL").fetchall():
+                    yield kind, place, text
         trained = connection.sql("SELECT place, row_id, program, token FROM trained").pl()
     for place, text in _near_copies(tables, trained, selections):
         yield "near-copy-leak", place, text
@@ -233,7 +175,8 @@ def leakage_findings(
     return [
         Finding(
             code=code,
-            message=f"{_MESSAGES[code]}: {len(texts)} rows of {place}, {name_rows([*texts])}",
+            message=f"{_CHECKS[code]['message']}: {len(texts)} rows of {place}, "
+            f"{name_rows([*texts])}",
             field=place,
             value=printable(next(iter(texts)), 200),
             fix=_FIX,

@@ -72,7 +72,7 @@ def select_split(
         tables: the archive's tables.
         members: rows of the other splits by table, which training pairs must not touch.
         rule: its definition; the archive's canonical one when not given.
-        gpu: the GPU of an evaluation split, when the definition's rule should not choose.
+        gpu: the GPU of an evaluation split, where its definition should not choose.
 
     Raises:
         UsageError: the GPU that was named has no kernel.
@@ -140,7 +140,7 @@ def make_splits(
     """Make derived tables of an archive directory that nobody else reads yet.
 
     Nothing is written when the splits would leak. A split that an archive's kernels don't allow by
-    its canonical definition is left out, with the reason in the manifest.
+    its canonical definition is left out, with the reason in the manifest, which is returned.
 
     Args:
         directory: the directory.
@@ -148,17 +148,14 @@ def make_splits(
             and written again.
         names: tables of the splits.
         rule: definition of a single split; its canonical one when not given.
-        gpu: GPU of a single split, when its definition should not choose.
-
-    Returns:
-        The manifest with the splits.
+        gpu: GPU of a single split, where its definition should not choose.
 
     Raises:
         LeakageError: training would hold something of the evaluation; the rows are named.
         SplitNotMadeError: there are no rows by the definition that is given.
     """
     place = Path(directory)
-    archive = open_archive(place) if manifest is None else Archive(place, manifest)
+    archive = Archive(place, manifest) if manifest else open_archive(place)
     tables = ArchiveTables(archive)
     members = present_members(tables, [n for n in SPLIT_TABLES if n not in names])
     selections: dict[str, Selection] = {}
@@ -175,7 +172,7 @@ def make_splits(
     reports = {"leakage": prove(tables, members, selections), "splits_not_made": not_made}
     written = _write_selections(place, archive.manifest, selections.values(), **reports)
     written = write_inputs(place, written)
-    return write_manifest(place, written) if manifest is None else written
+    return written if manifest else write_manifest(place, written)
 
 
 @contextmanager
@@ -197,7 +194,7 @@ def remade_split(
         directory: the archive.
         table: table of the split.
         definition: file of a definition; the archive's canonical one when not given.
-        gpu: the GPU of an evaluation split, when the definition's rule should not choose.
+        gpu: the GPU of an evaluation split, where its definition should not choose.
         changes: fields of the definition to change; ``None`` leaves one as it is.
 
     Raises:
@@ -205,11 +202,7 @@ def remade_split(
             leak, the definition is at fault, the GPU has no kernel, or one must be named.
     """
     place, split = Path(directory), SPLIT_TABLES[table]
-    # Before the lock, whose folder would otherwise be made beside an archive that is not there.
-    open_archive(place)
-    with locked_stage(stage_directory(place)):
-        # Read again: another process may have replaced the archive just before the lock was free.
-        archive = open_archive(place)
+    with locked_archive(place) as archive:
         facts = archive.manifest.splits.get(table)
         if facts is not None and facts.origin == "published":
             yield RemadeSplit(facts=facts, kept=True)
@@ -224,6 +217,16 @@ def remade_split(
                 remade = make_splits(new, names=["eval_transfer"])
             after = remade.splits[table]
             yield RemadeSplit(facts=after, changed=after != facts, directory=new)
+
+
+@contextmanager
+def locked_archive(directory: Path) -> Iterator[Archive]:
+    """Open an archive that no other process replaces in the meantime."""
+    # Before the lock, whose folder would otherwise be made beside an archive that is not there.
+    open_archive(directory)
+    with locked_stage(stage_directory(directory)):
+        # Read again: another process may have replaced the archive just before the lock was free.
+        yield open_archive(directory)
 
 
 def store_published(directory: Path, staged: Sequence[Path], manifest: Manifest) -> Manifest:

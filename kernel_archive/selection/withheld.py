@@ -15,14 +15,14 @@ import polars as pl
 import pyarrow as pa
 
 from kernel_archive.archive.manifest import SplitFacts, read_manifest, write_manifest
-from kernel_archive.archive.open import Archive, open_archive
+from kernel_archive.archive.open import Archive
 from kernel_archive.archive.shards import digest_rows, write_table
-from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
+from kernel_archive.archive.swap import replaced_directory
 from kernel_archive.errors import ArchiveMismatchError, Finding, TargetExistsError, UsageError
 from kernel_archive.ids import logical_digest
 from kernel_archive.schema import OUTCOMES
 from kernel_archive.selection.leakage import present_members
-from kernel_archive.selection.make import make_splits
+from kernel_archive.selection.make import locked_archive, make_splits
 from kernel_archive.selection.selected import asked_order, name_rows
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
@@ -100,9 +100,7 @@ def withheld_labels(directory: Path, folder: Path) -> Iterator[Path]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         message = f"{folder} is not an empty folder: labels are not written over anything"
         raise TargetExistsError(message)
-    open_archive(directory)
-    with locked_stage(stage_directory(directory)):
-        archive = open_archive(directory)
+    with locked_archive(directory) as archive:
         splits = archive.manifest.splits
         hidden = [split.table for split in EVALUATIONS.values() if split.table in splits]
         wrong = [f"{n} is {splits[n].origin}" for n in hidden if splits[n].origin != "selected"]
