@@ -46,11 +46,11 @@ def read_published(staged: Sequence[Path], archive: Archive) -> list[Selection]:
         return []
     rows = pl.concat([pl.DataFrame(pq.read_table(path)).sort("order") for path in staged])
     kernels = archive.polars("kernels", columns=["problem", "gpu", "program_id", "kernel_id"])
-    by_table = rows.partition_by("split", as_dict=True)
+    parts = {str(name): part for (name,), part in rows.partition_by("split", as_dict=True).items()}
     return [
-        published_split(split, by_table[name,], kernels)
+        published_split(split, parts[name], kernels)
         for name, split in SPLIT_TABLES.items()
-        if (name,) in by_table
+        if name in parts
     ]
 
 
@@ -119,13 +119,13 @@ def _kernel_ids(
 ) -> pl.Series:
     """Name the kernels of one side: as the archive does, or as it would."""
     keys = ["problem", "gpu", "program_id"]
-    single = kernels.unique(keys, keep="none")
     named = rows.select(
-        "problem", "gpu", reference.alias("reference"), program_id=f"{side}_program"
+        "problem", reference.alias("reference"), "gpu", program_id=f"{side}_program"
     )
+    single = kernels.unique(keys, keep="none")
     both = named.join(single, on=keys, how="left", maintain_order="left")
     ids = [
         name or kernel_id(problem=problem, reference_program_id=reference, gpu=gpu, program=program)
-        for problem, gpu, reference, program, name in both.iter_rows()
+        for problem, reference, gpu, program, name in both.iter_rows()
     ]
     return pl.Series(ids, dtype=pl.String)

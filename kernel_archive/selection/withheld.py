@@ -15,7 +15,6 @@ import polars as pl
 import pyarrow as pa
 
 from kernel_archive.archive.manifest import SplitFacts, read_manifest, write_manifest
-from kernel_archive.archive.open import Archive
 from kernel_archive.archive.shards import digest_rows, write_table
 from kernel_archive.archive.swap import replaced_directory
 from kernel_archive.errors import ArchiveMismatchError, Finding, TargetExistsError, UsageError
@@ -31,6 +30,8 @@ from kernel_archive.storage import write_atomically
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from kernel_archive.archive.open import Archive
 
 #: Columns of an evaluation row that are withheld, and what the public part has in their place.
 LABELS: Final[dict[str, Any]] = {
