@@ -39,13 +39,9 @@ def _with_standard_errors(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.Da
 def find_pairs(kernels: pl.DataFrame, rule: CloseDefinition) -> pl.DataFrame:
     """Find all pairs that a definition allows, by pair id.
 
-    Args:
-        kernels: with ``goal_bin``, ``parent_kernel_id`` and ``standard_error``.
-        rule: the definition.
-
-    Returns:
-        ``row_id``, ``ratio`` (second / first) and ``noise``, and the columns of both kernels as
-        ``first_...`` and ``second_...``. A hash of the two ids says which is the first.
+    ``kernels`` have ``goal_bin``, ``parent_kernel_id`` and ``standard_error``. The pairs have
+    ``row_id``, ``ratio`` (second / first) and ``noise``, and the columns of both kernels as
+    ``first_...`` and ``second_...``. A hash of the two ids says which is the first.
     """
 
     def same(column: str) -> pl.Expr:
@@ -76,12 +72,9 @@ def find_pairs(kernels: pl.DataFrame, rule: CloseDefinition) -> pl.DataFrame:
 
 
 def draw_pairs(pairs: pl.DataFrame, classes: Mapping[str, str], rule: CloseDefinition) -> list[str]:
-    """Draw pairs, the tasks in turn; return their ids.
+    """Draw pairs, the tasks in turn, those in front first; return their ids.
 
-    Args:
-        pairs: all pairs, those to be taken first in front.
-        classes: class of near copies of every program; one that is missing is its own.
-        rule: the definition.
+    ``classes`` are the classes of near copies; a program that is missing is its own.
     """
     uses: Counter[str] = Counter()
     drawn_classes: set[tuple[str, ...]] = set()

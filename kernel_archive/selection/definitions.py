@@ -231,11 +231,7 @@ def _converted(fields: Mapping[str, Any], kind: type[_Struct], place: str) -> _S
 
 
 def load_definition(name: str, path: str | Path | None = None) -> Definition:
-    """Read a split definition.
-
-    Args:
-        name: name of the split, or of its table.
-        path: a definition of one's own; the shipped, canonical one when not given.
+    """Read the definition of a split (or its table): the shipped one, or the file of another.
 
     Raises:
         RecipeError: the file is not there, or is no definition.

@@ -1,7 +1,4 @@
-"""Frozen splits: ids, labels and facts of a released archive's splits.
-
-They are kept in ``splits/frozen/<version>/``.
-"""
+"""Frozen splits: ids, labels and facts of a release, kept in ``splits/frozen/<version>/``."""
 
 from __future__ import annotations
 
@@ -30,19 +27,15 @@ FrozenRow = tuple[str, str, int, float]
 
 
 class FrozenSplit(msgspec.Struct, frozen=True, kw_only=True):
-    """One frozen split of an archive, its rows in order.
-
-    ``archive_digest`` is the logical digest of the archive's measured tables, ``columns`` the
-    names of the fields of a row.
-    """
+    """One frozen split of an archive, its rows in order."""
 
     format: int
     table: str
     archive: str
     version: str
-    archive_digest: str
+    archive_digest: str  # logical digest of the archive's measured tables
     facts: SplitFacts
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # names of the fields of a row
     rows: list[FrozenRow]
 
     def encode(self) -> bytes:
@@ -129,12 +122,7 @@ def compare_split(
 ) -> Iterator[Finding]:
     """Compare a split of an archive with the rows and facts that it should have.
 
-    Args:
-        archive: the archive.
-        table: table of the split.
-        wanted: the rows, in their order.
-        facts: the facts; those that only one side states are let be.
-        what: what the split is compared with, for the messages.
+    Facts that only one side states are let be. ``what`` names the other side in messages.
     """
     found = partial(Finding, field=table)
     want, have = ({row[0]: row for row in rows} for rows in (wanted, frozen_rows(archive, table)))

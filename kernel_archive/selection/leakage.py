@@ -160,12 +160,9 @@ def leakage_findings(
 ) -> list[Finding]:
     """Find leaks of the evaluation into training: one finding per kind and table.
 
-    What training pairs hold is a warning where others published them, since no build can mend it.
-
-    Args:
-        tables: the archive's tables.
-        members: rows of its splits, by table.
-        selections: splits that are about to take the place of those that the archive has.
+    ``members`` are the rows of all splits by table, ``selections`` those that are about to take the
+    place of the archive's own. What training pairs hold is a warning where others published them,
+    since no build can mend it.
     """
     facts = tables.archive.manifest.splits.get("train_pairs")
     published = facts is not None and facts.origin == "published"

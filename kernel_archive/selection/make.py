@@ -67,12 +67,9 @@ def select_split(
 ) -> Selection:
     """Select one split of an archive.
 
-    Args:
-        split: the split.
-        tables: the archive's tables.
-        members: rows of the other splits by table, which training pairs must not touch.
-        rule: its definition; the archive's canonical one when not given.
-        gpu: the GPU of an evaluation split, where its definition should not choose.
+    ``members`` are rows of the other splits by table, which training pairs must not touch;
+    ``rule`` is its definition, without one the archive's canonical one; ``gpu`` the GPU of an
+    evaluation split, where its definition should not choose.
 
     Raises:
         UsageError: the GPU that was named has no kernel.
@@ -142,13 +139,8 @@ def make_splits(
     Nothing is written when the splits would leak. A split that an archive's kernels don't allow by
     its canonical definition is left out, with the reason in the manifest, which is returned.
 
-    Args:
-        directory: the directory.
-        manifest: its manifest, which the caller will write; without one, the stored one is read
-            and written again.
-        names: tables of the splits.
-        rule: definition of a single split; its canonical one when not given.
-        gpu: GPU of a single split, where its definition should not choose.
+    ``manifest`` is one that the caller will write; without it, the stored one is read and written
+    again. ``rule`` and ``gpu`` are those of a single split, as :func:`select_split` takes them.
 
     Raises:
         LeakageError: training would hold something of the evaluation; the rows are named.
@@ -190,12 +182,9 @@ def remade_split(
     ``directory`` of what is yielded, for a card to be written, and takes the old one's place at the
     end of the block. A split that others published is left as it is.
 
-    Args:
-        directory: the archive.
-        table: table of the split.
-        definition: file of a definition; the archive's canonical one when not given.
-        gpu: the GPU of an evaluation split, where its definition should not choose.
-        changes: fields of the definition to change; ``None`` leaves one as it is.
+    ``definition`` is the file of one, without it the archive's canonical one counts; ``gpu`` the
+    GPU, where it should not choose; ``changes`` are fields of it to change, where ``None`` leaves
+    one as it is.
 
     Raises:
         KernelArchiveError: there is no archive, another process is at work on it, training would

@@ -57,10 +57,8 @@ def read_published(staged: Sequence[Path], archive: Archive) -> list[Selection]:
 def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame) -> Selection:
     """Make a split of its published rows; ids, texts and labels stay as they were published.
 
-    Args:
-        split: the split.
-        rows: with the fields of :class:`~kernel_archive.readers.records.PublishedRow`.
-        kernels: problem, GPU, program and kernel id of the archive's kernels.
+    ``rows`` have the fields of :class:`~kernel_archive.readers.records.PublishedRow`; ``kernels``
+    are problem, GPU, program and kernel id of the archive's kernels.
     """
     again = rows.filter(pl.col("row_id").is_duplicated())["row_id"].unique().sort().to_list()
     if again:

@@ -50,15 +50,10 @@ _COLUMNS: Final = {
 
 
 class HeldOut(NamedTuple):
-    """What no trainer may see.
+    """What no trainer may see."""
 
-    Attributes:
-        programs: ids of programs of ``kernels/train`` that are held out.
-        pairs: pairs of program ids, and of token ids, that are asked about (:func:`pair_key`).
-    """
-
-    programs: pl.Series
-    pairs: pl.Series
+    programs: pl.Series  # ids of programs of ``kernels/train`` that are held out
+    pairs: pl.Series  # pair_key of two program ids, and of token ids, that are asked about
 
     @property
     def has_edge(self) -> pl.Expr:
