@@ -30,33 +30,6 @@ EDGE_COLUMNS: Final = (
 )
 
 
-def _with_parents(evaluations: pl.DataFrame, dropped: Counter[str]) -> pl.DataFrame:
-    """Pair each evaluation with its direct parent, in the order of search and log."""
-    rows = evaluations.select(EDGE_COLUMNS).sort(
-        "search_id", pl.col("step", "source_line").fill_null(0), "evaluation_id"
-    )
-    parents = rows.select(
-        "search_id",
-        pl.col("kernel_id", "outcome", "excluded").name.prefix("parent_"),
-        parent_node_id="node_id",
-        parent_distance=pl.lit(1, pl.Int32),
-    ).unique(["search_id", "parent_node_id"], keep="last")
-    keys = ["search_id", "parent_node_id", "parent_distance"]
-    both = rows.join(parents, on=keys, how="left", maintain_order="left")
-    own, parent = pl.col("excluded"), pl.col("parent_excluded")
-    allowed = pl.all_horizontal(e.is_null() | e.is_in(list(OVERRULED)) for e in (own, parent))
-    reasons = {
-        "root": pl.col("is_root") | pl.col("parent_node_id").is_null(),
-        "child_failed": pl.col("outcome") != "success",
-        "parent_not_in_log": pl.col("parent_outcome").is_null(),
-        "parent_failed": pl.col("parent_outcome") != "success",
-        "overruled_on_one_side": allowed & (own.is_null() != parent.is_null()),
-        "excluded": ~allowed,
-    }
-    both = without(both, reasons, dropped)
-    return both.select("search_id", "parent_kernel_id", child_kernel_id="kernel_id")
-
-
 def find_edges(
     evaluations: pl.DataFrame, kernels: pl.DataFrame, refuse: Mapping[str, pl.Expr]
 ) -> tuple[pl.DataFrame, Counter[str]]:
@@ -79,29 +52,48 @@ def find_edges(
         speedup of the kernels) and the columns of both kernels, as ``parent_`` and ``child_``
         columns; and counts of the evaluations that gave none.
     """
-    dropped: Counter[str] = Counter()
-    rows = _with_parents(evaluations, dropped)
+    logged = evaluations.select(EDGE_COLUMNS).sort(
+        "search_id", pl.col("step", "source_line").fill_null(0), "evaluation_id"
+    )
+    parents = logged.select(
+        "search_id",
+        pl.col("kernel_id", "outcome", "excluded").name.prefix("parent_"),
+        parent_node_id="node_id",
+        parent_distance=pl.lit(1, pl.Int32),
+    ).unique(["search_id", "parent_node_id"], keep="last")
+    keys = ["search_id", "parent_node_id", "parent_distance"]
+    rows = logged.rename({"kernel_id": "child_kernel_id"})
+    rows = rows.join(parents, on=keys, how="left", maintain_order="left")
     for side in ("child", "parent"):
         columns = kernels.select(pl.all().name.prefix(f"{side}_"))
         rows = rows.join(columns, on=f"{side}_kernel_id", how="left", maintain_order="left")
-    rows = rows.with_columns(ratio=pl.col("child_speedup") / pl.col("parent_speedup"))
+    ratio = pl.col("child_speedup") / pl.col("parent_speedup")
+    own, parent = pl.col("excluded"), pl.col("parent_excluded")
+    allowed = pl.all_horizontal(e.is_null() | e.is_in(list(OVERRULED)) for e in (own, parent))
 
     def differ(column: str) -> pl.Expr:
         return pl.col(f"child_{column}").ne_missing(pl.col(f"parent_{column}"))
 
     reasons = {
+        "root": pl.col("is_root") | pl.col("parent_node_id").is_null(),
+        "child_failed": pl.col("outcome") != "success",
+        "parent_not_in_log": pl.col("parent_outcome").is_null(),
+        "parent_failed": pl.col("parent_outcome") != "success",
+        "overruled_on_one_side": allowed & (own.is_null() != parent.is_null()),
+        "excluded": ~allowed,
         "not_in_kernels": pl.col("child_speedup").is_null() | pl.col("parent_speedup").is_null(),
         "self_edge": ~differ("kernel_id"),
         "other_problem_or_gpu": differ("problem") | differ("gpu"),
         "cross_reference": differ("reference_id"),
-        "ratio_out_of_range": ~(pl.col("ratio").is_finite() & (pl.col("ratio") > 0)),
+        "ratio_out_of_range": ~(ratio.is_finite() & (ratio > 0)),
         **refuse,
     }
+    dropped: Counter[str] = Counter()
     rows = without(rows, reasons, dropped)
     edges = rows.filter(pair_key("child_kernel_id", "parent_kernel_id").is_first_distinct())
     if len(edges) < len(rows):
         dropped["repeat"] += len(rows) - len(edges)
-    return edges, dropped
+    return edges.select("search_id", pl.col("^(parent|child)_.*$"), ratio=ratio), dropped
 
 
 #: Significant digits of g_cases: logarithms may differ in the last bits between machines,
