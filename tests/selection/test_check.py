@@ -6,7 +6,8 @@ import shutil
 
 import msgspec
 import pytest
-from support.archives import Run, Search, make_archive, program, remake, replant
+from support.archives import make_archive, remake, replant
+from support.chains import RUNS, SEARCHES
 
 from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
@@ -19,13 +20,6 @@ from kernel_archive.selection.definitions import (
 from kernel_archive.selection.make import make_splits
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
-
-SEARCHES = [Search("held"), Search("train", role="training")]
-RUNS = [
-    Run(s.search_id, program(f"{s.search_id}{i}"), 0.2 * 1.5**i, parent=None if i == 0 else "n0")
-    for s in SEARCHES
-    for i in range(8)
-]
 
 
 @pytest.fixture(scope="module")
