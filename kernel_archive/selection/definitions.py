@@ -290,7 +290,7 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
         return shipped
     languages = stated.get("languages") or []
     kernels = tables.kernels("test").filter(
-        pl.col("search_id").is_in(tables.searches_with("held_out")["search_id"].implode()),
+        tables.of_searches(pl.col("role") == "held_out"),
         pl.col("language").is_in(languages) | (not languages),
         ~has_flag(["unfit"]),
     )

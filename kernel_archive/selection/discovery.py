@@ -144,14 +144,14 @@ def cutoff_counts(
 
 def select_discovery(tables: ArchiveTables, rule: DiscoveryDefinition) -> Choice:
     """Select the discovery pairs (docs/splits.md); ``row_id`` is made from the two kernel ids."""
-    searches = tables.searches_with(*rule.roles, natural=rule.natural, builders=rule.builders)
-    searches = searches.filter(
+    counted = tables.of_searches(
+        pl.col("role").is_in(rule.roles),
         pl.col("generation_method").is_in(rule.methods),
         pl.col("finished").ne_missing(pl.lit(value=False)) | rule.unfinished,
+        natural=rule.natural,
+        builders=rule.builders,
     )
-    evaluations = tables.read("evaluations", EDGE_COLUMNS).filter(
-        pl.col("search_id").is_in(searches["search_id"].implode())
-    )
+    evaluations = tables.read("evaluations", EDGE_COLUMNS).filter(counted)
     flags = [has_flag(rule.exclude_flags, f"{side}_flags") for side in ("parent", "child")]
     edges, dropped = find_edges(
         evaluations, tables.kernels(), {"flagged": pl.any_horizontal(flags)}

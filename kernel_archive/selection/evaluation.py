@@ -58,14 +58,12 @@ def candidates(tables: ArchiveTables, rule: KernelDefinition, gpu: str | None) -
     was left out, by reason.
     """
     own = tables.archive.manifest.evaluation is not None
-    searches = tables.searches_with(natural=rule.natural, builders=rule.builders)
-    held_out = tables.searches_with(rule.role)
     reference = pl.concat_str("reference_id", "problem", separator="\0")
     references = tables.references.select(reference)["reference_id"]
     reasons = {
         "other_problem": ~pl.col("problem").is_in(rule.problems),
-        "not_held_out": ~pl.col("search_id").is_in(held_out["search_id"].implode()),
-        "other_builder": ~pl.col("search_id").is_in(searches["search_id"].implode()),
+        "not_held_out": ~tables.of_searches(pl.col("role") == rule.role),
+        "other_builder": ~tables.of_searches(natural=rule.natural, builders=rule.builders),
         "other_language": ~pl.col("language").is_in(rule.languages) & bool(rule.languages),
         "unknown_reference": ~reference.is_in(references.implode()) & (not own),
         # The shipped definitions keep what they selected before this rule.
@@ -183,9 +181,10 @@ def select_transfer(
     Raises:
         SplitNotMadeError: no program was measured on two GPUs.
     """
-    searches = tables.searches_with(rule.role, natural=rule.natural, builders=rule.builders)
     kernels = tables.kernels("test").filter(
-        pl.col("search_id").is_in(searches["search_id"].implode()),
+        tables.of_searches(
+            pl.col("role") == rule.role, natural=rule.natural, builders=rule.builders
+        ),
         ~has_flag(rule.exclude_flags),
         pl.col("program_id") != pl.col("reference_id"),
         ~pl.col("token_id").is_in(tables.training["token_id"].implode()),

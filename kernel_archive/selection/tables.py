@@ -62,20 +62,19 @@ class ArchiveTables:
         names = ["problem", "kernel_id", "program_id", "token_id", "search_id"]
         return self.read("kernels", names, "train")
 
-    def searches_with(
-        self, *roles: str, natural: bool = False, builders: Sequence[str] = ()
-    ) -> pl.DataFrame:
-        """Select the searches of these roles and builders; of any where none is named.
+    def of_searches(
+        self, *which: pl.Expr, natural: bool = False, builders: Sequence[str] = ()
+    ) -> pl.Expr:
+        """Whether a row's search is one of these, and by one of these builders where any is named.
 
-        With ``natural``, only of builders whose recipe says that every program was written whole.
+        With ``natural``, only by builders whose recipe says that every program was written whole.
         """
         stated = self.archive.manifest.builders
         whole = [builder["name"] for builder in stated if builder.get("natural") is True]
-        return self.searches.filter(
-            pl.col("role").is_in(roles) | (not roles),
-            pl.col("builder").is_in(builders) | (not builders),
-            pl.col("builder").is_in(whole) | (not natural),
-        )
+        builder = pl.col("builder")
+        by_builder = builder.is_in(builders) | (not builders), builder.is_in(whole) | (not natural)
+        searches = self.searches.filter(*which, *by_builder)
+        return pl.col("search_id").is_in(searches["search_id"].implode())
 
     def texts(self, programs: pl.Series) -> pl.DataFrame:
         """Read the texts of kernels and references: ``program_id`` and ``code``, each once.

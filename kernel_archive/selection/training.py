@@ -65,9 +65,8 @@ class HeldOut(NamedTuple):
 def held_out_programs(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> HeldOut:
     """Collect what held-out searches ran, also in vain, and what other splits hold."""
     evaluated, pairs = rows_of(members, "eval"), rows_of(members, "close", "discovery")
-    searches = tables.searches_with("held_out")["search_id"].implode()
     ran = tables.read("evaluations", ["search_id", "program_id"])
-    ran = ran.filter(pl.col("search_id").is_in(searches))
+    ran = ran.filter(tables.of_searches(pl.col("role") == "held_out"))
     programs = pl.concat([ran["program_id"], evaluated["candidate_program"]]).implode()
     ids = ["program_id", "token_id"]
     texts = pl.concat([tables.read(table, ids) for table in ("kernels", "failures")])
@@ -92,16 +91,15 @@ def select_train(
     """
     held_out = held_out_programs(tables, members)
     dropped: Counter[str] = Counter()
-    searches = tables.searches_with(rule.role)["search_id"].implode()
+    of_role = tables.of_searches(pl.col("role") == rule.role)
     reasons = {
-        "other_role": ~pl.col("search_id").is_in(searches),
+        "other_role": ~of_role,
         "held_out": pl.col("program_id").is_in(held_out.programs.implode()),
         "unknown_reference": pl.col("reference_id").fill_null("") == "",
         "flagged": has_flag(rule.exclude_flags),
     }
     kernels = without(tables.kernels("train").sort("kernel_id"), reasons, dropped)
-    evaluations = tables.read("evaluations", EDGE_COLUMNS)
-    evaluations = evaluations.filter(pl.col("search_id").is_in(searches))
+    evaluations = tables.read("evaluations", EDGE_COLUMNS).filter(of_role)
     edges, no_edges = find_edges(evaluations, kernels, {"discovery_pair": held_out.has_edge})
     kinds = {
         "seed": _seeds(tables, kernels, held_out, dropped),

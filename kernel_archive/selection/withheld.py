@@ -19,7 +19,7 @@ from kernel_archive.archive.shards import digest_rows, write_table
 from kernel_archive.archive.swap import replaced_directory
 from kernel_archive.errors import ArchiveMismatchError, Finding, TargetExistsError, UsageError
 from kernel_archive.ids import logical_digest
-from kernel_archive.schema import OUTCOMES
+from kernel_archive.schema import OUTCOMES, TABLES
 from kernel_archive.selection.leakage import present_members
 from kernel_archive.selection.make import locked_archive, make_splits
 from kernel_archive.selection.selected import asked_order, name_rows
@@ -188,37 +188,33 @@ def _open_rows(archive: Archive) -> dict[str, pl.DataFrame]:
     }
 
 
-def check_withheld(archive: Archive) -> Iterator[Finding]:
-    """Find what the public part holds of rows whose labels are withheld."""
-    manifest = archive.manifest
-    hidden = [name for name, facts in manifest.splits.items() if facts.origin == "withheld"]
-    if not hidden:
-        return
-    telling: dict[str, list[str]] = {}
+def _telling(archive: Archive, hidden: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each place that can tell withheld labels, and the rows there that do."""
     for name in hidden:
         labels = archive.polars(name, columns=["row_id", *LABELS])
         shown = [pl.col(column).ne_missing(pl.lit(blank)) for column, blank in LABELS.items()]
-        telling[name] = labels.filter(pl.any_horizontal(shown))["row_id"].to_list()
-        telling[f"{name} facts"] = sorted(manifest.splits[name].facts.keys() - _OPEN_FACTS)
+        yield name, labels.filter(pl.any_horizontal(shown))["row_id"].to_list()
+        yield f"{name} facts", sorted(archive.manifest.splits[name].facts.keys() - _OPEN_FACTS)
     asked = pl.concat(present_members(ArchiveTables(archive), hidden).values())
     ids = {"kernel_id": "row_id", "program_id": "candidate_program", "token_id": "candidate_token"}
     for name in ("kernels", "failures", "evaluations"):
-        columns = [*ids][: 2 if name == "evaluations" else 3]
+        columns = [column for column in ids if column in TABLES[name].schema.names]
         hits = [pl.col(column).is_in(asked[ids[column]].implode()) for column in columns]
         listed = archive.polars(name, columns=columns).filter(pl.any_horizontal(hits))
-        telling[name] = listed["kernel_id"].to_list()
+        yield name, listed["kernel_id"].to_list()
     searches = archive.polars("searches", columns=["search_id", "role"])
     ran = archive.polars("evaluations", columns=["search_id"])["search_id"].implode()
     held_out = searches.filter(pl.col("role") == "held_out", pl.col("search_id").is_in(ran))
-    telling["searches"] = held_out["search_id"].to_list()
-    for name, rows in telling.items():
+    yield "searches", held_out["search_id"].to_list()
+
+
+def check_withheld(archive: Archive) -> Iterator[Finding]:
+    """Find what the public part holds of rows whose labels are withheld."""
+    splits = archive.manifest.splits
+    hidden = [name for name, facts in splits.items() if facts.origin == "withheld"]
+    fix = "Build the archive again from its logs, and withhold once more: build-eval --withhold"
+    for name, rows in _telling(archive, hidden) if hidden else ():
         if rows:
-            yield Finding(
-                code="withheld-label",
-                message=f"the public part tells withheld labels: {len(rows)}, "
-                f"{name_rows(rows, 100)}",
-                field=name,
-                value=rows[0][:200],
-                fix="Build the archive again from its logs, and withhold once more: "
-                "build-eval --withhold",
-            )
+            message = f"the public part tells withheld labels: {len(rows)}, {name_rows(rows, 100)}"
+            code, value = "withheld-label", rows[0][:200]
+            yield Finding(code=code, message=message, field=name, value=value, fix=fix)
