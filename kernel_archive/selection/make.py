@@ -120,8 +120,8 @@ def _write_selections(
         splits[name] = selection.facts
     return msgspec.structs.replace(
         manifest,
-        tables={name: tables[name] for name in TABLES if name in tables},
-        splits={name: splits[name] for name in SPLIT_TABLES if name in splits},
+        tables=tables,
+        splits=splits,
         reports={**manifest.reports, **reports},
     )
 

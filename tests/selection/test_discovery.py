@@ -108,14 +108,8 @@ def test_which_evaluations_are_edges(runs, found, dropped):
 
 def test_of_nodes_of_one_name_the_last_is_the_parent():
     """A log that names nodes alike gives every child one parent: the last of them."""
-    tables = make_tables([S], [Run("s", A), Run("s", B), Run("s", C, parent="n0")])
-    kernels = pl.concat([pl.DataFrame(tables[f"kernels/{part}"]) for part in ("train", "test")])
-    rows = tables["evaluations"].to_pylist()
-    rows[1]["node_id"] = "n0"
-    schema = pl.DataFrame(tables["evaluations"]).schema
-    found, _ = find_edges(pl.DataFrame(rows, schema=schema), kernels, {})
-    pair = (rows[1]["kernel_id"], rows[2]["kernel_id"])
-    assert found.select("parent_kernel_id", "child_kernel_id").rows() == [pair]
+    runs = [Run("s", A, node="n"), Run("s", B, node="n"), Run("s", C, parent="n")]
+    assert edges([S], runs)[0] == [(1, 2)]
 
 
 def test_withheld_rows_give_no_edge():
@@ -179,12 +173,8 @@ def test_which_searches_count(search, rows):
 
 def test_variants_leave_out_stopped_searches_and_flagged_programs():
     """A definition may ask for finished runs only, or list flags of either program."""
-    runs = [
-        Run("s", A),
-        Run("s", B, parent="n0"),
-        Run("t", C, flags=("reference_drift",)),
-        Run("t", D, parent="n0"),
-    ]
+    runs = [Run("s", A), Run("s", B, parent="n0")]
+    runs += [Run("t", C, flags=("reference_drift",)), Run("t", D, parent="n0")]
     searches = [Search("s", finished=False), T]
     got = select(searches, runs, with_changes(RULE, unfinished=False))
     assert got.rows["search_id"].to_list() == ["t"]
