@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from kernel_archive.selection.evaluation import candidates, without_near_training
-from kernel_archive.selection.selected import Choice, with_pair_ids
+from kernel_archive.selection.selected import ChosenRows, with_pair_ids
 from kernel_archive.selection.similarity import near_copy_classes
 
 if TYPE_CHECKING:
@@ -97,7 +97,9 @@ def draw_pairs(pairs: pl.DataFrame, classes: Mapping[str, str], rule: CloseDefin
     return drawn[: rule.pairs]
 
 
-def select_close(tables: ArchiveTables, rule: CloseDefinition, gpu: str | None = None) -> Choice:
+def select_close(
+    tables: ArchiveTables, rule: CloseDefinition, gpu: str | None = None
+) -> ChosenRows:
     """Select the close pairs (docs/splits.md)."""
     kernels, excluded, chosen_gpu, gpus = candidates(tables, rule, gpu)
     kernels = _with_standard_errors(tables, kernels)
@@ -116,4 +118,4 @@ def select_close(tables: ArchiveTables, rule: CloseDefinition, gpu: str | None =
         candidate_program="second_program_id",
         candidate_token="second_token_id",
     )
-    return Choice(rows, {"excluded": dict(sorted(excluded.items()))}, chosen_gpu, gpus)
+    return ChosenRows(rows, {"excluded": dict(sorted(excluded.items()))}, chosen_gpu, gpus)

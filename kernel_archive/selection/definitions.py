@@ -31,7 +31,7 @@ from kernel_archive.untrusted import misfit, read_toml
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from kernel_archive.selection.selected import Choice
+    from kernel_archive.selection.selected import ChosenRows
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import Kind, SplitSpec
 
@@ -359,7 +359,9 @@ def _named(tasks: Sequence[str], tables: ArchiveTables) -> list[str]:
     return names
 
 
-def variant_name(split: SplitSpec, rule: Definition, standard: Definition, choice: Choice) -> str:
+def variant_name(
+    split: SplitSpec, rule: Definition, standard: Definition, choice: ChosenRows
+) -> str:
     """Name a selection by how its definition, or its GPU, differs from the canonical one.
 
     ``eval-cap20-h200`` has another cap and GPU; eight hex digits at the end stand for any other
@@ -378,7 +380,7 @@ def variant_name(split: SplitSpec, rule: Definition, standard: Definition, choic
     return "-".join([split.name, *filter(None, parts)])
 
 
-def _canonical_gpu(choice: Choice, standard: KernelDefinition) -> str | None:
+def _canonical_gpu(choice: ChosenRows, standard: KernelDefinition) -> str | None:
     try:
         return choose_gpu(choice.gpus, standard.gpu)
     except SplitNotMadeError:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kernel_archive.archive.labels import OVERRULED
-from kernel_archive.selection.selected import Choice, with_pair_ids
+from kernel_archive.selection.selected import ChosenRows, with_pair_ids
 from kernel_archive.selection.tables import has_flag, pair_key, without
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def cutoff_counts(
     return {count.pop("family"): count for count in counts.to_dicts()}
 
 
-def select_discovery(tables: ArchiveTables, rule: DiscoveryDefinition) -> Choice:
+def select_discovery(tables: ArchiveTables, rule: DiscoveryDefinition) -> ChosenRows:
     """Select the discovery pairs (docs/splits.md); ``row_id`` is made from the two kernel ids."""
     counted = tables.of_searches(
         pl.col("role").is_in(rule.roles),
@@ -174,4 +174,4 @@ def select_discovery(tables: ArchiveTables, rule: DiscoveryDefinition) -> Choice
         candidate_token="child_token_id",
     )
     cutoffs = cutoff_counts(rows, "g", rule.cutoffs)
-    return Choice(rows, {"cutoffs": cutoffs, "excluded": dict(sorted(dropped.items()))})
+    return ChosenRows(rows, {"cutoffs": cutoffs, "excluded": dict(sorted(dropped.items()))})

@@ -16,7 +16,7 @@ from kernel_archive.bins import assign_bins
 from kernel_archive.ids import sha256_hex
 from kernel_archive.selection.definitions import CloseDefinition, SplitNotMadeError, choose_gpu
 from kernel_archive.selection.selected import (
-    Choice,
+    ChosenRows,
     cell_counts,
     count_values,
     rows_of,
@@ -51,7 +51,7 @@ def by_hash(kernels: pl.DataFrame, key: str) -> pl.DataFrame:
     return kernels.with_columns(pl.Series("hash", hashes, pl.String)).sort("hash").drop("hash")
 
 
-def candidates(tables: ArchiveTables, rule: KernelDefinition, gpu: str | None) -> Choice:
+def candidates(tables: ArchiveTables, rule: KernelDefinition, gpu: str | None) -> ChosenRows:
     """Select the kernels of one GPU that a definition's words allow.
 
     ``gpu`` is the GPU, where the definition's rule should not choose. The facts are counts of what
@@ -76,7 +76,7 @@ def candidates(tables: ArchiveTables, rule: KernelDefinition, gpu: str | None) -
     kernels = without(tables.kernels("test"), reasons, dropped)
     gpus = count_values(kernels["gpu"])
     chosen = choose_gpu(gpus, rule.gpu, gpu)
-    return Choice(kernels.filter(pl.col("gpu") == (chosen or "")), dropped, chosen, gpus)
+    return ChosenRows(kernels.filter(pl.col("gpu") == (chosen or "")), dropped, chosen, gpus)
 
 
 def without_near_training(
@@ -121,7 +121,7 @@ def _fill_cells(
     return kernels.filter(pl.col("kernel_id").is_in(chosen))
 
 
-def select_eval(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None = None) -> Choice:
+def select_eval(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None = None) -> ChosenRows:
     """Select an evaluation split (docs/splits.md).
 
     Kernels of the definition's problems, languages and one GPU, measured often enough in searches
@@ -148,7 +148,7 @@ def select_eval(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None = N
     several = references.filter(pl.col("reference_id").list.len() > 1).sort("problem")
     if len(several):
         facts["several_references"] = dict(several.rows())
-    return Choice(with_reference(tables, chosen), facts, chosen_gpu, gpus)
+    return ChosenRows(with_reference(tables, chosen), facts, chosen_gpu, gpus)
 
 
 def with_reference(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -168,7 +168,7 @@ def with_reference(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame
 
 def select_transfer(
     tables: ArchiveTables, rule: TransferDefinition, members: Mapping[str, pl.DataFrame]
-) -> Choice:
+) -> ChosenRows:
     """Select the rows of transfer between GPUs (docs/splits.md).
 
     A program's speedup is shown on one GPU only, and every row about it asks about another: no
@@ -208,4 +208,4 @@ def select_transfer(
         raise SplitNotMadeError("no held-out program was measured on two GPUs")
     rows = with_reference(tables, rows.with_columns(gpus=pl.format("{} to {}", "known_gpu", "gpu")))
     rows = with_pair_ids(rows, rule.selection_key, "known_kernel_id", "kernel_id").sort("row_id")
-    return Choice(rows.filter(pl.int_range(pl.len()).over("problem", "gpus") < rule.cap), {})
+    return ChosenRows(rows.filter(pl.int_range(pl.len()).over("problem", "gpus") < rule.cap), {})

@@ -43,7 +43,7 @@ _MEMBER_COLUMNS: Final = (
 MEMBER: Final = pl.Schema(dict.fromkeys(_MEMBER_COLUMNS, pl.String))
 
 
-class Choice(NamedTuple):
+class ChosenRows(NamedTuple):
     """What a definition selects of an archive, without labels."""
 
     rows: pl.DataFrame  # with ``row_id``, the value of the split and the ids of MEMBER

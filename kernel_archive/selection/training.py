@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kernel_archive.selection.discovery import EDGE_COLUMNS, find_edges
-from kernel_archive.selection.selected import Choice, count_values, rows_of, with_pair_ids
+from kernel_archive.selection.selected import ChosenRows, count_values, rows_of, with_pair_ids
 from kernel_archive.selection.tables import has_flag, pair_key, without
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def held_out_programs(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]
 
 def select_train(
     tables: ArchiveTables, rule: TrainDefinition, members: Mapping[str, pl.DataFrame]
-) -> Choice:
+) -> ChosenRows:
     """Select the training pairs (docs/splits.md).
 
     ``row_id`` is made from anchor program and candidate kernel; rows are sorted by kind, problem,
@@ -124,7 +124,7 @@ def select_train(
         "excluded": dict(sorted(dropped.items())),
         "no_edges": dict(sorted(no_edges.items())),
     }
-    return Choice(rows, facts)
+    return ChosenRows(rows, facts)
 
 
 def _seeds(
