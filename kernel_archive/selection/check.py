@@ -1,10 +1,8 @@
-"""Checking the splits of an archive.
-
-Facts, labels, rows recomputed from the definitions, leaks, frozen ids.
-"""
+"""Check the splits of an archive: facts, rows and labels as the definitions select them, leaks."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -34,19 +32,19 @@ def _presence(archive: Archive) -> Iterator[Finding]:
     """Check that every derived table has facts and the other way round."""
     manifest = archive.manifest
     for name in SPLIT_TABLES:
+        found = partial(Finding, field=name)
         facts, table = manifest.splits.get(name), manifest.tables.get(name)
         if facts is None and table is None:
             if name == "eval_transfer":  # few archives have programs of two GPUs
                 continue
             why = manifest.reports.get("splits_not_made", {}).get(name)
             message = f"the archive has no such split{f': {printable(why)}' if why else ''}"
-            yield Finding(code="split-missing", severity="warning", message=message, field=name)
+            yield found(code="split-missing", severity="warning", message=message)
         elif facts is None or table is None:
             message = f"the split has no {'facts' if facts is None else 'rows'}"
-            yield Finding(code="split-missing", message=message, field=name, fix=_AGAIN)
-        elif sum(table.rows.values()) != facts.rows:
-            message = f"{sum(table.rows.values())} rows, the facts say {facts.rows}"
-            yield Finding(code="wrong-rows", message=message, field=name)
+            yield found(code="split-missing", message=message, fix=_AGAIN)
+        elif (rows := sum(table.rows.values())) != facts.rows:
+            yield found(code="wrong-rows", message=f"{rows} rows, the facts say {facts.rows}")
     for name in sorted(manifest.splits.keys() - SPLIT_TABLES.keys()):
         message = "the manifest states facts of no derived table"
         yield Finding(code="unknown-split", message=message, value=printable(name))
@@ -58,10 +56,10 @@ def _recomputed(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> I
         facts = tables.archive.manifest.splits.get(name)
         if facts is None or facts.origin != "selected":
             continue
+        others = {n: rows for n, rows in members.items() if n != name}
         try:
             definition = recorded_definition(split, facts.parameters)
-            gpu = facts.parameters.get("gpu") if split.kind in ("eval", "close") else None
-            others = {n: rows for n, rows in members.items() if n != name}
+            gpu = facts.parameters.get("gpu")
             selection = select_split(split, tables, others, definition, gpu)
         except (KernelArchiveError, KeyError) as error:
             message = f"the recorded parameters don't select anything: {printable(error, 300)}"

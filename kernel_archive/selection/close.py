@@ -8,56 +8,40 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import zip_longest
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from kernel_archive.selection.definitions import (
-    CloseDefinition,
-    canonical_definition,
-    choose_gpu,
-    make_selection,
-    variant_name,
-)
-from kernel_archive.selection.evaluation import gpu_part, near_training, with_reasons
-from kernel_archive.selection.selected import Selection, count_values, pair_id
+from kernel_archive.selection.evaluation import candidates, without_near_training
+from kernel_archive.selection.selected import ChosenRows, with_pair_ids
 from kernel_archive.selection.similarity import near_copy_classes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from kernel_archive.selection.definitions import CloseDefinition
     from kernel_archive.selection.tables import ArchiveTables
-    from kernel_archive.splits import SplitSpec
 
 
-def standard_errors(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Compute ``standard_error`` of every kernel from its measurements, relative to its speedup.
-
-    Kernels with a single measurement are left out.
-    """
+def _with_standard_errors(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Add ``standard_error`` of kernels measured twice or more, relative to the speedup."""
     columns = ["kernel_id", "speedup", "outcome", "excluded"]
     measured = tables.read("evaluations", columns).filter(
         pl.col("outcome") == "success", pl.col("excluded").is_null()
     )
-    errors = measured.group_by("kernel_id").agg(
-        spread=pl.col("speedup").std(), measurements=pl.len()
-    )
-    rows = kernels.join(errors, on="kernel_id", maintain_order="left")
-    error = pl.col("spread") / pl.col("measurements").sqrt() / pl.col("speedup")
-    return rows.with_columns(standard_error=error).filter(pl.col("measurements") > 1)
+    error = pl.col("speedup").std() / pl.len().sqrt()
+    errors = measured.group_by("kernel_id").agg(error=error, measurements=pl.len())
+    rows = kernels.join(errors.filter(pl.col("measurements") > 1), on="kernel_id")
+    return rows.with_columns(standard_error=pl.col("error") / pl.col("speedup"))
 
 
 def find_pairs(kernels: pl.DataFrame, rule: CloseDefinition) -> pl.DataFrame:
     """Find all pairs that a definition allows, by pair id.
 
-    Args:
-        kernels: with ``goal_bin``, ``parent_kernel_id`` and ``standard_error``.
-        rule: the definition.
-
-    Returns:
-        ``row_id``, ``ratio`` (second / first) and ``noise``, and the columns of both kernels as
-        ``first_...`` and ``second_...``. A hash of the two ids says which is the first.
+    ``kernels`` have ``goal_bin``, ``parent_kernel_id`` and ``standard_error``. The pairs have
+    ``row_id``, ``ratio`` (second / first) and ``noise``, and the columns of both kernels as
+    ``first_...`` and ``second_...``. A hash of the two ids says which is the first.
     """
 
     def same(column: str) -> pl.Expr:
@@ -75,31 +59,22 @@ def find_pairs(kernels: pl.DataFrame, rule: CloseDefinition) -> pl.DataFrame:
         ratio.is_between(rule.closest, rule.farthest),
         ratio - 1 >= rule.standard_errors * pl.col("noise"),
     )
-    names = pairs.select("low_kernel_id", "high_kernel_id").iter_rows()
-    ids = [pair_id(rule.selection_key, *both) for both in names]
-    pairs = pairs.with_columns(pl.Series("row_id", ids, pl.String))
+    pairs = with_pair_ids(pairs, rule.selection_key, "low_kernel_id", "high_kernel_id")
     # The last digit of the id knows nothing of the speedups.
     turned = pl.col("row_id").str.contains("[02468ace]$")
-    first, second = (
-        [
-            pl.when(turned).then(f"{a}_{c}").otherwise(f"{b}_{c}").alias(f"{side}_{c}")
-            for c in kernels.columns
-        ]
+    sides = {
+        f"{side}_{name}": pl.when(turned).then(f"{a}_{name}").otherwise(f"{b}_{name}")
         for side, a, b in (("first", "high", "low"), ("second", "low", "high"))
-    )
-    rows = pairs.select("row_id", "noise", *first, *second)
-    return rows.with_columns(ratio=pl.col("second_speedup") / pl.col("first_speedup")).sort(
-        "row_id"
-    )
+        for name in kernels.columns
+    }
+    rows = pairs.select("row_id", "noise", **sides).sort("row_id")
+    return rows.with_columns(ratio=pl.col("second_speedup") / pl.col("first_speedup"))
 
 
-def draw_pairs(pairs: pl.DataFrame, classes: dict[str, str], rule: CloseDefinition) -> list[str]:
-    """Draw pairs, the tasks in turn; return their ids.
+def draw_pairs(pairs: pl.DataFrame, classes: Mapping[str, str], rule: CloseDefinition) -> list[str]:
+    """Draw pairs, the tasks in turn, those in front first; return their ids.
 
-    Args:
-        pairs: all pairs, those to be taken first in front.
-        classes: class of near copies of every program; one that is missing is its own.
-        rule: the definition.
+    ``classes`` are the classes of near copies; a program that is missing is its own.
     """
     uses: Counter[str] = Counter()
     drawn_classes: set[tuple[str, ...]] = set()
@@ -123,23 +98,16 @@ def draw_pairs(pairs: pl.DataFrame, classes: dict[str, str], rule: CloseDefiniti
 
 
 def select_close(
-    split: SplitSpec, tables: ArchiveTables, rule: CloseDefinition, *, gpu: str | None = None
-) -> Selection:
-    """Select the close pairs (docs/splits.md); rows stand in the order of a hash of their ids."""
-    standard = cast("CloseDefinition", canonical_definition(split, tables))
-    kernels = with_reasons(tables, rule, tables.kernels("test"))
-    no_goal = pl.when(pl.col("goal_bin").is_null()).then(pl.lit("no_goal"))
-    kernels = kernels.with_columns(reason=pl.coalesce("reason", no_goal))
-    allowed = kernels.filter(pl.col("reason").is_null())
-    per_gpu = count_values(allowed["gpu"])
-    chosen_gpu = choose_gpu(per_gpu, rule.gpu, gpu)
-    allowed = standard_errors(tables, allowed.filter(pl.col("gpu") == (chosen_gpu or "")))
-    near = near_training(tables, allowed, rule.near_copy)
-    allowed = allowed.filter(~pl.col("kernel_id").is_in(near))
+    tables: ArchiveTables, rule: CloseDefinition, gpu: str | None = None
+) -> ChosenRows:
+    """Select the close pairs (docs/splits.md)."""
+    kernels, excluded, chosen_gpu, gpus = candidates(tables, rule, gpu)
+    kernels = _with_standard_errors(tables, kernels)
+    kernels = without_near_training(tables, kernels, rule.near_copy)
     classes: dict[str, str] = {}
-    for group in allowed.partition_by("problem"):
+    for group in kernels.partition_by("problem"):
         classes |= near_copy_classes(tables.grams(group["program_id"]), rule.near_copy)
-    pairs = find_pairs(allowed, rule)
+    pairs = find_pairs(kernels, rule)
     rows = pairs.filter(pl.col("row_id").is_in(draw_pairs(pairs, classes, rule)))
     rows = rows.with_columns(
         task="second_problem",
@@ -150,7 +118,4 @@ def select_close(
         candidate_program="second_program_id",
         candidate_token="second_token_id",
     )
-    facts = {"excluded": count_values(kernels["reason"].drop_nulls())}
-    variant = variant_name(split, rule, standard, gpu=gpu_part(chosen_gpu, standard, per_gpu))
-    gpus = {"preferred_gpu": rule.gpu, "gpu": chosen_gpu}
-    return make_selection(split, tables, rows, rule, variant, facts, **gpus)
+    return ChosenRows(rows, {"excluded": dict(sorted(excluded.items()))}, chosen_gpu, gpus)

@@ -6,6 +6,7 @@ in :data:`~kernel_archive.splits.SPLITS`).
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +22,7 @@ from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.problems import HELD_OUT_PROBLEMS, normalise_problem
 from kernel_archive.program_text import LANGUAGE_ORDER
-from kernel_archive.selection.selected import CANONICAL, Selection, count_values, label_rows
+from kernel_archive.selection.selected import CANONICAL, count_values
 from kernel_archive.selection.tables import has_flag
 from kernel_archive.splits import split_of
 from kernel_archive.storage import content_path
@@ -30,6 +31,7 @@ from kernel_archive.untrusted import misfit, read_toml
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from kernel_archive.selection.selected import ChosenRows
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import Kind, SplitSpec
 
@@ -74,7 +76,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     builders: list[_Text] = []
 
 
-class KernelDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KernelDefinition(Definition, frozen=True, kw_only=True):
     """Which kernels may be asked about; the fields are explained in ``splits/eval.toml``.
 
     Attributes:
@@ -102,16 +104,14 @@ class KernelDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fie
         """The problem ids, sorted."""
         return sorted(HELD_OUT_PROBLEMS if isinstance(self.tasks, str) else set(self.tasks))
 
-    def __post_init__(self) -> None:
-        """Refuse names that are not canonical."""
-        for task in [] if isinstance(self.tasks, str) else self.tasks:
-            if normalise_problem(task) != task:
-                _refuse("tasks", task, f"write {normalise_problem(task)!r}")
-        if canonical_gpu(self.gpu) != self.gpu:
-            _refuse("gpu", self.gpu, f"write {canonical_gpu(self.gpu)!r}")
+    def __post_init__(self) -> None:  # refuse names that are not canonical
+        names = [("tasks", task, normalise_problem(task)) for task in self.problems]
+        for field, name, canonical in [*names, ("gpu", self.gpu, canonical_gpu(self.gpu))]:
+            if name != canonical:
+                _refuse(field, name, f"write {canonical!r}")
 
 
-class EvalDefinition(KernelDefinition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EvalDefinition(KernelDefinition, frozen=True, kw_only=True):
     """Which kernels enter an evaluation split.
 
     Attributes:
@@ -121,7 +121,7 @@ class EvalDefinition(KernelDefinition, frozen=True, kw_only=True, forbid_unknown
     cap: _Positive
 
 
-class CloseDefinition(KernelDefinition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CloseDefinition(KernelDefinition, frozen=True, kw_only=True):
     """Which two kernels make a close pair; the fields are explained in ``splits/eval_close.toml``.
 
     Attributes:
@@ -139,7 +139,7 @@ class CloseDefinition(KernelDefinition, frozen=True, kw_only=True, forbid_unknow
     pairs_per_program: _Positive
 
 
-class TransferDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TransferDefinition(Definition, frozen=True, kw_only=True):
     """Which programs are asked about on another GPU (``splits/eval_transfer.toml``).
 
     Attributes:
@@ -153,7 +153,7 @@ class TransferDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_f
     cap: _Positive
 
 
-class DiscoveryDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DiscoveryDefinition(Definition, frozen=True, kw_only=True):
     """Which parent-child edges become discovery pairs.
 
     The fields are explained in ``splits/discovery.toml``.
@@ -171,7 +171,7 @@ class DiscoveryDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_
     cutoffs: Annotated[list[_Cutoff], _AtLeastOne]
 
 
-class TrainDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TrainDefinition(Definition, frozen=True, kw_only=True):
     """Which pairs a trainer gets; the fields are explained in ``splits/train.toml``.
 
     Attributes:
@@ -188,8 +188,7 @@ class TrainDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fiel
     strata: Annotated[list[_Stratum], _AtLeastOne]
     seed: _Natural
 
-    def __post_init__(self) -> None:
-        """Refuse what the types of the fields can't say."""
+    def __post_init__(self) -> None:  # refuse what the types of the fields can't say
         if self.strata[0] != 0 or any(a >= b for a, b in pairwise(self.strata)):
             _refuse("strata", self.strata, "begin at 0 and ascend, as [0.0, 0.1, 0.5, 1.0, 2.0]")
         if sorted(self.priority) != sorted(_KINDS):
@@ -216,11 +215,7 @@ def _definition_type(split: SplitSpec) -> type[Definition]:
 
 
 def _converted(fields: Mapping[str, Any], kind: type[_Struct], place: str) -> _Struct:
-    """Make the definition with these fields.
-
-    Raises:
-        RecipeError: a field is unknown or missing, or a value is wrong.
-    """
+    """Make the definition with these fields; a wrong one is an error that names ``place``."""
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
@@ -236,11 +231,7 @@ def _converted(fields: Mapping[str, Any], kind: type[_Struct], place: str) -> _S
 
 
 def load_definition(name: str, path: str | Path | None = None) -> Definition:
-    """Read a split definition.
-
-    Args:
-        name: name of the split, or of its table.
-        path: a definition of one's own; the shipped, canonical one when not given.
+    """Read the definition of a split (or its table): the shipped one, or the file of another.
 
     Raises:
         RecipeError: the file is not there, or is no definition.
@@ -299,7 +290,7 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
         return shipped
     languages = stated.get("languages") or []
     kernels = tables.kernels("test").filter(
-        pl.col("search_id").is_in(tables.searches_with("held_out")["search_id"].implode()),
+        tables.of_searches(pl.col("role") == "held_out"),
         pl.col("language").is_in(languages) | (not languages),
         ~has_flag(["unfit"]),
     )
@@ -307,13 +298,15 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
     per_gpu = count_values(kernels["gpu"])
     if gpu not in per_gpu:
         gpu = max(per_gpu, key=lambda name: per_gpu[name], default=gpu)
-    kernels = kernels.filter(pl.col("gpu") == gpu)
-    tasks = stated.get("tasks")
+    if (tasks := stated.get("tasks")) is not None:
+        tasks = _named(tasks, tables)
+    else:
+        tasks = _in_bins(kernels.filter(pl.col("gpu") == gpu), stated.get("bins"))
     return with_changes(
         shipped,
         natural=False,
         languages=languages,
-        tasks=_in_bins(kernels, stated.get("bins")) if tasks is None else _named(tasks, tables),
+        tasks=tasks,
         exclude_flags=["unfit"],  # which only readings of its own recipes give
         measured=1,
         gpu=gpu,
@@ -339,15 +332,12 @@ def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = N
         return wanted
     names = ", ".join(map(printable, sorted(present))) or "none"
     if asked is not None:
-        raise UsageError(
-            f"no held-out kernel of these tasks was measured on GPU {printable(wanted)}. "
-            f"GPUs with such kernels: {names}"
-        )
+        message = f"no held-out kernel of these tasks was measured on GPU {printable(wanted)}"
+        raise UsageError(f"{message}. GPUs with such kernels: {names}")
     if len(present) > 1:
-        raise SplitNotMadeError(
-            f"held-out kernels were measured on several GPUs ({names}) and none of them is "
-            f"{printable(preferred)}. Choose one with build-eval --gpu"
-        )
+        message = f"held-out kernels were measured on several GPUs ({names}) and none of them is"
+        fix = "Choose one with build-eval --gpu"
+        raise SplitNotMadeError(f"{message} {printable(preferred)}. {fix}")
     return next(iter(present), None)
 
 
@@ -369,40 +359,18 @@ def _named(tasks: Sequence[str], tables: ArchiveTables) -> list[str]:
     return names
 
 
-def make_selection(
-    split: SplitSpec,
-    tables: ArchiveTables,
-    rows: pl.DataFrame,
-    rule: Definition,
-    variant: str,
-    facts: Mapping[str, Any],
-    **parameters: Any,
-) -> Selection:
-    """Label the rows that a definition selects; facts and parameters add to what follows of both.
+def variant_name(
+    split: SplitSpec, rule: Definition, standard: Definition, choice: ChosenRows
+) -> str:
+    """Name a selection by how its definition, or its GPU, differs from the canonical one.
 
-    Raises:
-        DataError: a value is not finite and above 0.
+    ``eval-cap20-h200`` has another cap and GPU; eight hex digits at the end stand for any other
+    field.
     """
-    labelled, counts = label_rows(split, rows, rule.scheme)
-    return Selection(
-        split=split,
-        rows=labelled,
-        source=tables,
-        scheme=rule.scheme,
-        variant=variant,
-        parameters={**msgspec.to_builtins(rule), **parameters},
-        counts={**counts, **facts},
-    )
-
-
-def variant_name(split: SplitSpec, rule: _Struct, standard: _Struct, *, gpu: str = "") -> str:
-    """Name a selection by how its definition differs from the canonical one.
-
-    ``gpu`` is what to say of the GPU, where it is not the canonical choice. ``eval-cap20-h200`` has
-    another cap and GPU; eight hex digits at the end stand for any other field.
-    """
-    names = rule.__struct_fields__
-    changed = {f for f in names if getattr(rule, f) != getattr(standard, f)}
+    changed = {f for f in rule.__struct_fields__ if getattr(rule, f) != getattr(standard, f)}
+    gpu = ""
+    if isinstance(standard, KernelDefinition) and choice.gpu != _canonical_gpu(choice, standard):
+        gpu = re.sub(r"[^a-z0-9]+", "", (choice.gpu or "none").lower())
     if not changed and not gpu:
         return CANONICAL
     parts = [f"{word}{getattr(rule, f)}" for f, word in _WORDS.items() if f in changed]
@@ -410,3 +378,10 @@ def variant_name(split: SplitSpec, rule: _Struct, standard: _Struct, *, gpu: str
     if changed - {*_WORDS, "scheme"}:
         parts.append(sha256_hex(canonical_json(rule))[:8])
     return "-".join([split.name, *filter(None, parts)])
+
+
+def _canonical_gpu(choice: ChosenRows, standard: KernelDefinition) -> str | None:
+    try:
+        return choose_gpu(choice.gpus, standard.gpu)
+    except SplitNotMadeError:
+        return None

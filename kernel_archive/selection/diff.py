@@ -35,10 +35,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class TableDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed in one table; ``content`` says whether the logical digests differ.
-
-    A row can be measured again and relabelled at once.
-    """
+    """What changed in one table; a row can be measured again and relabelled at once."""
 
     table: str
     rows_old: int
@@ -48,7 +45,7 @@ class TableDifference(msgspec.Struct, frozen=True, kw_only=True):
     relabelled: list[Change]
     remeasured: list[Change]
     moved: list[Change]
-    content: bool
+    content: bool  # whether the logical digests differ
 
     @property
     def same(self) -> bool:
@@ -75,26 +72,20 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 def _read_rows(archive: Archive, table: str) -> pl.DataFrame:
     """Read id, split, bin and measured values of the rows of a table, by id."""
-    spec, values = TABLES[table], _VALUES.get(table, [])
-    ids = [spec.key, "problem"] if table == "references" else [spec.key]
-    labels = ["bin"] if "bin" in spec.schema.names else []
-    parts = [
-        archive.polars(table, part, columns=[*ids, *labels, *values]).select(
-            pl.concat_str(ids, separator=" ").alias("id"),
-            pl.lit(part).alias("split"),
-            (pl.col("bin") if labels else pl.lit(None)).cast(pl.Int64).alias("bin"),
-            value=pl.concat_list(pl.col(values).cast(pl.Float64) if values else pl.lit(0.0)),
-        )
-        for part in archive.manifest.tables[table].splits
-    ]
-    return pl.concat(parts).unique("id", keep="last").sort("id")
+    key = "reference_id || ' ' || problem" if table == "references" else TABLES[table].key
+    label = "bin" if "bin" in TABLES[table].schema.names else "NULL"
+    values = ", ".join(_VALUES.get(table, []))
+    query = (
+        f'SELECT {key} AS id, split, {label} AS bin, [{values}]::DOUBLE[] AS value FROM "{table}"'
+    )
+    return pl.DataFrame(archive.sql(query)).unique("id", keep="last").sort("id")
 
 
 def _compare(table: str, old: Archive, new: Archive) -> TableDifference:
     """Compare the rows of one table."""
     before, after = _read_rows(old, table), _read_rows(new, table)
     both = before.join(after, on="id", suffix="_new", maintain_order="left")
-    digests = {archive.manifest.tables[table].logical_digest for archive in (old, new)}
+    digests = [archive.manifest.tables[table].logical_digest for archive in (old, new)]
 
     def changes(column: str) -> list[Change]:
         differ = both.filter(pl.col(column).ne_missing(pl.col(f"{column}_new")))
@@ -104,12 +95,12 @@ def _compare(table: str, old: Archive, new: Archive) -> TableDifference:
         table=table,
         rows_old=len(before),
         rows_new=len(after),
-        added=after.join(before, on="id", how="anti", maintain_order="left")["id"].to_list(),
-        removed=before.join(after, on="id", how="anti", maintain_order="left")["id"].to_list(),
+        added=sorted({*after["id"]} - {*before["id"]}),
+        removed=sorted({*before["id"]} - {*after["id"]}),
         relabelled=changes("bin"),
         remeasured=changes("value"),
         moved=changes("split"),
-        content=len(digests) > 1,
+        content=digests[0] != digests[1],
     )
 
 
@@ -120,15 +111,15 @@ def diff(old: str | Path, new: str | Path) -> Difference:
         ArchiveNotFoundError: there is no archive at one of the paths.
         ArchiveMismatchError: something there can't be read.
     """
-    a, b = open_archive(old), open_archive(new)
+    before, after = open_archive(old), open_archive(new)
     # Inputs repeat the splits that they are of.
-    of_old, of_new = ([n for n in side.tables if n not in INPUTS] for side in (a, b))
+    of_old, of_new = ([n for n in side.tables if n not in INPUTS] for side in (before, after))
     return Difference(
-        old=a.manifest.version,
-        new=b.manifest.version,
-        old_digest=a.manifest.logical_digest,
-        new_digest=b.manifest.logical_digest,
-        tables=[_compare(name, a, b) for name in of_old if name in of_new],
+        old=before.manifest.version,
+        new=after.manifest.version,
+        old_digest=before.manifest.logical_digest,
+        new_digest=after.manifest.logical_digest,
+        tables=[_compare(name, before, after) for name in of_old if name in of_new],
         only_old=[name for name in of_old if name not in of_new],
         only_new=[name for name in of_new if name not in of_old],
     )

@@ -8,25 +8,93 @@ alone, and the same two programs have one g wherever they meet.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kernel_archive.selection.definitions import (
-    DiscoveryDefinition,
-    canonical_definition,
-    make_selection,
-    variant_name,
-)
-from kernel_archive.selection.edges import EDGE_COLUMNS, find_edges
-from kernel_archive.selection.selected import Selection, pair_id
-from kernel_archive.selection.tables import has_flag
+from kernel_archive.archive.labels import OVERRULED
+from kernel_archive.selection.selected import ChosenRows, with_pair_ids
+from kernel_archive.selection.tables import has_flag, pair_key, without
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from kernel_archive.selection.definitions import DiscoveryDefinition
     from kernel_archive.selection.tables import ArchiveTables
-    from kernel_archive.splits import SplitSpec
+
+#: Columns of ``evaluations`` that edges are found from.
+EDGE_COLUMNS: Final = (
+    *("evaluation_id", "kernel_id", "search_id", "node_id", "parent_node_id", "parent_distance"),
+    *("is_root", "outcome", "excluded", "step", "source_line"),
+)
+
+
+def find_edges(
+    evaluations: pl.DataFrame, kernels: pl.DataFrame, refuse: Mapping[str, pl.Expr]
+) -> tuple[pl.DataFrame, Counter[str]]:
+    """Find the edges in which parent and child both ran, and count why other evaluations are none.
+
+    An edge is one evaluation with its direct parent (``parent_distance`` 1: the log still has it),
+    both successful and neither excluded, both kernels in the archive, of the same problem and GPU,
+    timed against the same reference, whose text need not be known. An edge from a program to itself
+    is none. The same two programs give one edge, in either direction: the first by search id, then
+    in the order of the log. Where another builder has measured both programs again, the edge stays
+    with their ratio; where it has measured one of them, there is no edge.
+
+    Args:
+        evaluations: of the searches that count, with :data:`EDGE_COLUMNS`.
+        kernels: that count.
+        refuse: further reasons against an edge, as conditions on its columns.
+
+    Returns:
+        Edges in the order of search and evaluation, with ``search_id``, ``ratio`` (child / parent
+        speedup of the kernels) and the columns of both kernels, as ``parent_`` and ``child_``
+        columns; and counts of the evaluations that gave none.
+    """
+    logged = evaluations.select(EDGE_COLUMNS).sort(
+        "search_id", pl.col("step", "source_line").fill_null(0), "evaluation_id"
+    )
+    parents = logged.select(
+        "search_id",
+        pl.col("kernel_id", "outcome", "excluded").name.prefix("parent_"),
+        parent_node_id="node_id",
+        parent_distance=pl.lit(1, pl.Int32),
+    ).unique(["search_id", "parent_node_id"], keep="last")
+    keys = ["search_id", "parent_node_id", "parent_distance"]
+    rows = logged.rename({"kernel_id": "child_kernel_id"})
+    rows = rows.join(parents, on=keys, how="left", maintain_order="left")
+    for side in ("child", "parent"):
+        columns = kernels.select(pl.all().name.prefix(f"{side}_"))
+        rows = rows.join(columns, on=f"{side}_kernel_id", how="left", maintain_order="left")
+    ratio = pl.col("child_speedup") / pl.col("parent_speedup")
+    own, parent = pl.col("excluded"), pl.col("parent_excluded")
+    allowed = pl.all_horizontal(e.is_null() | e.is_in(list(OVERRULED)) for e in (own, parent))
+
+    def differ(column: str) -> pl.Expr:
+        return pl.col(f"child_{column}").ne_missing(pl.col(f"parent_{column}"))
+
+    reasons = {
+        "root": pl.col("is_root") | pl.col("parent_node_id").is_null(),
+        "child_failed": pl.col("outcome") != "success",
+        "parent_not_in_log": pl.col("parent_outcome").is_null(),
+        "parent_failed": pl.col("parent_outcome") != "success",
+        "overruled_on_one_side": allowed & (own.is_null() != parent.is_null()),
+        "excluded": ~allowed,
+        "not_in_kernels": pl.col("child_speedup").is_null() | pl.col("parent_speedup").is_null(),
+        "self_edge": ~differ("kernel_id"),
+        "other_problem_or_gpu": differ("problem") | differ("gpu"),
+        "cross_reference": differ("reference_id"),
+        "ratio_out_of_range": ~(ratio.is_finite() & (ratio > 0)),
+        **refuse,
+    }
+    dropped: Counter[str] = Counter()
+    rows = without(rows, reasons, dropped)
+    edges = rows.filter(pair_key("child_kernel_id", "parent_kernel_id").is_first_distinct())
+    if len(edges) < len(rows):
+        dropped["repeat"] += len(rows) - len(edges)
+    return edges.select("search_id", pl.col("^(parent|child)_.*$"), ratio=ratio), dropped
+
 
 #: Significant digits of g_cases: logarithms may differ in the last bits between machines,
 #: measurements mean far fewer.
@@ -74,45 +142,29 @@ def cutoff_counts(
     return {count.pop("family"): count for count in counts.to_dicts()}
 
 
-def select_discovery(
-    split: SplitSpec, tables: ArchiveTables, rule: DiscoveryDefinition
-) -> Selection:
-    """Select the discovery pairs (docs/splits.md).
-
-    ``row_id`` is made from the two kernel ids; rows stand in the order of a hash of it.
-    """
-    standard = cast("DiscoveryDefinition", canonical_definition(split, tables))
-    searches = tables.searches_with(*rule.roles, natural=rule.natural, builders=rule.builders)
-    searches = searches.filter(pl.col("generation_method").is_in(rule.methods))
-    if not rule.unfinished:
-        searches = searches.filter(pl.col("finished").ne_missing(pl.lit(value=False)))
-    evaluations = tables.read("evaluations", EDGE_COLUMNS).filter(
-        pl.col("search_id").is_in(searches["search_id"].implode())
+def select_discovery(tables: ArchiveTables, rule: DiscoveryDefinition) -> ChosenRows:
+    """Select the discovery pairs (docs/splits.md); ``row_id`` is made from the two kernel ids."""
+    counted = tables.of_searches(
+        pl.col("role").is_in(rule.roles),
+        pl.col("generation_method").is_in(rule.methods),
+        pl.col("finished").ne_missing(pl.lit(value=False)) | rule.unfinished,
+        natural=rule.natural,
+        builders=rule.builders,
     )
+    evaluations = tables.read("evaluations", EDGE_COLUMNS).filter(counted)
     flags = [has_flag(rule.exclude_flags, f"{side}_flags") for side in ("parent", "child")]
     edges, dropped = find_edges(
         evaluations, tables.kernels(), {"flagged": pl.any_horizontal(flags)}
     )
-    rows = _rows(split, tables, edges)
-    facts: dict[str, Any] = {
-        "cutoffs": cutoff_counts(rows, split.value, rule.cutoffs),
-        "excluded": dict(sorted(dropped.items())),
-    }
-    return make_selection(split, tables, rows, rule, variant_name(split, rule, standard), facts)
-
-
-def _rows(split: SplitSpec, tables: ArchiveTables, edges: pl.DataFrame) -> pl.DataFrame:
-    """Turn edges into rows of the table."""
-    pairs = edges.select("parent_kernel_id", "child_kernel_id").rows()
     used = pl.concat([edges["parent_kernel_id"], edges["child_kernel_id"]]).implode()
     cases = tables.read("kernels", ["kernel_id", "cases"])
     cases = cases.filter(pl.col("kernel_id").is_in(used))
     times = {name: case_times(listed) for name, listed in cases.iter_rows()}
+    pairs = edges.select("parent_kernel_id", "child_kernel_id").iter_rows()
     ratios = [case_ratio(times[parent], times[child]) for parent, child in pairs]
-    return edges.with_columns(
-        pl.Series("row_id", [pair_id("discovery", *pair) for pair in pairs], pl.String),
+    rows = with_pair_ids(edges, "discovery", "parent_kernel_id", "child_kernel_id").with_columns(
         pl.Series("g_cases", ratios, pl.Float64),
-        pl.col("ratio").alias(split.value),
+        g="ratio",
         problem="child_problem",
         family="child_family",
         gpu="child_gpu",
@@ -121,3 +173,5 @@ def _rows(split: SplitSpec, tables: ArchiveTables, edges: pl.DataFrame) -> pl.Da
         candidate_program="child_program_id",
         candidate_token="child_token_id",
     )
+    cutoffs = cutoff_counts(rows, "g", rule.cutoffs)
+    return ChosenRows(rows, {"cutoffs": cutoffs, "excluded": dict(sorted(dropped.items()))})

@@ -1,4 +1,4 @@
-"""An evaluation split: at most ``cap`` held-out kernels per task and bin, of one GPU.
+"""The evaluation splits: at most ``cap`` held-out kernels per task and bin, or pair of GPUs.
 
 Of a cell with more kernels than the cap, those with the smallest hashes are taken, one of
 near copies. What is near to a training program is left out: the evaluation gives way
@@ -7,32 +7,33 @@ to training, not the other way round.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from kernel_archive.bins import assign_bins
 from kernel_archive.ids import sha256_hex
-from kernel_archive.selection.definitions import (
-    EvalDefinition,
-    KernelDefinition,
-    SplitNotMadeError,
-    canonical_definition,
-    choose_gpu,
-    make_selection,
-    variant_name,
+from kernel_archive.selection.definitions import CloseDefinition, SplitNotMadeError, choose_gpu
+from kernel_archive.selection.selected import (
+    ChosenRows,
+    cell_counts,
+    count_values,
+    rows_of,
+    with_pair_ids,
 )
-from kernel_archive.selection.selected import Selection, cell_counts, count_values
 from kernel_archive.selection.similarity import near_copies, overlap
-from kernel_archive.selection.tables import has_flag
+from kernel_archive.selection.tables import has_flag, without
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kernel_archive.selection.definitions import (
+        EvalDefinition,
+        KernelDefinition,
+        TransferDefinition,
+    )
     from kernel_archive.selection.tables import ArchiveTables
-    from kernel_archive.splits import SplitSpec
 
 
 def selection_hash(key: str, kernel_id: str) -> str:
@@ -44,47 +45,44 @@ def selection_hash(key: str, kernel_id: str) -> str:
     return sha256_hex(f"{key}{kernel_id}".encode())
 
 
-def gpu_part(gpu: str | None, standard: KernelDefinition, per_gpu: Mapping[str, int]) -> str:
-    """Say the GPU for the name of a variant; nothing where the choice is the canonical one."""
-    try:
-        canonical = choose_gpu(per_gpu, standard.gpu)
-    except SplitNotMadeError:
-        canonical = None
-    return "" if gpu == canonical else re.sub(r"[^a-z0-9]+", "", (gpu or "none").lower())
+def by_hash(kernels: pl.DataFrame, key: str) -> pl.DataFrame:
+    """Sort kernels by their :func:`selection_hash`."""
+    hashes = [selection_hash(key, name) for name in kernels["kernel_id"]]
+    return kernels.with_columns(pl.Series("hash", hashes, pl.String)).sort("hash").drop("hash")
 
 
-def with_reasons(
-    tables: ArchiveTables, rule: KernelDefinition, kernels: pl.DataFrame
-) -> pl.DataFrame:
-    """Add ``bin``, and ``reason``: why the definition's words don't allow a kernel, or null."""
+def candidates(tables: ArchiveTables, rule: KernelDefinition, gpu: str | None) -> ChosenRows:
+    """Select the kernels of one GPU that a definition's words allow.
+
+    ``gpu`` is the GPU, where the definition's rule should not choose. The facts are counts of what
+    was left out, by reason.
+    """
     own = tables.archive.manifest.evaluation is not None
-    searches = tables.searches_with(natural=rule.natural, builders=rule.builders)
-    held_out = tables.searches_with(rule.role)
     reference = pl.concat_str("reference_id", "problem", separator="\0")
     references = tables.references.select(reference)["reference_id"]
     reasons = {
         "other_problem": ~pl.col("problem").is_in(rule.problems),
-        "not_held_out": ~pl.col("search_id").is_in(held_out["search_id"].implode()),
-        "other_builder": ~pl.col("search_id").is_in(searches["search_id"].implode()),
+        "not_held_out": ~tables.of_searches(pl.col("role") == rule.role),
+        "other_builder": ~tables.of_searches(natural=rule.natural, builders=rule.builders),
         "other_language": ~pl.col("language").is_in(rule.languages) & bool(rule.languages),
         "unknown_reference": ~reference.is_in(references.implode()) & (not own),
         # The shipped definitions keep what they selected before this rule.
         "reference_itself": (pl.col("program_id") == pl.col("reference_id")) & own,
         "flagged": has_flag(rule.exclude_flags),
         "measured_too_seldom": pl.col("n_measurements") < rule.measured,
+        "no_goal": pl.col("goal_bin").is_null() & isinstance(rule, CloseDefinition),
     }
-    first = pl.coalesce(pl.when(when).then(pl.lit(name)) for name, when in reasons.items())
-    rows = kernels.with_columns(reason=first)
-    # Speedups that are no number are named only where they matter.
-    allowed = rows.filter(pl.col("reason").is_null())
-    ids = allowed["kernel_id"]
-    bins = assign_bins(allowed["speedup"].to_numpy(), rule.scheme, row_ids=ids.to_list())
-    labels = pl.DataFrame({"kernel_id": ids, "bin": bins}, schema_overrides={"bin": pl.Int8})
-    return rows.join(labels, on="kernel_id", how="left", maintain_order="left")
+    dropped: Counter[str] = Counter()
+    kernels = without(tables.kernels("test"), reasons, dropped)
+    gpus = count_values(kernels["gpu"])
+    chosen = choose_gpu(gpus, rule.gpu, gpu)
+    return ChosenRows(kernels.filter(pl.col("gpu") == (chosen or "")), dropped, chosen, gpus)
 
 
-def near_training(tables: ArchiveTables, kernels: pl.DataFrame, limit: float) -> list[str]:
-    """Find kernels that are near copies of a training program, but not its very tokens.
+def without_near_training(
+    tables: ArchiveTables, kernels: pl.DataFrame, limit: float
+) -> pl.DataFrame:
+    """Leave out kernels that are near copies of a training program, but not its very tokens.
 
     What has the very tokens should not be there at all: it is kept, so that the check of leaks
     refuses it.
@@ -94,23 +92,23 @@ def near_training(tables: ArchiveTables, kernels: pl.DataFrame, limit: float) ->
     trained = tables.training.join(others, on="problem", how="semi")
     # The texts are read once, not problem by problem.
     grams = tables.grams(pl.concat([others["program_id"], trained["program_id"]]))
-    for (problem,), group in others.group_by("problem", maintain_order=True):
+    for (problem,), group in others.group_by("problem"):
         programs = {name: grams[name] for name in group["program_id"]}
         copies = near_copies(programs, tables.training_grams(str(problem)), limit)
         near += group.filter(pl.col("program_id").is_in(list(copies)))["kernel_id"].to_list()
-    return near
+    return kernels.filter(~pl.col("kernel_id").is_in(near))
 
 
 def _fill_cells(
     tables: ArchiveTables, rule: EvalDefinition, kernels: pl.DataFrame, dropped: Counter[str]
-) -> list[str]:
+) -> pl.DataFrame:
     """Take the kernels of the smallest hashes of each cell, without near copies of each other."""
-    hashes = [selection_hash(rule.selection_key, name) for name in kernels["kernel_id"]]
-    kernels = kernels.with_columns(hash=pl.Series(hashes, dtype=pl.String)).sort("hash")
     grams = tables.grams(kernels["program_id"])
     cells: dict[tuple[str, int], list[str]] = {}
     chosen: list[str] = []
-    columns = kernels.select("kernel_id", "program_id", "problem", "bin")
+    columns = by_hash(kernels, rule.selection_key).select(
+        "kernel_id", "program_id", "problem", "bin"
+    )
     for name, program, problem, number in columns.iter_rows():
         cell = cells.setdefault((problem, number), [])
         if len(cell) >= rule.cap:
@@ -120,53 +118,44 @@ def _fill_cells(
         else:
             cell.append(program)
             chosen.append(name)
-    return chosen
+    return kernels.filter(pl.col("kernel_id").is_in(chosen))
 
 
-def select_eval(
-    split: SplitSpec, tables: ArchiveTables, rule: EvalDefinition, *, gpu: str | None = None
-) -> Selection:
+def select_eval(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None = None) -> ChosenRows:
     """Select an evaluation split (docs/splits.md).
 
     Kernels of the definition's problems, languages and one GPU, measured often enough in searches
     of its role and with a known reference program. Each task and bin takes the ``cap`` kernels with
-    the smallest :func:`selection_hash`, without near copies of each other. Rows stand in the order
-    of a hash of their ids. Nothing depends on the order of the input.
-
-    ``gpu`` is the GPU, where the definition's rule should not choose.
+    the smallest :func:`selection_hash`, without near copies of each other. Nothing depends on the
+    order of the input.
     """
-    standard = cast("EvalDefinition", canonical_definition(split, tables))
-    kernels = with_reasons(tables, rule, tables.kernels("test"))
-    dropped = Counter(kernels["reason"].drop_nulls().to_list())
-    allowed = kernels.filter(pl.col("reason").is_null())
-    per_gpu = count_values(allowed["gpu"])
-    chosen_gpu = choose_gpu(per_gpu, rule.gpu, gpu)
-    allowed = allowed.filter(pl.col("gpu") == (chosen_gpu or ""))
-    dropped["other_gpu"] = sum(per_gpu.values()) - len(allowed)
-    near = near_training(tables, allowed, rule.near_copy)
-    dropped["near_training"] = len(near)
-    allowed = allowed.filter(~pl.col("kernel_id").is_in(near))
-    chosen = allowed.filter(pl.col("kernel_id").is_in(_fill_cells(tables, rule, allowed, dropped)))
+    kernels, reasons, chosen_gpu, gpus = candidates(tables, rule, gpu)
+    dropped = Counter(reasons)
+    dropped["other_gpu"] = sum(gpus.values()) - len(kernels)
+    allowed = without_near_training(tables, kernels, rule.near_copy)
+    dropped["near_training"] = len(kernels) - len(allowed)
+    # Speedups that are no number are named only where they matter.
+    ids = allowed["kernel_id"].to_list()
+    bins = assign_bins(allowed["speedup"].to_numpy(), rule.scheme, row_ids=ids)
+    allowed = allowed.with_columns(pl.Series("bin", bins, pl.Int8))
+    chosen = _fill_cells(tables, rule, allowed, dropped)
     facts: dict[str, Any] = {
         "cells": cell_counts(chosen.select("problem", "bin").iter_rows(), rule.problems),
         "excluded": dict(sorted(dropped.items())),
-        "gpus": per_gpu,
+        "gpus": gpus,
     }
     references = chosen.group_by("problem").agg(pl.col("reference_id").unique().sort())
     several = references.filter(pl.col("reference_id").list.len() > 1).sort("problem")
     if len(several):
         facts["several_references"] = dict(several.rows())
-    variant = variant_name(split, rule, standard, gpu=gpu_part(chosen_gpu, standard, per_gpu))
-    gpus = {"preferred_gpu": rule.gpu, "gpu": chosen_gpu}
-    rows = with_reference(tables, chosen)
-    return make_selection(split, tables, rows, rule, variant, facts, **gpus)
+    return ChosenRows(with_reference(tables, chosen), facts, chosen_gpu, gpus)
 
 
 def with_reference(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:
     """Turn kernels into rows, each with what its reference states of the problem."""
     names = ("reference_id", "problem", "benchmark_cases", "rtol", "atol")
     stated = tables.references.select(names)
-    rows = kernels.drop("bin").join(stated, on=["reference_id", "problem"], how="left")
+    rows = kernels.join(stated, on=["reference_id", "problem"], how="left")
     return rows.with_columns(
         row_id="kernel_id",
         task="problem",
@@ -175,3 +164,48 @@ def with_reference(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame
         candidate_program="program_id",
         candidate_token="token_id",
     )
+
+
+def select_transfer(
+    tables: ArchiveTables, rule: TransferDefinition, members: Mapping[str, pl.DataFrame]
+) -> ChosenRows:
+    """Select the rows of transfer between GPUs (docs/splits.md).
+
+    A program's speedup is shown on one GPU only, and every row about it asks about another: no
+    label is the shown speedup of another row. ``members`` are the rows of the other splits, by
+    table: what they ask about is not shown. Tokens that a trainer gets are left out.
+
+    Example: a program measured on A100, H100 and L40S gives two rows, say H100 to A100 and H100 to
+    L40S; a hash chooses the GPU that is shown.
+
+    Raises:
+        SplitNotMadeError: no program was measured on two GPUs.
+    """
+    kernels = tables.kernels("test").filter(
+        tables.of_searches(
+            pl.col("role") == rule.role, natural=rule.natural, builders=rule.builders
+        ),
+        ~has_flag(rule.exclude_flags),
+        pl.col("program_id") != pl.col("reference_id"),
+        ~pl.col("token_id").is_in(tables.training["token_id"].implode()),
+    )
+    kernels = by_hash(kernels, rule.selection_key)
+    # One program of each class of near duplicates, which share their tokens.
+    program = ["problem", "reference_id", "token_id"]
+    first = pl.col("program_id").first().over(program)
+    kernels = kernels.filter(pl.col("program_id") == first)
+    # Neither a kernel that another split asks about nor the programs of a close pair are shown.
+    asked, pairs = rows_of(members, "eval")["row_id"], rows_of(members, "close")
+    in_pairs = pl.concat([pairs["anchor_program"], pairs["candidate_program"]])
+    shown = kernels.filter(
+        ~pl.col("kernel_id").is_in(asked.implode()),
+        ~pl.col("program_id").is_in(in_pairs.implode()),
+    ).unique(program, keep="first", maintain_order=True)
+    known = pl.col("gpu", "speedup", "kernel_id").name.prefix("known_")
+    rows = kernels.join(shown.select(*program, known), on=program, maintain_order="left")
+    rows = rows.filter(pl.col("gpu") != pl.col("known_gpu"))
+    if rows.is_empty():
+        raise SplitNotMadeError("no held-out program was measured on two GPUs")
+    rows = with_reference(tables, rows.with_columns(gpus=pl.format("{} to {}", "known_gpu", "gpu")))
+    rows = with_pair_ids(rows, rule.selection_key, "known_kernel_id", "kernel_id").sort("row_id")
+    return ChosenRows(rows.filter(pl.int_range(pl.len()).over("problem", "gpus") < rule.cap), {})

@@ -1,11 +1,9 @@
-"""Frozen splits: ids, labels and facts of a released archive's splits.
-
-They are kept in ``splits/frozen/<version>/``.
-"""
+"""Frozen splits: ids, labels and facts of a release, kept in ``splits/frozen/<version>/``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -29,19 +27,15 @@ FrozenRow = tuple[str, str, int, float]
 
 
 class FrozenSplit(msgspec.Struct, frozen=True, kw_only=True):
-    """One frozen split of an archive, its rows in order.
-
-    ``archive_digest`` is the logical digest of the archive's measured tables, ``columns`` the
-    names of the fields of a row.
-    """
+    """One frozen split of an archive, its rows in order."""
 
     format: int
     table: str
     archive: str
     version: str
-    archive_digest: str
+    archive_digest: str  # logical digest of the archive's measured tables
     facts: SplitFacts
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # names of the fields of a row
     rows: list[FrozenRow]
 
     def encode(self) -> bytes:
@@ -85,10 +79,8 @@ def freeze(archive: str | Path, folder: Path | None = None) -> list[Path]:
     manifest = opened.manifest
     for name, facts in manifest.splits.items():
         if facts.origin == "withheld" or facts.name != CANONICAL:
-            raise UsageError(
-                f"only canonical splits with their labels are frozen: {name} is "
-                f"{facts.name}, {facts.origin}"
-            )
+            state = f"{name} is {facts.name}, {facts.origin}"
+            raise UsageError(f"only canonical splits with their labels are frozen: {state}")
     place = frozen_folder(manifest.version) if folder is None else folder
     place.mkdir(parents=True, exist_ok=True)
     files = []
@@ -130,52 +122,41 @@ def compare_split(
 ) -> Iterator[Finding]:
     """Compare a split of an archive with the rows and facts that it should have.
 
-    Rows can be missing, too many, labelled or measured otherwise, or in another order. Where they
-    are not, other columns or texts can differ, or the facts.
-
-    Args:
-        archive: the archive.
-        table: table of the split.
-        wanted: the rows, in their order.
-        facts: the facts; those that only one side states are let be.
-        what: what the split is compared with, for the messages.
+    Facts that only one side states are let be. ``what`` names the other side in messages.
     """
-    stated = archive.manifest.splits[table]
-    want = {row[0]: row for row in wanted}
-    have = {row[0]: row for row in frozen_rows(archive, table)}
-    both = want.keys() & have.keys()
-    kinds = {
-        ("split-row-missing", f"rows that {what} has are missing"): want.keys() - have.keys(),
-        ("split-row-added", f"rows that {what} does not have"): have.keys() - want.keys(),
-        ("split-relabelled", f"rows labelled otherwise than {what}"): {
-            i for i in both if want[i][2] != have[i][2]
-        },
-        ("split-remeasured", f"rows with another speedup than {what}"): {
-            i for i in both if want[i][3] != have[i][3]
-        },
-    }
-    for (code, message), ids in kinds.items():
+    found = partial(Finding, field=table)
+    want, have = ({row[0]: row for row in rows} for rows in (wanted, frozen_rows(archive, table)))
+
+    def differ(column: int) -> set[str]:
+        return {i for i in want.keys() & have.keys() if want[i][column] != have[i][column]}
+
+    faults = [
+        ("split-row-missing", f"rows that {what} has are missing", want.keys() - have.keys()),
+        ("split-row-added", f"rows that {what} does not have", have.keys() - want.keys()),
+        ("split-relabelled", f"rows labelled otherwise than {what}", differ(2)),
+        ("split-remeasured", f"rows with another speedup than {what}", differ(3)),
+    ]
+    for code, message, ids in faults:
         if ids:
-            rows = f"{message}: {len(ids)} rows"
-            yield Finding(code=code, message=rows, field=table, value=name_rows(sorted(ids), 120))
-    if any(kinds.values()):
+            named = name_rows(sorted(ids), 120)
+            yield found(code=code, message=f"{message}: {len(ids)} rows", value=named)
+    if any(ids for _, _, ids in faults):
         return
+    stated = archive.manifest.splits[table]
     ours, theirs = ({**msgspec.structs.asdict(f), **f.facts} for f in (stated, facts))
     shared = ours.keys() & theirs.keys() - {"facts"}
     names = sorted(name for name in shared if ours[name] != theirs[name])
     if list(want) != list(have):
-        message = f"the rows stand in another order than {what}"
-        yield Finding(code="split-order", message=message, field=table)
+        yield found(code="split-order", message=f"the rows stand in another order than {what}")
     elif "logical_digest" in names:
         message = f"the rows are those of {what}, but other columns or texts differ"
-        yield Finding(code="split-content", message=message, field=table)
+        yield found(code="split-content", message=message)
     elif names == ["name"]:
         message = f"is called {printable(stated.name)!r}; {what} says {facts.name!r}"
-        yield Finding(code="split-name", severity="warning", message=message, field=table)
+        yield found(code="split-name", severity="warning", message=message)
     elif names:
         message = f"facts differ from those of {what}: {', '.join(names)}"
-        fix = "Make the split again"
-        yield Finding(code="split-facts", message=message, field=table, fix=fix)
+        yield found(code="split-facts", message=message, fix="Make the split again")
 
 
 def check_frozen(archive: Archive) -> Iterator[Finding]:
@@ -194,16 +175,16 @@ def check_frozen(archive: Archive) -> Iterator[Finding]:
         except ArchiveMismatchError as error:
             yield from error.findings
             continue
-        if (frozen.archive, frozen.archive_digest) != (manifest.name, manifest.measured_digest):
-            message = (
-                f"the archive is called {manifest.version}, but its content is not that of the "
-                f"release: {manifest.measured_digest[:19]}…, not {frozen.archive_digest[:19]}…"
-            )
-            fix = "Build it with --version and a name of its own, or freeze the new release"
-            place: dict[str, Any] = {"field": "logical_digest", "fix": fix}
-            yield Finding(code="not-the-release", message=message, **place)
-            return
         facts = manifest.splits.get(frozen.table)
+        if (frozen.archive, frozen.archive_digest) != (manifest.name, manifest.measured_digest):
+            yield Finding(
+                code="not-the-release",
+                message=f"the archive is called {manifest.version}, but its content is not that of "
+                f"the release: {manifest.measured_digest[:19]}…, not {frozen.archive_digest[:19]}…",
+                field="logical_digest",
+                fix="Build it with --version and a name of its own, or freeze the new release",
+            )
+            return
         if facts is None:
             message = "the release has this split"
             yield Finding(code="split-missing", message=message, field=frozen.table)

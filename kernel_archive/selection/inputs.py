@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -53,17 +54,10 @@ def check_inputs(archive: Archive) -> Iterator[Finding]:
     for table in INPUTS:
         facts = archive.manifest.tables.get(table)
         for name, rows in _inputs(archive, table).items():
-            severity: Literal["warning", "error"]
+            found = partial(Finding, field=f"{table}.{name}", fix="Make the split again")
             if facts is None or name not in facts.splits:
-                severity, code, what = "warning", "inputs-missing", "has no rows without labels"
+                message = "the evaluation split has no rows without labels"
+                yield found(code="inputs-missing", severity="warning", message=message)
             elif archive.arrow(table, name) != rows.cast(TABLES[table].schema):
-                severity, code, what = "error", "inputs-differ", "has other rows without labels"
-            else:
-                continue
-            yield Finding(
-                code=code,
-                severity=severity,
-                message=f"the evaluation split {what}",
-                field=f"{table}.{name}",
-                fix="Make the split again",
-            )
+                message = "the evaluation split has other rows without labels"
+                yield found(code="inputs-differ", message=message)

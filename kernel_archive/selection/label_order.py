@@ -79,8 +79,8 @@ def label_correlations(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
 def check_label_order(archive: Archive) -> Iterator[Finding]:
     """Find columns, and an order of rows, that tell the labels of an asked table.
 
-    The order of rows and the ids of selected ones are ours, so that is an error. What else tells
-    (a language, a search) may be so in the data: a warning.
+    The order of rows and the ids of selected ones are ours: an error. What else tells (a language,
+    a search) may be so in the data: a warning.
     """
     for name, facts in archive.manifest.splits.items():
         split = SPLIT_TABLES.get(name)

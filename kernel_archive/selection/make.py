@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
-from kernel_archive.archive.manifest import write_manifest
+from kernel_archive.archive.manifest import SplitFacts, write_manifest
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
@@ -19,21 +19,23 @@ from kernel_archive.selection.definitions import (
     CloseDefinition,
     DiscoveryDefinition,
     EvalDefinition,
+    KernelDefinition,
     SplitNotMadeError,
     TrainDefinition,
     TransferDefinition,
     canonical_definition,
     load_definition,
+    variant_name,
     with_changes,
 )
 from kernel_archive.selection.discovery import select_discovery
-from kernel_archive.selection.evaluation import select_eval
+from kernel_archive.selection.evaluation import select_eval, select_transfer
 from kernel_archive.selection.inputs import write_inputs
 from kernel_archive.selection.leakage import present_members, prove
 from kernel_archive.selection.published import read_published
+from kernel_archive.selection.selected import Selection, label_rows, members_of
 from kernel_archive.selection.tables import ArchiveTables
-from kernel_archive.selection.training import held_out_programs, select_train
-from kernel_archive.selection.transfer import select_transfer
+from kernel_archive.selection.training import select_train
 from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
@@ -41,26 +43,18 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from kernel_archive.archive.manifest import Manifest, SplitFacts
+    from kernel_archive.archive.manifest import Manifest
     from kernel_archive.selection.definitions import Definition
-    from kernel_archive.selection.selected import Selection
     from kernel_archive.splits import SplitSpec
 
 
 class RemadeSplit(msgspec.Struct, kw_only=True):
-    """What remaking a split did.
+    """What remaking a split did."""
 
-    Attributes:
-        facts: facts of the split that the archive has now.
-        kept: whether others published it, so that it was left as it was.
-        changed: whether its rows or facts are others than before.
-        directory: where the new archive lies until it takes the old one's place; ``None`` where
-            the split is kept.
-    """
-
-    facts: SplitFacts
-    kept: bool = False
-    changed: bool = False
+    facts: SplitFacts  # of the split that the archive has now
+    kept: bool = False  # whether others published it, so that it was left as it was
+    changed: bool = False  # whether its rows or facts are others than before
+    #: Where the new archive lies until it takes the old one's place; ``None`` where it is kept.
     directory: Path | None = None
 
 
@@ -73,30 +67,44 @@ def select_split(
 ) -> Selection:
     """Select one split of an archive.
 
-    Args:
-        split: the split.
-        tables: the archive's tables.
-        members: rows of the other splits by table, which training pairs must not touch.
-        rule: its definition; the archive's canonical one when not given.
-        gpu: the GPU of an evaluation split, when the definition's rule should not choose.
+    ``members`` are rows of the other splits by table, which training pairs must not touch;
+    ``rule`` is its definition, without one the archive's canonical one; ``gpu`` the GPU of an
+    evaluation split, where its definition should not choose.
 
     Raises:
         UsageError: the GPU that was named has no kernel.
         SplitNotMadeError: no GPU was named, and none of several is preferred.
+        DataError: a speedup is not finite and above 0.
     """
-    rule = rule or canonical_definition(split, tables)
+    standard = canonical_definition(split, tables)
+    rule = rule or standard
     match rule:
         case EvalDefinition():
-            return select_eval(split, tables, rule, gpu=gpu)
+            choice = select_eval(tables, rule, gpu)
         case CloseDefinition():
-            return select_close(split, tables, rule, gpu=gpu)
+            choice = select_close(tables, rule, gpu)
         case TransferDefinition():
-            return select_transfer(split, tables, rule, members)
+            choice = select_transfer(tables, rule, members)
         case DiscoveryDefinition():
-            return select_discovery(split, tables, rule)
+            choice = select_discovery(tables, rule)
         case TrainDefinition():
-            return select_train(split, tables, rule, held_out=held_out_programs(tables, members))
-    raise UsageError(f"no rule selects by a {type(rule).__name__}")
+            choice = select_train(tables, rule, members)
+        case _:
+            raise UsageError(f"no rule selects by a {type(rule).__name__}")
+    rows, facts = label_rows(split, choice.rows, rule.scheme)
+    parameters = msgspec.to_builtins(rule)
+    if isinstance(rule, KernelDefinition):
+        parameters |= {"preferred_gpu": rule.gpu, "gpu": choice.gpu}
+    stated = SplitFacts(
+        name=variant_name(split, rule, standard, choice),
+        origin="selected",
+        scheme=rule.scheme,
+        logical_digest="",
+        rows=len(rows),
+        parameters=parameters,
+        facts={**facts, **choice.facts},
+    )
+    return Selection(split=split, rows=rows, source=tables, stated=stated)
 
 
 def _write_selections(
@@ -106,14 +114,14 @@ def _write_selections(
     tables, splits = dict(manifest.tables), dict(manifest.splits)
     for selection in selections:
         name = selection.split.table
-        metadata = {"bin_scheme": selection.scheme, "split": selection.variant}
+        metadata = {"bin_scheme": selection.stated.scheme, "split": selection.stated.name}
         (part,) = TABLES[name].splits
         tables[name] = write_table(directory, name, {part: selection.parts()}, metadata=metadata)
         splits[name] = selection.facts
     return msgspec.structs.replace(
         manifest,
-        tables={name: tables[name] for name in TABLES if name in tables},
-        splits={name: splits[name] for name in SPLIT_TABLES if name in splits},
+        tables=tables,
+        splits=splits,
         reports={**manifest.reports, **reports},
     )
 
@@ -129,25 +137,17 @@ def make_splits(
     """Make derived tables of an archive directory that nobody else reads yet.
 
     Nothing is written when the splits would leak. A split that an archive's kernels don't allow by
-    its canonical definition is left out, with the reason in the manifest.
+    its canonical definition is left out, with the reason in the manifest, which is returned.
 
-    Args:
-        directory: the directory.
-        manifest: its manifest, which the caller will write; without one, the stored one is read
-            and written again.
-        names: tables of the splits.
-        rule: definition of a single split; its canonical one when not given.
-        gpu: GPU of a single split, when its definition should not choose.
-
-    Returns:
-        The manifest with the splits.
+    ``manifest`` is one that the caller will write; without it, the stored one is read and written
+    again. ``rule`` and ``gpu`` are those of a single split, as :func:`select_split` takes them.
 
     Raises:
         LeakageError: training would hold something of the evaluation; the rows are named.
         SplitNotMadeError: there are no rows by the definition that is given.
     """
     place = Path(directory)
-    archive = open_archive(place) if manifest is None else Archive(place, manifest)
+    archive = Archive(place, manifest) if manifest else open_archive(place)
     tables = ArchiveTables(archive)
     members = present_members(tables, [n for n in SPLIT_TABLES if n not in names])
     selections: dict[str, Selection] = {}
@@ -156,7 +156,7 @@ def make_splits(
     for name in (n for n in SPLIT_TABLES if n in names):
         try:
             selections[name] = select_split(SPLIT_TABLES[name], tables, members, rule, gpu)
-            members[name] = selections[name].members
+            members[name] = members_of(SPLIT_TABLES[name], selections[name].rows)
         except SplitNotMadeError as error:
             if rule is not None:
                 raise
@@ -164,7 +164,7 @@ def make_splits(
     reports = {"leakage": prove(tables, members, selections), "splits_not_made": not_made}
     written = _write_selections(place, archive.manifest, selections.values(), **reports)
     written = write_inputs(place, written)
-    return write_manifest(place, written) if manifest is None else written
+    return written if manifest else write_manifest(place, written)
 
 
 @contextmanager
@@ -182,31 +182,22 @@ def remade_split(
     ``directory`` of what is yielded, for a card to be written, and takes the old one's place at the
     end of the block. A split that others published is left as it is.
 
-    Args:
-        directory: the archive.
-        table: table of the split.
-        definition: file of a definition; the archive's canonical one when not given.
-        gpu: the GPU of an evaluation split, when the definition's rule should not choose.
-        changes: fields of the definition to change; ``None`` leaves one as it is.
+    ``definition`` is the file of one, without it the archive's canonical one counts; ``gpu`` the
+    GPU, where it should not choose; ``changes`` are fields of it to change, where ``None`` leaves
+    one as it is.
 
     Raises:
         KernelArchiveError: there is no archive, another process is at work on it, training would
             leak, the definition is at fault, the GPU has no kernel, or one must be named.
     """
     place, split = Path(directory), SPLIT_TABLES[table]
-    # Before the lock, whose folder would otherwise be made beside an archive that is not there.
-    open_archive(place)
-    with locked_stage(stage_directory(place)):
-        # Read again: another process may have replaced the archive just before the lock was free.
-        archive = open_archive(place)
+    with locked_archive(place) as archive:
         facts = archive.manifest.splits.get(table)
         if facts is not None and facts.origin == "published":
             yield RemadeSplit(facts=facts, kept=True)
             return
-        if definition is None:
-            rule = canonical_definition(split, ArchiveTables(archive))
-        else:
-            rule = load_definition(table, definition)
+        own = None if definition is None else load_definition(table, definition)
+        rule = own or canonical_definition(split, ArchiveTables(archive))
         rule = with_changes(rule, **changes)
         with replaced_directory(place, copy=True) as new:
             remade = make_splits(new, names=[table], rule=rule, gpu=gpu)
@@ -215,6 +206,16 @@ def remade_split(
                 remade = make_splits(new, names=["eval_transfer"])
             after = remade.splits[table]
             yield RemadeSplit(facts=after, changed=after != facts, directory=new)
+
+
+@contextmanager
+def locked_archive(directory: Path) -> Iterator[Archive]:
+    """Open an archive that no other process replaces in the meantime."""
+    # Before the lock, whose folder would otherwise be made beside an archive that is not there.
+    open_archive(directory)
+    with locked_stage(stage_directory(directory)):
+        # Read again: another process may have replaced the archive just before the lock was free.
+        yield open_archive(directory)
 
 
 def store_published(

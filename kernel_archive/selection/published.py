@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
+from kernel_archive.archive.manifest import SplitFacts
 from kernel_archive.errors import DataError
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import kernel_id
@@ -15,6 +16,7 @@ from kernel_archive.problems import family_of, normalise_problem
 from kernel_archive.program_text import language_of
 from kernel_archive.selection.discovery import cutoff_counts
 from kernel_archive.selection.selected import (
+    CANONICAL,
     Selection,
     count_values,
     label_rows,
@@ -44,21 +46,19 @@ def read_published(staged: Sequence[Path | IO[bytes]], archive: Archive) -> list
         return []
     rows = pl.concat([pl.DataFrame(pq.read_table(path)).sort("order") for path in staged])
     kernels = archive.polars("kernels", columns=["problem", "gpu", "program_id", "kernel_id"])
-    by_table = rows.partition_by("split", as_dict=True)
+    parts = {str(name): part for (name,), part in rows.partition_by("split", as_dict=True).items()}
     return [
-        published_split(split, by_table[name,], kernels)
+        published_split(split, parts[name], kernels)
         for name, split in SPLIT_TABLES.items()
-        if (name,) in by_table
+        if name in parts
     ]
 
 
 def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame) -> Selection:
     """Make a split of its published rows; ids, texts and labels stay as they were published.
 
-    Args:
-        split: the split.
-        rows: with the fields of :class:`~kernel_archive.readers.records.PublishedRow`.
-        kernels: problem, GPU, program and kernel id of the archive's kernels.
+    ``rows`` have the fields of :class:`~kernel_archive.readers.records.PublishedRow`; ``kernels``
+    are problem, GPU, program and kernel id of the archive's kernels.
     """
     again = rows.filter(pl.col("row_id").is_duplicated())["row_id"].unique().sort().to_list()
     if again:
@@ -97,17 +97,19 @@ def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame)
     if split.kind == "train":
         facts["kinds"] = count_values(labelled["pair_type"])
     gpus = list(facts["gpus"])
-    return Selection(
-        split=split,
-        rows=labelled,
+    stated = SplitFacts(
+        name=CANONICAL,
         origin="published",
         scheme=PUBLISHED_SCHEME,
+        logical_digest="",
+        rows=len(labelled),
         parameters={
             "files": sorted(rows["source_file"].unique()),
             "gpu": gpus[0] if len(gpus) == 1 else None,
         },
-        counts=facts,
+        facts=facts,
     )
+    return Selection(split=split, rows=labelled, stated=stated)
 
 
 def _kernel_ids(
@@ -115,13 +117,13 @@ def _kernel_ids(
 ) -> pl.Series:
     """Name the kernels of one side: as the archive does, or as it would."""
     keys = ["problem", "gpu", "program_id"]
-    single = kernels.unique(keys, keep="none")
     named = rows.select(
-        "problem", "gpu", reference.alias("reference"), program_id=f"{side}_program"
+        "problem", reference.alias("reference"), "gpu", program_id=f"{side}_program"
     )
+    single = kernels.unique(keys, keep="none")
     both = named.join(single, on=keys, how="left", maintain_order="left")
     ids = [
         name or kernel_id(problem=problem, reference_program_id=reference, gpu=gpu, program=program)
-        for problem, gpu, reference, program, name in both.iter_rows()
+        for problem, reference, gpu, program, name in both.iter_rows()
     ]
     return pl.Series(ids, dtype=pl.String)

@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from kernel_archive.archive.manifest import SplitFacts
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import N_BINS, SCHEMES, Scheme, assign_bins, representatives
 from kernel_archive.errors import printable
 from kernel_archive.ids import CANARY, ID_LENGTH, logical_digest, program_id, sha256_hex, token_id
 from kernel_archive.schema import TABLES
+from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.selection.tables import ArchiveTables
-    from kernel_archive.splits import SplitSpec
+    from kernel_archive.splits import Kind, SplitSpec
 
 #: Name of a split that is made by the shipped definition; any other is a variant.
 CANONICAL: Final = "canonical"
@@ -32,54 +34,33 @@ CANONICAL: Final = "canonical"
 PART_ROWS: Final = 20_000
 #: Name this many rows in a message; the rest is counted.
 NAMED: Final = 10
+_MEMBER_COLUMNS: Final = (
+    *("row_id", "problem", "search_id", "pair_type"),
+    *("anchor_program", "anchor_token", "candidate_program", "candidate_token"),
+)
 #: What the check of leaks knows of a row: the ids of both programs and of their near-duplicate
 #: classes; ``pair_type`` is null but in training pairs, ``search_id`` empty where unknown.
-MEMBER: Final = pl.Schema(
-    dict.fromkeys(
-        [
-            "row_id",
-            "problem",
-            "search_id",
-            "pair_type",
-            "anchor_program",
-            "anchor_token",
-            "candidate_program",
-            "candidate_token",
-        ],
-        pl.String,
-    )
-)
+MEMBER: Final = pl.Schema(dict.fromkeys(_MEMBER_COLUMNS, pl.String))
+
+
+class ChosenRows(NamedTuple):
+    """What a definition selects of an archive, without labels."""
+
+    rows: pl.DataFrame  # with ``row_id``, the value of the split and the ids of MEMBER
+    facts: Mapping[str, Any]  # facts of the choice
+    gpu: str | None = None  # GPU of the rows, where there is one only
+    gpus: Mapping[str, int] = {}  # kernels that qualify on each GPU, where one of them was chosen
 
 
 @dataclass(kw_only=True)
 class Selection:
-    """Rows chosen for a split, in their defined order.
-
-    Attributes:
-        split: the split.
-        rows: every column but the canary, and the ids of both programs (:data:`MEMBER`); texts
-            only where no source has them.
-        source: the tables with the texts of the programs, by their ids.
-        variant: ``canonical``, or the name of a variant.
-        origin: selected here, or published by others and kept.
-        scheme: bin scheme of the labels.
-        parameters: everything that the choice depended on.
-        counts: facts of the choice.
-    """
+    """Rows chosen for a split, in their defined order."""
 
     split: SplitSpec
+    #: Every column but the canary, and the ids of MEMBER; texts only where no source has them.
     rows: pl.DataFrame
-    source: ArchiveTables | None = None
-    variant: str = CANONICAL
-    origin: Literal["selected", "published"] = "selected"
-    scheme: Scheme
-    parameters: dict[str, Any]
-    counts: dict[str, Any]
-
-    @property
-    def members(self) -> pl.DataFrame:
-        """The rows as the check of leaks sees them."""
-        return members_of(self.split, self.rows)
+    source: ArchiveTables | None = None  # has the texts of the programs, by their ids
+    stated: SplitFacts  # facts of the rows, but for their digest
 
     def parts(self) -> Iterator[pa.Table]:
         """Yield the table in parts, exactly in the schema of its name."""
@@ -87,19 +68,15 @@ class Selection:
         yield schema.empty_table()
         for part in self.rows.iter_slices(PART_ROWS):
             rows = part if self.source is None else self._with_texts(part, self.source)
-            missing = set(schema.names) - {*rows.columns, "canary"}
-            rows = rows.with_columns(
-                pl.lit(CANARY).alias("canary"), *(pl.lit(None).alias(name) for name in missing)
-            )
+            missing = dict.fromkeys(set(schema.names) - set(rows.columns))
+            rows = rows.with_columns(**{**missing, "canary": pl.lit(CANARY)})
             yield rows.select(schema.names).to_arrow().cast(schema)
 
     def _with_texts(self, rows: pl.DataFrame, source: ArchiveTables) -> pl.DataFrame:
         """Add both texts; an unknown reference has an empty one."""
         texts = source.texts(pl.concat([rows["anchor_program"], rows["candidate_program"]]))
         for side, column in (("anchor", self.split.anchor), ("candidate", self.split.candidate)):
-            own = texts.select(
-                pl.col("program_id").alias(f"{side}_program"), pl.col("code").alias(column)
-            )
+            own = texts.rename({"program_id": f"{side}_program", "code": column})
             rows = rows.join(own, on=f"{side}_program", how="left", maintain_order="left")
         return rows.with_columns(pl.col(self.split.anchor, self.split.candidate).fill_null(""))
 
@@ -109,37 +86,27 @@ class Selection:
         return pa.concat_tables(self.parts())
 
     @cached_property
-    def digest(self) -> str:
-        """Logical digest over the rows."""
-        name = self.split.table
-        return logical_digest([row for part in self.parts() for row in digest_rows(name, part)])
-
-    @property
     def facts(self) -> SplitFacts:
-        """What the manifest keeps of the split."""
-        return SplitFacts(
-            name=self.variant,
-            origin=self.origin,
-            scheme=self.scheme,
-            logical_digest=self.digest,
-            rows=len(self.rows),
-            parameters=self.parameters,
-            facts=self.counts,
-        )
+        """What the manifest keeps of the split, with the logical digest over the rows."""
+        name = self.split.table
+        digests = [row for part in self.parts() for row in digest_rows(name, part)]
+        return msgspec.structs.replace(self.stated, logical_digest=logical_digest(digests))
 
 
 def label_rows(
     split: SplitSpec, rows: pl.DataFrame, scheme: Scheme, bins: NDArray[np.int8] | None = None
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Add labels to rows: columns of the split's table, and the ids of :data:`MEMBER`.
+    """Label rows and put them in the order of their table; return them and facts of the labels.
 
-    Return the rows, in the order of the table, and facts of both. ``bins`` are the labels, where
-    they are not made from the values.
+    ``bins`` are the labels, where they are not made from the values.
+
+    Raises:
+        DataError: a value is not finite and above 0.
     """
     values, names = rows[split.value].to_numpy(), rows["row_id"].to_list()
     if bins is None:
         bins = assign_bins(values, scheme, row_ids=names)
-    rows = rows.with_columns(pl.Series("bin", bins, pl.Int8), pl.lit(scheme).alias("bin_scheme"))
+    rows = rows.with_columns(pl.Series("bin", bins, pl.Int8), bin_scheme=pl.lit(scheme))
     ends = representatives(values, bins, scheme)
     paper, released = (assign_bins(values, name) for name in SCHEMES)
     facts = {
@@ -175,9 +142,15 @@ def with_ids(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
 
 def members_of(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     """Select what the check of leaks needs of rows with ids: :data:`MEMBER`."""
-    kind = pl.col("pair_type") if split.kind == "train" else pl.lit(None, pl.String)
-    columns = rows.with_columns(problem=split.problem_column, pair_type=kind).select(MEMBER.names())
-    return columns.cast(MEMBER)
+    kind = pl.col("pair_type") if split.kind == "train" else None
+    rows = rows.with_columns(problem=split.problem_column, pair_type=kind)
+    return rows.select(MEMBER.names()).cast(MEMBER)
+
+
+def rows_of(members: Mapping[str, pl.DataFrame], *kinds: Kind) -> pl.DataFrame:
+    """Concatenate the rows of splits of these kinds; ``members`` are by table."""
+    chosen = (rows for name, rows in members.items() if SPLIT_TABLES[name].kind in kinds)
+    return pl.concat([MEMBER.to_frame(), *chosen])
 
 
 def count_values(values: pl.Series) -> dict[str, int]:
@@ -203,9 +176,11 @@ def name_rows(rows: Sequence[str], length: int = 200) -> str:
     return ", ".join(printable(row, length) for row in rows[:NAMED]) + more
 
 
-def pair_id(prefix: str, first: str, second: str) -> str:
-    """Make the id of an ordered pair.
+def with_pair_ids(rows: pl.DataFrame, prefix: str, first: str, second: str) -> pl.DataFrame:
+    """Add ``row_id`` of ordered pairs, whose ids stand in two columns.
 
     32 hex digits of sha256 over a prefix and the two ids, separated by NUL.
     """
-    return sha256_hex(f"{prefix}\0{first}\0{second}".encode())[:ID_LENGTH]
+    pairs = rows.select(first, second).iter_rows()
+    ids = [sha256_hex(f"{prefix}\0{a}\0{b}".encode())[:ID_LENGTH] for a, b in pairs]
+    return rows.with_columns(pl.Series("row_id", ids, pl.String))

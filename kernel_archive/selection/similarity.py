@@ -65,31 +65,28 @@ def near_copies(
     programs: Mapping[str, Grams], training: Mapping[str, Grams], limit: float
 ) -> dict[str, Neighbour]:
     """Find the programs with a training program at least that similar, each with the nearest."""
-    nearest = dict.fromkeys(programs, Neighbour("", 0.0))
-    names = list(programs)
-    for other, similarity in _similarities(programs, training):
-        for i in np.flatnonzero(similarity >= limit).tolist():
-            if similarity[i] > nearest[names[i]].similarity:
-                nearest[names[i]] = Neighbour(other, float(similarity[i]))
-    return {name: near for name, near in nearest.items() if near.name}
+    nearest: dict[str, Neighbour] = {}
+    for other, name, similarity in _near_pairs(programs, training, limit):
+        if name not in nearest or similarity > nearest[name].similarity:
+            nearest[name] = Neighbour(other, similarity)
+    return nearest
 
 
 def near_copy_classes(programs: Mapping[str, Grams], limit: float) -> dict[str, str]:
     """Map each program to the first one that it is linked with by near copies; maybe itself."""
     first = {name: name for name in programs}
-    names = list(programs)
-    for other, similarity in _similarities(programs, programs):
-        for i in np.flatnonzero(similarity >= limit).tolist():
-            one, two = first[other], first[names[i]]
-            if one != two:
-                first = {name: min(one, two) if f in (one, two) else f for name, f in first.items()}
+    for other, name, _ in _near_pairs(programs, programs, limit):
+        one, two = first[other], first[name]
+        if one != two:
+            first = {name: min(one, two) if f in (one, two) else f for name, f in first.items()}
     return first
 
 
-def _similarities(
-    programs: Mapping[str, Grams], others: Mapping[str, Grams]
-) -> Iterator[tuple[str, NDArray[np.float64]]]:
-    """Yield the name of each of the others with its Jaccard index to every program."""
+def _near_pairs(
+    programs: Mapping[str, Grams], others: Mapping[str, Grams], limit: float
+) -> Iterator[tuple[str, str, float]]:
+    """Yield one of the others, a program and their Jaccard index, where it is the limit or more."""
+    names = list(programs)
     sizes = np.array([len(grams) for grams in programs.values()], np.int64)
     grams = np.concatenate([np.zeros(0, np.uint64), *programs.values()])
     order = np.argsort(grams, kind="stable")
@@ -101,4 +98,6 @@ def _similarities(
         # The places of all 5-grams of the programs that the other has, too.
         places = np.repeat(first - ends + counts, counts) + np.arange(counts.sum())
         shared = np.bincount(owners[places], minlength=len(programs))
-        yield name, shared / np.maximum(sizes + len(other) - shared, 1)
+        similarity = shared / np.maximum(sizes + len(other) - shared, 1)
+        for i in np.flatnonzero(similarity >= limit).tolist():
+            yield name, names[i], float(similarity[i])

@@ -12,7 +12,8 @@ from kernel_archive.schema import TABLES
 from kernel_archive.selection.similarity import Grams, token_grams
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections import Counter
+    from collections.abc import Mapping, Sequence
 
     from kernel_archive.archive.open import Archive
 
@@ -22,8 +23,6 @@ KERNEL_COLUMNS: Final = [
     for name in TABLES["kernels"].schema.names
     if name not in {"code", "cases", "canary", "bin", "bin_scheme"}
 ]
-#: The tables with texts of programs, and the columns with their ids.
-_TEXTS: Final = (("kernels", "program_id"), ("references", "reference_id"))
 
 
 class ArchiveTables:
@@ -40,10 +39,7 @@ class ArchiveTables:
         return self.archive.polars(table, split, columns=columns)
 
     def kernels(self, split: str | None = None) -> pl.DataFrame:
-        """Read the kernels (of one split) without texts and cases.
-
-        Of equal ids the last row counts.
-        """
+        """Read the kernels (of one split) without texts and cases; of equal ids the last row."""
         rows = self.read("kernels", KERNEL_COLUMNS, split)
         return rows.unique("kernel_id", keep="last", maintain_order=True)
 
@@ -66,22 +62,19 @@ class ArchiveTables:
         names = ["problem", "kernel_id", "program_id", "token_id", "search_id"]
         return self.read("kernels", names, "train")
 
-    def searches_with(
-        self, *roles: str, natural: bool = False, builders: Sequence[str] = ()
-    ) -> pl.DataFrame:
-        """Select the searches of these roles and builders; of any where none is named.
+    def of_searches(
+        self, *which: pl.Expr, natural: bool = False, builders: Sequence[str] = ()
+    ) -> pl.Expr:
+        """Whether a row's search is one of these, and by one of these builders where any is named.
 
-        With ``natural``, only of builders whose recipe says that every program was written whole.
+        With ``natural``, only by builders whose recipe says that every program was written whole.
         """
-        rows = self.searches
-        if roles:
-            rows = rows.filter(pl.col("role").is_in(roles))
-        if builders:
-            rows = rows.filter(pl.col("builder").is_in(builders))
-        if natural:
-            named = [b["name"] for b in self.archive.manifest.builders if b.get("natural") is True]
-            rows = rows.filter(pl.col("builder").is_in(named))
-        return rows
+        stated = self.archive.manifest.builders
+        whole = [builder["name"] for builder in stated if builder.get("natural") is True]
+        builder = pl.col("builder")
+        by_builder = builder.is_in(builders) | (not builders), builder.is_in(whole) | (not natural)
+        searches = self.searches.filter(*which, *by_builder)
+        return pl.col("search_id").is_in(searches["search_id"].implode())
 
     def texts(self, programs: pl.Series) -> pl.DataFrame:
         """Read the texts of kernels and references: ``program_id`` and ``code``, each once.
@@ -90,10 +83,10 @@ class ArchiveTables:
         """
         wanted = programs.unique().implode()
         parts = [pl.DataFrame(schema={"program_id": pl.String, "code": pl.String})]
-        for table, key in _TEXTS:
+        for table, key in (("kernels", "program_id"), ("references", "reference_id")):
             for rows in map(pl.DataFrame, self.archive.batches(table, [key, "code"])):
-                named = rows.select(pl.col(key).alias("program_id"), "code")
-                parts.append(named.filter(pl.col("program_id").is_in(wanted)))
+                parts.append(rows.select(program_id=key, code="code"))
+                parts[-1] = parts[-1].filter(pl.col("program_id").is_in(wanted))
         return pl.concat(parts).unique("program_id", keep="last")
 
     def grams(self, programs: pl.Series) -> dict[str, Grams]:
@@ -113,12 +106,26 @@ class ArchiveTables:
         rows = self.training.filter(pl.col("problem") == problem)
         rows = rows.sort("kernel_id", "program_id").unique("token_id", maintain_order=True)
         grams = self.grams(rows["program_id"])
-        return {
-            kernel: grams[program] for kernel, program in rows[["kernel_id", "program_id"]].rows()
-        }
+        return dict(zip(rows["kernel_id"], map(grams.get, rows["program_id"]), strict=True))
 
 
 def has_flag(flags: Sequence[str], column: str = "flags") -> pl.Expr:
     """Whether a list of audit flags holds one of these."""
     named = pl.col(column).list.eval(pl.element().is_in(list(flags)))
     return named.list.any().fill_null(value=False)
+
+
+def pair_key(first: str, second: str) -> pl.Expr:
+    """Write the ids of two columns as one text, whichever comes first."""
+    ids = (first, second)
+    return pl.concat_str(pl.min_horizontal(ids), pl.max_horizontal(ids), separator=" ")
+
+
+def without(
+    rows: pl.DataFrame, reasons: Mapping[str, pl.Expr], dropped: Counter[str]
+) -> pl.DataFrame:
+    """Leave out the rows that a reason holds for, and count them by the first one."""
+    first = pl.coalesce(pl.when(when).then(pl.lit(name)) for name, when in reasons.items())
+    rows = rows.with_columns(reason=first)
+    dropped.update(rows["reason"].drop_nulls().to_list())
+    return rows.filter(pl.col("reason").is_null()).drop("reason")

@@ -16,242 +16,221 @@ from bisect import bisect_right
 from collections import Counter
 from decimal import Decimal
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
 import polars as pl
 
-from kernel_archive.selection.definitions import (
-    TrainDefinition,
-    load_definition,
-    make_selection,
-    variant_name,
-)
-from kernel_archive.selection.edges import EDGE_COLUMNS, find_edges, without
-from kernel_archive.selection.selected import Selection, count_values, pair_id
-from kernel_archive.selection.tables import has_flag
-from kernel_archive.splits import SPLIT_TABLES
+from kernel_archive.selection.discovery import EDGE_COLUMNS, find_edges
+from kernel_archive.selection.selected import ChosenRows, count_values, rows_of, with_pair_ids
+from kernel_archive.selection.tables import has_flag, pair_key, without
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
+    from kernel_archive.selection.definitions import TrainDefinition
     from kernel_archive.selection.tables import ArchiveTables
-    from kernel_archive.splits import SplitSpec
 
 #: Hash at most this many pairs of a stratum; of more, only those whose slower program has a small
 #: mark.
 MAX_HASHED: Final = 400_000
-#: Columns of the candidate that a row has.
-_CANDIDATE: Final = {
-    "problem": "problem",
-    "family": "family",
-    "gpu": "gpu",
-    "candidate_kernel_id": "kernel_id",
-    "candidate_program": "program_id",
-    "candidate_token": "token_id",
+#: Column of a row -> column of an edge, which is what every kind of pair is made as.
+_COLUMNS: Final = {
+    "search_id": "search_id",
+    "speedup": "ratio",
+    "anchor_program": "parent_program_id",
+    "anchor_program_id": "parent_program_id",
+    "anchor_token": "parent_token_id",
+    "problem": "child_problem",
+    "family": "child_family",
+    "gpu": "child_gpu",
+    "candidate_kernel_id": "child_kernel_id",
+    "candidate_program": "child_program_id",
+    "candidate_token": "child_token_id",
 }
-_COLUMNS: Final = (
-    "pair_type",
-    "speedup",
-    "search_id",
-    "anchor_program",
-    "anchor_token",
-    *_CANDIDATE,
-)
 
 
 class HeldOut(NamedTuple):
-    """What no trainer may see.
+    """What no trainer may see."""
 
-    Attributes:
-        programs: ids of programs of ``kernels/train`` that are held out.
-        pairs: pairs of program ids, and of token ids, of which one is asked about, as
-            :func:`pair_key` writes them.
-    """
+    programs: pl.Series  # ids of programs of ``kernels/train`` that are held out
+    pairs: pl.Series  # pair_key of two program ids, and of token ids, that are asked about
 
-    programs: pl.Series
-    pairs: pl.Series
-
-    def holds_row(self, anchor: str, candidate: str) -> pl.Expr:
-        """Whether a row's two programs, or near duplicates of them, are asked about as a pair.
-
-        ``parent_{}_id`` and ``child_{}_id`` name columns of ``program`` and ``token`` ids.
-        """
-        keys = [pair_key(anchor.format(k), candidate.format(k)) for k in ("program", "token")]
+    @property
+    def has_edge(self) -> pl.Expr:
+        """Whether an edge's two programs, or near duplicates of them, are asked about as a pair."""
+        keys = [pair_key(f"parent_{k}_id", f"child_{k}_id") for k in ("program", "token")]
         return pl.any_horizontal(key.is_in(self.pairs.implode()) for key in keys)
 
 
-def pair_key(first: str, second: str) -> pl.Expr:
-    """Write the ids of two columns as one text, whichever comes first."""
-    ids = (first, second)
-    return pl.concat_str(pl.min_horizontal(ids), pl.max_horizontal(ids), separator=" ")
-
-
 def held_out_programs(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> HeldOut:
-    """Collect what training must not touch.
-
-    What held-out searches ran, also in vain, and what other splits hold.
-    """
-    evaluated = [rows for name, rows in members.items() if SPLIT_TABLES[name].kind == "eval"]
-    searches = tables.searches_with("held_out")["search_id"].implode()
+    """Collect what held-out searches ran, also in vain, and what other splits hold."""
+    evaluated, pairs = rows_of(members, "eval"), rows_of(members, "close", "discovery")
     ran = tables.read("evaluations", ["search_id", "program_id"])
-    ran = ran.filter(pl.col("search_id").is_in(searches))
-    programs = pl.concat([ran["program_id"], *(rows["candidate_program"] for rows in evaluated)])
-    tokens = [rows["candidate_token"] for rows in evaluated]
-    for table in ("kernels", "failures"):
-        listed = tables.read(table, ["program_id", "token_id"])
-        tokens.append(listed.filter(pl.col("program_id").is_in(programs.implode()))["token_id"])
+    ran = ran.filter(tables.of_searches(pl.col("role") == "held_out"))
+    programs = pl.concat([ran["program_id"], evaluated["candidate_program"]]).implode()
+    ids = ["program_id", "token_id"]
+    texts = pl.concat([tables.read(table, ids) for table in ("kernels", "failures")])
+    texts = texts.filter(pl.col("program_id").is_in(programs))
+    tokens = pl.concat([texts["token_id"], evaluated["candidate_token"]]).implode()
     forbidden = tables.training.filter(
-        pl.col("program_id").is_in(programs.implode())
-        | pl.col("token_id").is_in(pl.concat(tokens).implode())
+        pl.col("program_id").is_in(programs) | pl.col("token_id").is_in(tokens)
     )
-    pairs = [pl.Series([], dtype=pl.String)]
-    for name, rows in members.items():
-        if SPLIT_TABLES[name].kind in ("close", "discovery"):
-            for kind in ("program", "token"):
-                key = pair_key(f"anchor_{kind}", f"candidate_{kind}")
-                pairs.append(rows.select(key.alias("pair"))["pair"])
-    return HeldOut(forbidden["program_id"].unique(), pl.concat(pairs).unique())
+    keys = [pair_key(f"anchor_{kind}", f"candidate_{kind}") for kind in ("program", "token")]
+    asked = pl.concat([pairs.select(pair=key)["pair"] for key in keys])
+    return HeldOut(forbidden["program_id"].unique(), asked.unique())
 
 
 def select_train(
-    split: SplitSpec, tables: ArchiveTables, rule: TrainDefinition, *, held_out: HeldOut
-) -> Selection:
+    tables: ArchiveTables, rule: TrainDefinition, members: Mapping[str, pl.DataFrame]
+) -> ChosenRows:
     """Select the training pairs (docs/splits.md).
 
     ``row_id`` is made from anchor program and candidate kernel; rows are sorted by kind, problem,
     search and candidate. The same pairs come out for any order of the input, on any machine.
+    ``members`` are the rows of other splits by table, which training must not touch.
     """
+    held_out = held_out_programs(tables, members)
     dropped: Counter[str] = Counter()
-    searches = tables.searches_with(rule.role)["search_id"].implode()
-    kernels = tables.kernels("train").sort("kernel_id")
-    kernels = without(
-        kernels,
-        {
-            "other_role": ~pl.col("search_id").is_in(searches),
-            "held_out": pl.col("program_id").is_in(held_out.programs.implode()),
-            "unknown_reference": pl.col("reference_id").fill_null("") == "",
-            "flagged": has_flag(rule.exclude_flags),
-        },
-        dropped,
-    )
-    evaluations = tables.read("evaluations", EDGE_COLUMNS)
-    discovered = held_out.holds_row("parent_{}_id", "child_{}_id")
-    edges, no_edges = find_edges(
-        evaluations.filter(pl.col("search_id").is_in(searches)),
-        kernels,
-        {"discovery_pair": discovered},
-    )
+    of_role = tables.of_searches(pl.col("role") == rule.role)
+    reasons = {
+        "other_role": ~of_role,
+        "held_out": pl.col("program_id").is_in(held_out.programs.implode()),
+        "unknown_reference": pl.col("reference_id").fill_null("") == "",
+        "flagged": has_flag(rule.exclude_flags),
+    }
+    kernels = without(tables.kernels("train").sort("kernel_id"), reasons, dropped)
+    evaluations = tables.read("evaluations", EDGE_COLUMNS).filter(of_role)
+    edges, no_edges = find_edges(evaluations, kernels, {"discovery_pair": held_out.has_edge})
     kinds = {
         "seed": _seeds(tables, kernels, held_out, dropped),
-        "parent_edit": _edits(edges),
+        "parent_edit": edges,
         "pair": _sampled(rule, kernels, held_out, edges),
     }
-    rows = _first_kind([kinds[kind] for kind in rule.priority], dropped)
-    per_task: dict[str, dict[str, int]] = {}
-    groups = rows.group_by("problem", "pair_type").len().sort("problem", "pair_type")
-    for task, kind, n in groups.iter_rows():
-        per_task.setdefault(task, {})[kind] = n
-    facts: dict[str, Any] = {
+    rows = pl.concat(
+        kinds[kind].select(pair_type=pl.lit(kind), rank=pl.lit(rank), **_COLUMNS)
+        for rank, kind in enumerate(rule.priority)
+    )
+    rows = with_pair_ids(rows, "train", "anchor_program", "candidate_kernel_id")
+    # One row per anchor and candidate, of the first kind that has it.
+    rows = rows.with_columns(first=pl.col("pair_type").first().over("row_id"))
+    again = rows.filter(~pl.col("row_id").is_first_distinct())
+    dropped.update(again.select(pl.format("{}_stands_as_{}", "pair_type", "first")).to_series())
+    rows = rows.unique("row_id", keep="first", maintain_order=True)
+    rows = rows.sort("rank", "problem", "search_id", "candidate_kernel_id", "row_id")
+    tasks = rows.sort("problem").group_by("problem", maintain_order=True)
+    facts = {
         "kinds": count_values(rows["pair_type"]),
-        "kinds_per_task": per_task,
+        "kinds_per_task": {str(task): count_values(group["pair_type"]) for (task,), group in tasks},
         "excluded": dict(sorted(dropped.items())),
         "no_edges": dict(sorted(no_edges.items())),
     }
-    standard = cast("TrainDefinition", load_definition(split.name))
-    return make_selection(split, tables, rows, rule, variant_name(split, rule, standard), facts)
+    return ChosenRows(rows, facts)
 
 
 def _seeds(
     tables: ArchiveTables, kernels: pl.DataFrame, held_out: HeldOut, dropped: Counter[str]
 ) -> pl.DataFrame:
-    """Pair every kernel with its reference."""
-    references = tables.references.select("reference_id", "problem", anchor_token="token_id")
-    rows = kernels.join(
-        references, on=["reference_id", "problem"], how="left", maintain_order="left"
-    ).with_columns(pair_type=pl.lit("seed"), anchor_program="reference_id", **_CANDIDATE)
+    """Make edges from every kernel's reference to it."""
+    references = tables.references.select(
+        child_problem="problem", parent_program_id="reference_id", parent_token_id="token_id"
+    )
+    rows = kernels.select(pl.all().name.prefix("child_")).with_columns(
+        search_id="child_search_id", ratio="child_speedup", parent_program_id="child_reference_id"
+    )
+    keys = ["child_problem", "parent_program_id"]
     reasons = {
-        "reference_without_code": pl.col("anchor_token").is_null(),
-        "reference_itself": pl.col("program_id") == pl.col("reference_id"),
-        "discovery_pair": held_out.holds_row("anchor_{}", "candidate_{}"),
+        "reference_without_code": pl.col("parent_token_id").is_null(),
+        "reference_itself": pl.col("child_program_id") == pl.col("parent_program_id"),
+        "discovery_pair": held_out.has_edge,
     }
-    return without(rows, reasons, dropped).select(_COLUMNS)
-
-
-def _edits(edges: pl.DataFrame) -> pl.DataFrame:
-    """Turn edges into pairs of parent and child."""
-    return edges.with_columns(
-        pair_type=pl.lit("parent_edit"),
-        speedup="ratio",
-        anchor_program="parent_program_id",
-        anchor_token="parent_token_id",
-        **{name: f"child_{source}" for name, source in _CANDIDATE.items()},
-    ).select(_COLUMNS)
+    rows = rows.join(references, on=keys, how="left", maintain_order="left")
+    return without(rows, reasons, dropped)
 
 
 def _sampled(
     rule: TrainDefinition, kernels: pl.DataFrame, held_out: HeldOut, edges: pl.DataFrame
 ) -> pl.DataFrame:
-    """Draw the pairs of the third kind, task by task, spread evenly over the strata.
+    """Draw edges between any two programs, task by task, spread evenly over the strata.
 
     Left out are pairs that are asked about, those that are edges already, and those whose ratio no
     number holds.
     """
     # A pair with the reference is a seed pair, or one the wrong way round.
     kernels = kernels.filter(pl.col("program_id") != pl.col("reference_id"))
-    present = edges.select(pair_key("parent_kernel_id", "child_kernel_id").alias("pair"))["pair"]
-    ratio = pl.col("speedup")
-    barred = (
-        held_out.holds_row("anchor_{}", "candidate_{}")
-        | pair_key("anchor_kernel_id", "candidate_kernel_id").is_in(present.implode())
-        | ~(ratio.is_finite() & (ratio > 0) & (1 / ratio).is_finite())
+    marks = [program_mark(rule.seed, name) for name in kernels["kernel_id"]]
+    kernels = kernels.with_columns(pl.Series("mark", marks, pl.UInt64))
+    key = pair_key("parent_kernel_id", "child_kernel_id")
+    ratio = pl.col("ratio")
+    allowed = (
+        ~held_out.has_edge
+        & ~key.is_in(edges.select(key.alias("pair"))["pair"].implode())
+        & (ratio.is_finite() & (ratio > 0) & (1 / ratio).is_finite())
     )
-    drawn = [_pair_rows(kernels, pl.DataFrame({"anchor": [], "candidate": []}))]
+    ends = [*stratum_factors(rule.strata), math.inf]
+    drawn = [stratum_pairs(kernels.clear(), 1, math.inf)]
     for programs in kernels.partition_by("problem"):
-        programs = programs.sort("reference_id", "gpu", "speedup", "kernel_id")  # noqa: PLW2901
-        groups = programs.partition_by("reference_id", "gpu", maintain_order=True)
-        marks = [program_mark(rule.seed, name) for name in programs["kernel_id"]]
-        strata = stratum_pairs(
-            [group["speedup"].to_numpy() for group in groups],
-            rule.strata,
-            np.array(marks, np.uint64),
-        )
-        rows = [_pair_rows(programs, pairs).filter(~barred) for pairs in strata]
-        shares = quotas([len(stratum) for stratum in rows], rule.pairs_per_task)
-        drawn += [stratum.head(n) for stratum, n in zip(rows, shares, strict=True)]
-    return pl.concat(drawn).select(_COLUMNS)
+        strata = [stratum_pairs(programs, *ends).filter(allowed) for ends in pairwise(ends)]
+        shares = quotas([len(rows) for rows in strata], rule.pairs_per_task)
+        drawn += [rows.head(n) for rows, n in zip(strata, shares, strict=True)]
+    return pl.concat(drawn)
 
 
-def _pair_rows(programs: pl.DataFrame, positions: pl.DataFrame) -> pl.DataFrame:
-    """Turn positions of anchors and candidates into pairs."""
-    anchors = programs[positions["anchor"].cast(pl.Int64)].select(
-        anchor_program="program_id",
-        anchor_token="token_id",
-        anchor_kernel_id="kernel_id",
-        anchor_speedup="speedup",
+def stratum_pairs(programs: pl.DataFrame, low: float, high: float) -> pl.DataFrame:
+    """Pair a task's programs of one reference and GPU, the pairs with the least hashes first.
+
+    Args:
+        programs: kernels of one task with their :func:`program_mark` as ``mark``.
+        low: least ratio of the faster speedup to the slower one.
+        high: the ratio that is too large.
+
+    Returns:
+        Edges: ``parent_`` and ``child_`` columns, ``ratio`` and ``search_id``. The hash says which
+        program is the parent.
+    """
+    programs = programs.sort("reference_id", "gpu", "speedup", "kernel_id").with_row_index("place")
+    speedup, comparable = pl.col("speedup"), ("reference_id", "gpu")
+    begin = pl.col("place").min().over(comparable)
+    least, end = (begin + speedup.search_sorted(speedup * x).over(comparable) for x in (low, high))
+    first = pl.max_horizontal(least, pl.col("place") + 1)
+    slower = programs.select("place", "mark", first=first, end=end)
+    slower = slower.filter(pl.col("first") < pl.col("end"))
+    bits = 64
+    while slower.select((pl.col("end") - pl.col("first")).sum()).item() > MAX_HASHED and bits > 1:
+        bits -= 1
+        slower = slower.filter(pl.col("mark") < pl.lit(2**bits, pl.UInt64))
+    pairs = slower.select("mark", slow="place", fast=pl.int_ranges("first", "end")).explode("fast")
+    marks = programs["mark"].gather(pairs["fast"])
+    pairs = pairs.with_columns(hash=_pair_hash(pl.col("mark"), pl.lit(marks))).sort("hash")
+    turned = pl.col("hash") % 2 == 1
+    parent = pairs.select(pl.when(turned).then("fast").otherwise("slow")).to_series()
+    child = pairs.select(pl.when(turned).then("slow").otherwise("fast")).to_series()
+    sides = [
+        programs[places].select(pl.all().name.prefix(f"{side}_"))
+        for side, places in (("parent", parent), ("child", child))
+    ]
+    return pl.concat(sides, how="horizontal").with_columns(
+        search_id="child_search_id", ratio=pl.col("child_speedup") / pl.col("parent_speedup")
     )
-    candidates = programs[positions["candidate"].cast(pl.Int64)]
-    return pl.concat([candidates, anchors], how="horizontal").with_columns(
-        pl.lit("pair").alias("pair_type"),
-        pl.col("speedup") / pl.col("anchor_speedup"),
-        **_CANDIDATE,
-    )
 
 
-def _first_kind(kinds: Sequence[pl.DataFrame], dropped: Counter[str]) -> pl.DataFrame:
-    """Keep one row per anchor and candidate, of the first kind that has it."""
-    rows = pl.concat([rows.with_columns(rank=pl.lit(i, pl.Int8)) for i, rows in enumerate(kinds)])
-    pairs = rows.select("anchor_program", "candidate_kernel_id").iter_rows()
-    ids = pl.Series("row_id", [pair_id("train", *pair) for pair in pairs], pl.String)
-    rows = rows.with_columns(ids, anchor_program_id="anchor_program")
-    rows = rows.with_columns(first=pl.col("pair_type").first().over("row_id"))
-    again = rows.filter(~pl.col("row_id").is_first_distinct())
-    for kind, other in again.select("pair_type", "first").iter_rows():
-        dropped[f"{kind}_stands_as_{other}"] += 1
-    order = ("rank", "problem", "search_id", "candidate_kernel_id", "row_id")
-    return rows.unique("row_id", keep="first", maintain_order=True).sort(order)
+def _pair_hash(slow: pl.Expr, fast: pl.Expr) -> pl.Expr:
+    """Hash pairs of marks by splitmix64: no order of programs, no state of a generator is in it.
+
+    Products wrap around; a quotient by a power of two is a shift.
+    """
+    x = slow ^ (fast * 2 | fast // 2**63)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ x // 2**shift) * pl.lit(factor, pl.UInt64)
+    return x ^ x // 2**31
+
+
+def program_mark(seed: int, kernel_id: str) -> int:
+    """Make a number of a kernel, evenly spread over 64 bits.
+
+    >>> program_mark(0, "a") == program_mark(0, "a") != program_mark(1, "a")
+    True
+    """
+    return int.from_bytes(hashlib.sha256(f"pairs:{seed}:{kernel_id}".encode()).digest()[:8], "big")
 
 
 def stratum_factors(strata: Sequence[float]) -> list[float]:
@@ -279,69 +258,3 @@ def quotas(available: Sequence[int], wanted: int) -> list[int]:
         if n > level and sum(shares) < rest:
             shares[i] += 1
     return shares
-
-
-def program_mark(seed: int, kernel_id: str) -> int:
-    """Make a number of a kernel, evenly spread over 64 bits.
-
-    >>> program_mark(0, "a") == program_mark(0, "a") != program_mark(1, "a")
-    True
-    """
-    return int.from_bytes(hashlib.sha256(f"pairs:{seed}:{kernel_id}".encode()).digest()[:8], "big")
-
-
-def stratum_pairs(
-    groups: Sequence[NDArray[np.float64]], strata: Sequence[float], marks: NDArray[np.uint64]
-) -> Iterator[pl.DataFrame]:
-    """Yield the pairs of each stratum of a task, those with the least hashes first.
-
-    Args:
-        groups: ascending speedups of each group of comparable programs.
-        strata: lower ends of the strata of log2 of the ratio.
-        marks: :func:`program_mark` of every program, group after group.
-
-    Yields:
-        ``anchor`` and ``candidate``: positions of the two programs, turned as the hash says.
-    """
-    offsets = np.cumsum([0, *map(len, groups)])
-    for low, high in pairwise([*stratum_factors(strata), math.inf]):
-        first, sizes = np.zeros(len(marks), np.int64), np.zeros(len(marks), np.int64)
-        for offset, speedups in zip(offsets, groups, strict=False):
-            # Infinity is a right upper end of a stratum.
-            with np.errstate(over="ignore"):
-                least, most = speedups * low, speedups * high
-            start = np.maximum(np.searchsorted(speedups, least), np.arange(len(speedups)) + 1)
-            own = slice(offset, offset + len(speedups))
-            first[own] = offset + start
-            sizes[own] = np.maximum(np.searchsorted(speedups, most) - start, 0)
-        slower = _few_enough(sizes, marks)
-        counts = sizes[slower]
-        slow = np.repeat(slower, counts)
-        step = np.arange(len(slow)) - np.repeat(np.cumsum(counts) - counts, counts)
-        fast = first[slow] + step
-        hashes = _pair_hashes(marks[slow], marks[fast])
-        turned = hashes % np.uint64(2) == 1
-        pairs = {
-            "hash": hashes,
-            "anchor": np.where(turned, fast, slow),
-            "candidate": np.where(turned, slow, fast),
-        }
-        yield pl.DataFrame(pairs).sort("hash", maintain_order=True).drop("hash")
-
-
-def _few_enough(sizes: NDArray[np.int64], marks: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Choose slower programs whose pairs are at most :data:`MAX_HASHED`, by their marks."""
-    programs = np.flatnonzero(sizes)
-    bits = 64
-    while sizes[programs].sum() > MAX_HASHED and bits > 1:
-        bits -= 1
-        programs = programs[marks[programs] < np.uint64(1) << np.uint64(bits)]
-    return programs
-
-
-def _pair_hashes(slow: NDArray[np.uint64], fast: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Hash pairs of marks by splitmix64: no order of programs, no state of a generator is in it."""
-    x = slow ^ (fast << np.uint64(1) | fast >> np.uint64(63))
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ x >> np.uint64(shift)) * np.uint64(factor)
-    return x ^ x >> np.uint64(31)

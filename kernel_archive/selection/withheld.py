@@ -15,14 +15,13 @@ import polars as pl
 import pyarrow as pa
 
 from kernel_archive.archive.manifest import SplitFacts, read_manifest, write_manifest
-from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.shards import digest_rows, write_table
-from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
+from kernel_archive.archive.swap import replaced_directory
 from kernel_archive.errors import ArchiveMismatchError, Finding, TargetExistsError, UsageError
 from kernel_archive.ids import logical_digest
-from kernel_archive.schema import OUTCOMES
+from kernel_archive.schema import OUTCOMES, TABLES
 from kernel_archive.selection.leakage import present_members
-from kernel_archive.selection.make import make_splits
+from kernel_archive.selection.make import locked_archive, make_splits
 from kernel_archive.selection.selected import asked_order, name_rows
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from kernel_archive.archive.manifest import Manifest
+    from kernel_archive.archive.open import Archive
 
 #: Columns of an evaluation row that are withheld, and what the public part has in their place.
 LABELS: Final[dict[str, Any]] = {
@@ -43,7 +42,6 @@ LABELS: Final[dict[str, Any]] = {
 GOALS: Final = ("goal_bin", "aim")
 #: Facts of a split that say nothing of its labels.
 _OPEN_FACTS: Final = {"gpus"}
-_FIX: Final = "Build the archive again from its logs, and withhold once more: build-eval --withhold"
 
 
 class WithheldLabels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,9 +101,7 @@ def withheld_labels(directory: Path, folder: Path) -> Iterator[Path]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         message = f"{folder} is not an empty folder: labels are not written over anything"
         raise TargetExistsError(message)
-    open_archive(directory)
-    with locked_stage(stage_directory(directory)):
-        archive = open_archive(directory)
+    with locked_archive(directory) as archive:
         splits = archive.manifest.splits
         hidden = [split.table for split in EVALUATIONS.values() if split.table in splits]
         wrong = [f"{n} is {splits[n].origin}" for n in hidden if splits[n].origin != "selected"]
@@ -113,39 +109,36 @@ def withheld_labels(directory: Path, folder: Path) -> Iterator[Path]:
             states = ", ".join(wrong) or "there is none"
             raise UsageError(f"only selected evaluation splits can be withheld: {states}")
         with replaced_directory(directory, copy=True) as new:
-            public = _write_public(archive, new, hidden)
-            names = [name for name in SPLIT_TABLES if name not in hidden]
-            write_manifest(new, make_splits(new, public, names=names))
+            _write_public(archive, new, hidden)
             yield new
             folder.mkdir(parents=True, exist_ok=True)
             digest = read_manifest(new).logical_digest
             for name in hidden:
                 rows = archive.polars(name, columns=["row_id", *LABELS]).iter_rows()
-                labels = {
-                    "table": name,
-                    "public_digest": digest,
-                    "facts": splits[name],
-                    "rows": {row_id: values for row_id, *values in rows},
-                }
+                labels = WithheldLabels(
+                    table=name,
+                    public_digest=digest,
+                    facts=splits[name],
+                    rows={row_id: (*values,) for row_id, *values in rows},
+                )
                 data = msgspec.json.encode(labels) + b"\n"
                 write_atomically(folder / f"{name}.labels.json", data)
 
 
-def _write_public(archive: Archive, new: Path, hidden: Sequence[str]) -> Manifest:
-    """Write the public part of an archive; return its manifest."""
+def _write_public(archive: Archive, new: Path, hidden: Sequence[str]) -> None:
+    """Write the public part of an archive."""
     manifest = archive.manifest
     tables, splits = dict(manifest.tables), dict(manifest.splits)
     public = _open_rows(archive)
     for name, rows in public.items():
         parts = {part: rows.clear() for part in manifest.tables[name].splits} | {"train": rows}
         tables[name] = write_table(new, name, {part: r.to_arrow() for part, r in parts.items()})
+    blank = [pl.lit(value).alias(name) for name, value in LABELS.items()]
     for name in hidden:
-        asked = archive.arrow(name)
         # In an archive of before data version 2026.12.0 the order of the rows tells their bins.
-        asked = asked.take(pa.array(asked_order(asked["row_id"].to_pylist()), pa.int64()))
-        for column, value in LABELS.items():
-            asked = with_column(asked, column, [value] * asked.num_rows)
-        tables[name] = write_table(new, name, {"test": asked})
+        asked = archive.polars(name)
+        asked = asked[asked_order(asked["row_id"].to_list())].with_columns(blank)
+        tables[name] = write_table(new, name, {"test": asked.to_arrow()})
         splits[name] = msgspec.structs.replace(
             splits[name],
             origin="withheld",
@@ -153,7 +146,7 @@ def _write_public(archive: Archive, new: Path, hidden: Sequence[str]) -> Manifes
             facts={key: value for key, value in splits[name].facts.items() if key in _OPEN_FACTS},
         )
     searches = set(public["searches"]["search_id"])
-    return msgspec.structs.replace(
+    manifest = msgspec.structs.replace(
         manifest,
         version=f"{manifest.version}-withheld" if manifest.released else manifest.version,
         tables=tables,
@@ -162,6 +155,8 @@ def _write_public(archive: Archive, new: Path, hidden: Sequence[str]) -> Manifes
         findings={**manifest.findings, "first": []},
         reports={**manifest.reports, "withheld": {"splits": list(hidden)}},
     )
+    others = [name for name in SPLIT_TABLES if name not in hidden]
+    write_manifest(new, make_splits(new, manifest, names=others))
 
 
 def _open_rows(archive: Archive) -> dict[str, pl.DataFrame]:
@@ -172,16 +167,15 @@ def _open_rows(archive: Archive) -> dict[str, pl.DataFrame]:
     kernels = archive.polars("kernels", "train")
     shown = pl.col("kernel_id").is_in(kernels["kernel_id"].implode())
     evaluations = archive.polars("evaluations").filter(shown)
-    parent = pl.col("parent_kernel_id").is_in(evaluations["kernel_id"].implode())
-    lineage = ("parent_kernel_id", "parent_distance")
-    changes = [pl.when(parent).then(name).alias(name) for name in lineage]
-    changes += [pl.lit(None).alias(name) for name in GOALS]
-    passed = pl.col("outcome") == "success"
+    has_parent = pl.col("parent_kernel_id").is_in(evaluations["kernel_id"].implode())
+    lineage = pl.col("parent_kernel_id", "parent_distance")
+    changes = [pl.when(has_parent).then(lineage), *(pl.lit(None).alias(name) for name in GOALS)]
+    outcome = pl.col("outcome")
     counts = evaluations.group_by("search_id").agg(
         n_evaluations=pl.len(),
-        n_successes=passed.sum(),
-        n_kernels=pl.col("kernel_id").filter(passed).n_unique(),
-        **{f"n_{o}": (pl.col("outcome") == o).sum() for o in OUTCOMES if o != "success"},
+        n_successes=(outcome == "success").sum(),
+        n_kernels=pl.col("kernel_id").filter(outcome == "success").n_unique(),
+        **{f"n_{name}": (outcome == name).sum() for name in OUTCOMES if name != "success"},
         best_speedup=pl.col("speedup").max(),
         gpu_seconds=pl.lit(None),
     )
@@ -194,34 +188,33 @@ def _open_rows(archive: Archive) -> dict[str, pl.DataFrame]:
     }
 
 
-def check_withheld(archive: Archive) -> Iterator[Finding]:
-    """Find what the public part holds of rows whose labels are withheld."""
-    manifest = archive.manifest
-    hidden = [name for name, facts in manifest.splits.items() if facts.origin == "withheld"]
-    telling: dict[str, list[str]] = {}
+def _telling(archive: Archive, hidden: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each place that can tell withheld labels, and the rows there that do."""
     for name in hidden:
         labels = archive.polars(name, columns=["row_id", *LABELS])
         shown = [pl.col(column).ne_missing(pl.lit(blank)) for column, blank in LABELS.items()]
-        telling[name] = labels.filter(pl.any_horizontal(shown))["row_id"].to_list()
-        telling[f"{name} facts"] = sorted(manifest.splits[name].facts.keys() - _OPEN_FACTS)
-    if hidden:
-        asked = pl.concat(present_members(ArchiveTables(archive), hidden).values())
-        ids = {
-            "kernel_id": asked["row_id"],
-            "program_id": asked["candidate_program"],
-            "token_id": asked["candidate_token"],
-        }
-        for name in ("kernels", "failures", "evaluations"):
-            columns = [*ids][: 2 if name == "evaluations" else 3]
-            listed = archive.polars(name, columns=columns)
-            hits = [pl.col(column).is_in(ids[column].implode()) for column in columns]
-            telling[name] = listed.filter(pl.any_horizontal(hits))["kernel_id"].to_list()
-        roles = archive.polars("searches", columns=["search_id", "role"])
-        held_out = roles.filter(pl.col("role") == "held_out")["search_id"].implode()
-        searches = archive.polars("evaluations", columns=["search_id"])["search_id"].unique()
-        telling["searches"] = searches.filter(searches.is_in(held_out)).sort().to_list()
-    for name, rows in telling.items():
+        yield name, labels.filter(pl.any_horizontal(shown))["row_id"].to_list()
+        yield f"{name} facts", sorted(archive.manifest.splits[name].facts.keys() - _OPEN_FACTS)
+    asked = pl.concat(present_members(ArchiveTables(archive), hidden).values())
+    ids = {"kernel_id": "row_id", "program_id": "candidate_program", "token_id": "candidate_token"}
+    for name in ("kernels", "failures", "evaluations"):
+        columns = [column for column in ids if column in TABLES[name].schema.names]
+        hits = [pl.col(column).is_in(asked[ids[column]].implode()) for column in columns]
+        listed = archive.polars(name, columns=columns).filter(pl.any_horizontal(hits))
+        yield name, listed["kernel_id"].to_list()
+    searches = archive.polars("searches", columns=["search_id", "role"])
+    ran = archive.polars("evaluations", columns=["search_id"])["search_id"].implode()
+    held_out = searches.filter(pl.col("role") == "held_out", pl.col("search_id").is_in(ran))
+    yield "searches", held_out["search_id"].to_list()
+
+
+def check_withheld(archive: Archive) -> Iterator[Finding]:
+    """Find what the public part holds of rows whose labels are withheld."""
+    splits = archive.manifest.splits
+    hidden = [name for name, facts in splits.items() if facts.origin == "withheld"]
+    fix = "Build the archive again from its logs, and withhold once more: build-eval --withhold"
+    for name, rows in _telling(archive, hidden) if hidden else ():
         if rows:
             message = f"the public part tells withheld labels: {len(rows)}, {name_rows(rows, 100)}"
-            place: dict[str, Any] = {"field": name, "value": rows[0][:200], "fix": _FIX}
-            yield Finding(code="withheld-label", message=message, **place)
+            code, value = "withheld-label", rows[0][:200]
+            yield Finding(code=code, message=message, field=name, value=value, fix=fix)

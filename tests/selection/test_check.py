@@ -6,7 +6,8 @@ import shutil
 
 import msgspec
 import pytest
-from support.archives import Run, Search, make_archive, program, remake, replant
+from support.archives import make_archive, remake, replant
+from support.chains import RUNS, SEARCHES
 
 from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
@@ -19,13 +20,6 @@ from kernel_archive.selection.definitions import (
 from kernel_archive.selection.make import make_splits
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
-
-SEARCHES = [Search("held"), Search("train", role="training")]
-RUNS = [
-    Run(s.search_id, program(f"{s.search_id}{i}"), 0.2 * 1.5**i, parent=None if i == 0 else "n0")
-    for s in SEARCHES
-    for i in range(8)
-]
 
 
 @pytest.fixture(scope="module")
@@ -116,12 +110,12 @@ def test_planted_program_is_a_leak_whatever_its_ids_say(place):
 def test_tables_without_facts_and_facts_without_tables(place):
     """A derived table and its facts come together."""
     manifest = open_archive(place).manifest
-    splits = {n: f for n, f in manifest.splits.items() if n != "eval"}
-    write_manifest(place, msgspec.structs.replace(manifest, splits=splits))
+    others = dict(manifest.splits)
+    facts = others.pop("eval")
+    write_manifest(place, msgspec.structs.replace(manifest, splits=others))
     (finding,) = (f for f in check_splits(open_archive(place)) if f.severity == "error")
     assert (finding.code, finding.field) == ("split-missing", "eval")
-    facts = manifest.splits["eval"]
-    wrong = {**manifest.splits, "eval": msgspec.structs.replace(facts, rows=99), "mine": facts}
+    wrong = {**others, "eval": msgspec.structs.replace(facts, rows=99), "mine": facts}
     write_manifest(place, msgspec.structs.replace(manifest, splits=wrong))
     assert set(codes(place)) == {"wrong-rows", "unknown-split"}
 
@@ -148,7 +142,7 @@ def test_rows_without_labels_are_those_of_the_evaluation_splits(place):
     (finding,) = check_splits(open_archive(place))
     assert (finding.code, finding.field) == ("inputs-differ", "eval_inputs.eval")
     manifest = open_archive(place).manifest
-    tables = {name: facts for name, facts in manifest.tables.items() if name != "eval_inputs"}
-    write_manifest(place, msgspec.structs.replace(manifest, tables=tables))
+    del manifest.tables["eval_inputs"]
+    write_manifest(place, manifest)
     findings = check_splits(open_archive(place))
     assert {(f.code, f.severity) for f in findings} == {("inputs-missing", "warning")}

@@ -11,8 +11,9 @@ from support.archives import Run, Search, make_tables, memory_tables, program
 from support.programs import jaccard
 
 from kernel_archive.schema import TABLES
-from kernel_archive.selection.close import draw_pairs, select_close
+from kernel_archive.selection.close import draw_pairs
 from kernel_archive.selection.definitions import load_definition, with_changes
+from kernel_archive.selection.make import select_split
 from kernel_archive.splits import SPLITS
 
 RULE = load_definition("eval_close")
@@ -37,7 +38,7 @@ def select(runs, goals=None, rule=RULE, searches=None, rng=None):
     tables["kernels/test"] = kernels.set_column(
         at, kernels.schema.field(at), pa.array(listed, pa.int8())
     )
-    return select_close(SPLITS["eval_close"], memory_tables(tables, rng=rng), rule)
+    return select_split(SPLITS["eval_close"], memory_tables(tables, rng=rng), {}, rule)
 
 
 def test_the_table_and_a_pair_by_hand():
@@ -50,7 +51,7 @@ def test_the_table_and_a_pair_by_hand():
     assert row["noise"] == pytest.approx(0.01 * (2 / 3) ** 0.5)
     assert {row["first_code"], row["second_code"]} == set(CODES[:2])
     assert (row["task"], row["gpu"], row["bin"]) == ("trimul", "H200", 6 if faster else 3)
-    assert selection.variant == "canonical"
+    assert selection.facts.name == "canonical"
 
 
 @pytest.mark.parametrize(

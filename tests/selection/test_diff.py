@@ -5,22 +5,16 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from support.archives import Run, Search, kernel_ids, make_archive, program
+from support.archives import Run, kernel_ids, make_archive, program
+from support.chains import RUNS, SEARCHES
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import ArchiveNotFoundError
-from kernel_archive.schema import TABLES
 from kernel_archive.selection.diff import diff
 from kernel_archive.selection.inputs import INPUTS
 from kernel_archive.selection.make import make_splits
 from kernel_archive.splits import SPLIT_TABLES
 
-SEARCHES = [Search("held"), Search("train", role="training")]
-RUNS = [
-    Run(s.search_id, program(f"{s.search_id}{i}"), 0.2 * 1.5**i, parent=None if i == 0 else "n0")
-    for s in SEARCHES
-    for i in range(8)
-]
 NAMES = kernel_ids(SEARCHES, RUNS)
 
 
@@ -57,10 +51,9 @@ def test_same_archive(old):
     found = diff(old, old)
     assert found.same
     assert found.old_digest == found.new_digest
-    tables = open_archive(old).manifest.tables
-    held = {name: sum(tables[name].rows.values()) for name in TABLES if name in tables}
-    listed = {t.table: t.rows_new for t in found.tables}
-    assert listed == {name: n for name, n in held.items() if name not in INPUTS}
+    tables = open_archive(old).manifest.tables.items()
+    held = {name: sum(facts.rows.values()) for name, facts in tables if name not in INPUTS}
+    assert {t.table: t.rows_new for t in found.tables} == held
 
 
 def test_every_kind_of_change_is_found(old, new):
@@ -101,16 +94,12 @@ def test_moved_kernels_under_one_digest(old, tmp_path):
     assert not found.same
 
 
-#: What an archive with programs of one GPU can have.
-ONE_GPU = [name for name in SPLIT_TABLES if name != "eval_transfer"]
-
-
 def test_tables_of_one_side_only(old, tmp_path):
     """A split that one archive lacks is named, not compared; a missing path is an error."""
     plain = make_archive(tmp_path / "plain", SEARCHES, RUNS)
     found = diff(plain, old)
-    assert found.only_new == ONE_GPU
+    assert found.only_new == [name for name in SPLIT_TABLES if name != "eval_transfer"]
     assert not found.same
-    assert diff(old, plain).only_old == ONE_GPU
+    assert diff(old, plain).only_old == found.only_new
     with pytest.raises(ArchiveNotFoundError):
         diff(old, tmp_path / "none")

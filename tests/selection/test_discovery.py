@@ -14,8 +14,8 @@ from support.archives import Run, Search, kernel_ids, make_tables, memory_tables
 from kernel_archive.archive.labels import OVERRULED
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.definitions import load_definition, with_changes
-from kernel_archive.selection.discovery import case_ratio, case_times, select_discovery
-from kernel_archive.selection.edges import find_edges
+from kernel_archive.selection.discovery import case_ratio, case_times, find_edges
+from kernel_archive.selection.make import select_split
 from kernel_archive.splits import SPLITS
 
 RULE = load_definition("discovery")
@@ -27,14 +27,14 @@ S, T = Search("s"), Search("t")
 def select(searches, runs, definition=RULE, rng=None):
     """The pairs of a hand-made archive."""
     tables = memory_tables(make_tables(searches, runs), rng=rng)
-    return select_discovery(SPLITS["discovery"], tables, definition)
+    return select_split(SPLITS["discovery"], tables, {}, definition)
 
 
 def edges(searches, runs):
     """Edges as positions of parent and child among the runs, counts of the rest, and the ratios."""
     tables = make_tables(searches, runs)
     kernels = pl.concat([pl.DataFrame(tables[f"kernels/{part}"]) for part in ("train", "test")])
-    found, dropped = find_edges(pl.DataFrame(tables["evaluations"]), kernels)
+    found, dropped = find_edges(pl.DataFrame(tables["evaluations"]), kernels, {})
     names = kernel_ids(searches, runs)
     pairs = found.select("parent_kernel_id", "child_kernel_id").rows()
     positions = [(names.index(p), names.index(c)) for p, c in pairs]
@@ -108,14 +108,8 @@ def test_which_evaluations_are_edges(runs, found, dropped):
 
 def test_of_nodes_of_one_name_the_last_is_the_parent():
     """A log that names nodes alike gives every child one parent: the last of them."""
-    tables = make_tables([S], [Run("s", A), Run("s", B), Run("s", C, parent="n0")])
-    kernels = pl.concat([pl.DataFrame(tables[f"kernels/{part}"]) for part in ("train", "test")])
-    rows = tables["evaluations"].to_pylist()
-    rows[1]["node_id"] = "n0"
-    schema = pl.DataFrame(tables["evaluations"]).schema
-    found, _ = find_edges(pl.DataFrame(rows, schema=schema), kernels)
-    pair = (rows[1]["kernel_id"], rows[2]["kernel_id"])
-    assert found.select("parent_kernel_id", "child_kernel_id").rows() == [pair]
+    runs = [Run("s", A, node="n"), Run("s", B, node="n"), Run("s", C, parent="n")]
+    assert edges([S], runs)[0] == [(1, 2)]
 
 
 def test_withheld_rows_give_no_edge():
@@ -179,16 +173,12 @@ def test_which_searches_count(search, rows):
 
 def test_variants_leave_out_stopped_searches_and_flagged_programs():
     """A definition may ask for finished runs only, or list flags of either program."""
-    runs = [
-        Run("s", A),
-        Run("s", B, parent="n0"),
-        Run("t", C, flags=("reference_drift",)),
-        Run("t", D, parent="n0"),
-    ]
+    runs = [Run("s", A), Run("s", B, parent="n0")]
+    runs += [Run("t", C, flags=("reference_drift",)), Run("t", D, parent="n0")]
     searches = [Search("s", finished=False), T]
     got = select(searches, runs, with_changes(RULE, unfinished=False))
     assert got.rows["search_id"].to_list() == ["t"]
-    assert got.variant.startswith("discovery-")
+    assert got.facts.name.startswith("discovery-")
     got = select(searches, runs, with_changes(RULE, exclude_flags=["reference_drift"]))
     assert got.rows["search_id"].to_list() == ["s"]
     assert got.facts.facts["excluded"]["flagged"] == 1

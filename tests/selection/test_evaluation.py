@@ -15,12 +15,13 @@ from support.programs import jaccard
 
 from kernel_archive.bins import SCHEMES, bin_of
 from kernel_archive.errors import DataError, UsageError
-from kernel_archive.ids import sha256_hex
+from kernel_archive.ids import program_id, sha256_hex
 from kernel_archive.problems import GPU_MODE_TASKS
 from kernel_archive.schema import TABLES
-from kernel_archive.selection import evaluation
+from kernel_archive.selection import make
 from kernel_archive.selection.definitions import canonical_definition, load_definition, with_changes
-from kernel_archive.selection.evaluation import select_eval, selection_hash
+from kernel_archive.selection.evaluation import selection_hash
+from kernel_archive.selection.make import select_split
 from kernel_archive.splits import SPLITS
 
 RULE = with_changes(load_definition("eval"), measured=1)
@@ -33,14 +34,19 @@ CODES = [program(f"e{i}") for i in range(64)]
 def measured_once():
     """The canonical definition is the shipped one, but for programs that were measured once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "canonical_definition", lambda split, tables: RULE)
+        patch.setattr(make, "canonical_definition", lambda split, tables: RULE)
         yield
 
 
-def select(searches, runs, rng=None, gpu=None, **changes):
+def select(searches, runs, **options):
     """The split of a hand-made archive."""
-    tables = memory_tables(make_tables(searches, runs), rng=rng)
-    return select_eval(SPLITS["eval"], tables, with_changes(RULE, **changes), gpu=gpu)
+    return select_tables(make_tables(searches, runs), **options)
+
+
+def select_tables(tables, rng=None, gpu=None, **changes):
+    """The split of an archive with these tables."""
+    tables = memory_tables(tables, rng=rng)
+    return select_split(SPLITS["eval"], tables, {}, with_changes(RULE, **changes), gpu)
 
 
 def excluded(selection):
@@ -62,7 +68,7 @@ def test_a_row_is_its_kernel_with_what_a_forecaster_may_see():
     stated = {"benchmark_cases": '[{"n":1}]', "rtol": 0.01, "atol": 0.001}
     for name, value in stated.items():
         tables["references"] = with_column(tables["references"], name, [value])
-    table = select_eval(SPLITS["eval"], memory_tables(tables), RULE).table
+    table = select_tables(tables).table
     assert table.schema == TABLES["eval"].schema
     (row,) = table.to_pylist()
     name = kernel_ids([S], runs)[0]
@@ -102,17 +108,17 @@ def test_cap_takes_the_smallest_hashes_in_order():
 
 
 @pytest.mark.parametrize("scheme", ["paper", "released"])
-@pytest.mark.parametrize("edge", [0.25, 2**-0.5, 1.0, 2.0, 2**1.5])
-def test_edges_are_labelled_by_the_scheme(scheme, edge):
+def test_edges_are_labelled_by_the_scheme(scheme):
     """Speedups at an edge and one step beside it get the label of the scheme's own intervals."""
-    speedups = [math.nextafter(edge, 0), edge, math.nextafter(edge, 9)]
+    edges = (0.25, 2**-0.5, 1.0, 2.0, 2**1.5)
+    speedups = [s for e in edges for s in (math.nextafter(e, 0), e, math.nextafter(e, 9))]
     runs = [Run("s", code, s) for code, s in zip(CODES, speedups, strict=False)]
     got, rule = select([S], runs, scheme=scheme), SCHEMES[scheme]
     labels = dict(got.rows.select("speedup", "bin").rows())
     for s in speedups:
         low, high = rule.interval(labels[s])
         assert low < s <= high if rule.right_closed else low <= s < high
-    assert {got.scheme, *got.rows["bin_scheme"]} == {scheme}
+    assert {got.facts.scheme, *got.rows["bin_scheme"]} == {scheme}
 
 
 def test_empty_cells_and_tasks_show():
@@ -124,24 +130,15 @@ def test_empty_cells_and_tasks_show():
 
 def test_what_is_not_asked_about_is_counted_by_its_reason():
     """Each kernel but one is left out for a reason of its own."""
-    searches = [
-        S,
-        Search("b", "kernelbench_l3_p48"),
-        Search("c", reference=None),
-        Search("d", builder="generated"),
-    ]
+    searches = [S, Search("b", "kernelbench_l3_p48"), Search("c", reference=None)]
+    searches.append(Search("d", builder="generated"))
     runs = [
-        Run("s", CODES[0], 2.0),
-        Run("b", CODES[1], 2.0),
-        Run("c", CODES[2], 2.0),
-        Run("d", CODES[3], 2.0),
+        *(Run(name, code, 2.0) for name, code in zip("sbcd", CODES, strict=False)),
         Run("s", CODES[4], 2.0, flags=("unfit",)),
         Run("s", CODES[5], 2.0, gpu="A100-80GB"),
     ]
     got = select(searches, runs, gpu="H200")
-    assert got.rows["candidate_program"].to_list() == [
-        pl.DataFrame(make_tables([S], runs[:1])["kernels/test"])["program_id"][0]
-    ]
+    assert got.rows["candidate_program"].to_list() == [program_id(CODES[0])]
     reasons = ("other_problem", "unknown_reference", "other_builder", "flagged", "other_gpu")
     assert excluded(got) == dict.fromkeys(reasons, 1)
     assert got.facts.facts["gpus"] == {"A100-80GB": 1, "H200": 1}
@@ -150,22 +147,22 @@ def test_what_is_not_asked_about_is_counted_by_its_reason():
 
 def test_only_held_out_searches():
     """A kernel that stands in test though its search is not held out does not enter."""
-    runs = [Run("s", CODES[0], 3.0)]
-    tables = make_tables([S], runs)
-    tables["searches"] = make_tables([Search("s", role="archive")], runs)["searches"]
-    got = select_eval(SPLITS["eval"], memory_tables(tables), RULE)
+    tables, other = (
+        make_tables([Search("s", role=role)], [Run("s", CODES[0], 3.0)])
+        for role in ("held_out", "archive")
+    )
+    got = select_tables({**tables, "searches": other["searches"]})
     assert (len(got.rows), excluded(got)) == (0, {"not_held_out": 1})
 
 
 def test_the_reference_itself_is_not_asked_about_in_an_archive_of_ones_own():
     """Its own row would be two runs of one text; the shipped split stays as it is."""
-    speedups = (1.0, 0.3, 1.2, 3.0)
-    codes = (reference("trimul"), *CODES)
-    runs = [Run("s", code, n) for code, n in zip(codes, speedups, strict=False)]
+    codes = (reference("trimul"), *CODES[:3])
+    runs = [Run("s", code, n) for code, n in zip(codes, (1.0, 0.3, 1.2, 3.0), strict=True)]
     tables = make_tables([S], runs)
-    assert len(select_eval(SPLITS["eval"], memory_tables(tables), RULE).rows) == 4
+    assert len(select_tables(tables).rows) == 4
     own = memory_tables(tables, evaluation={})
-    got = select_eval(SPLITS["eval"], own, canonical_definition(SPLITS["eval"], own))
+    got = select_split(SPLITS["eval"], own, {}, canonical_definition(SPLITS["eval"], own))
     assert (len(got.rows), excluded(got)) == (3, {"reference_itself": 1})
 
 
@@ -211,8 +208,8 @@ def test_variants_say_what_differs(changes, name):
     """A split with another cap, GPU, scheme or task list is never called canonical."""
     searches = [Search("a", gpu="A100-80GB"), Search("b", gpu="H200")]
     got = select(searches, [Run("a", CODES[0], 1.2), Run("b", CODES[1], 5.0)], **changes)
-    assert len(got.variant) == len(name)
-    assert got.variant.startswith(name.rstrip("."))
+    assert len(got.facts.name) == len(name)
+    assert got.facts.name.startswith(name.rstrip("."))
 
 
 def test_bad_speedups_name_the_kernel():
@@ -220,7 +217,7 @@ def test_bad_speedups_name_the_kernel():
     tables = make_tables([S], [Run("s", CODES[0], 1.0)])
     kernels = with_column(tables["kernels/test"], "speedup", [float("nan")])
     with pytest.raises(DataError) as error:
-        select_eval(SPLITS["eval"], memory_tables({**tables, "kernels/test": kernels}), RULE)
+        select_tables({**tables, "kernels/test": kernels})
     assert kernels["kernel_id"][0].as_py() in error.value.findings[0].field
 
 
@@ -231,8 +228,7 @@ def test_only_the_languages_that_the_definition_names(languages, expected):
     """The language is that of the text; no language means every one."""
     tables = make_tables([S], [Run("s", CODES[0], 3.0), Run("s", CODES[1], 3.0)])
     kernels = with_column(tables["kernels/test"], "language", ["cuda", "triton"])
-    rule = with_changes(RULE, languages=languages)
-    got = select_eval(SPLITS["eval"], memory_tables({**tables, "kernels/test": kernels}), rule)
+    got = select_tables({**tables, "kernels/test": kernels}, languages=languages)
     assert len(got.rows) == expected
     assert excluded(got).get("other_language", 0) == 2 - expected
 
@@ -266,25 +262,20 @@ def test_what_is_near_to_training_is_left_out():
 
 def test_only_kernels_that_were_measured_often_enough():
     """Of fourteen kernels seven have the three measurements that the definition asks for."""
-    runs = [
-        Run("s", code, 3.0, node=f"{i}.{k}")
-        for i, code in enumerate(CODES[:14])
-        for k in range(1 + 2 * (i % 2))
-    ]
-    got = select([S], runs, measured=3)
+    often = [Run("s", code, 3.0, node=f"{code}{k}") for code in CODES[:7] for k in range(3)]
+    got = select([S], [*often, *(Run("s", code, 3.0) for code in CODES[7:14])], measured=3)
     assert got.rows["n_measurements"].to_list() == [3] * 7
     assert excluded(got) == {"measured_too_seldom": 7}
 
 
 def test_the_shipped_transfer_splits_select_by_their_own_rules():
     """Held-out problems in every language; and the six tasks in CUDA C++ alone."""
-    searches = [Search("a", "nbody_forces"), Search("b", "histogram"), Search("c", "trimul")]
-    runs = [
-        Run(s.search_id, CODES[i], 3.0, node=f"n{k}") for i, s in enumerate(searches) for k in "abc"
-    ]
+    problems = ("nbody_forces", "histogram", "trimul")
+    searches = [Search(problem, problem) for problem in problems]
+    runs = [Run(problem, program(problem), 3.0, node=k) for problem in problems for k in "abc"]
     tables = memory_tables(make_tables(searches, runs))
     for name, tasks in ("eval_problems", ["nbody_forces"]), ("eval_cuda", []), ("eval", ["trimul"]):
-        got = select_eval(SPLITS[name], tables, load_definition(name))
+        got = select_split(SPLITS[name], tables, {}, load_definition(name))
         assert got.rows["task"].to_list() == tasks
 
 

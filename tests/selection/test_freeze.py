@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from support.archives import Run, Search, make_archive, program, remake
+from support.archives import make_archive, remake
+from support.chains import RUNS, SEARCHES
 
 from kernel_archive import DATA_VERSION
 from kernel_archive.archive.open import open_archive
@@ -19,13 +20,6 @@ from kernel_archive.selection.freeze import (
     read_frozen,
 )
 from kernel_archive.selection.make import make_splits
-
-SEARCHES = [Search("held"), Search("train", role="training")]
-RUNS = [
-    Run(s.search_id, program(f"{s.search_id}{i}"), 0.2 * 1.5**i, parent=None if i == 0 else "n0")
-    for s in SEARCHES
-    for i in range(8)
-]
 
 
 @pytest.fixture

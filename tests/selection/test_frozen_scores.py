@@ -61,14 +61,8 @@ def test_old_forecast_files_give_the_old_scores(split, tmp_path):
     frozen = read_frozen(frozen_folder("2026.11.3") / f"{SPLITS[split].table}.json")
     ids, tasks, bins, speedups = zip(*frozen.rows, strict=True)
     facts = frozen.facts.facts
-    rows = Split.from_arrays(
-        row_ids=ids,
-        tasks=tasks,
-        speedups=speedups,
-        bins=bins,
-        split=split,
-        ends=(facts["m_1"], facts["m_8"]),
-    )
+    columns = {"row_ids": ids, "tasks": tasks, "speedups": speedups, "bins": bins}
+    rows = Split.from_arrays(**columns, split=split, ends=(facts["m_1"], facts["m_8"]))
     record = score_file(old_file(tmp_path / "old.jsonl", ids), rows, split, draws=0)
     means = {name: record.metrics[name].mean for name in OLD_SCORES[split]}
     assert means == pytest.approx(OLD_SCORES[split], rel=1e-9)

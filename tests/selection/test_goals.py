@@ -49,10 +49,8 @@ def test_every_natural_program_has_its_goal(shipped):
 def test_no_goal_is_in_what_is_asked(shipped):
     """Neither split tables, questions, templates nor prompts have a goal or an aim."""
     archive = open_archive(shipped / "gpu-forecasters/kernels")
-    assert [t.name for t in TABLES.values() if {*GOALS} & {*t.schema.names}] == [
-        "kernels",
-        "evaluations",
-    ]
+    tables = [table.name for table in TABLES.values() if {*GOALS} & {*table.schema.names}]
+    assert tables == ["kernels", "evaluations"]
     aims = archive.polars("kernels", columns=["aim"])["aim"].drop_nulls().unique().to_list()
     for name in FORECAST_SPLITS:
         if FORECAST_SPLITS[name].table not in archive.manifest.splits:

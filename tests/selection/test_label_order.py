@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 
 import polars as pl
 import pytest
@@ -27,24 +28,22 @@ RUNS = [
 
 
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory):
+def made(tmp_path_factory):
     """A hand-made archive with splits: 24 rows of one task, 23 pairs."""
     place = make_archive(tmp_path_factory.mktemp("a") / "a", SEARCHES, RUNS)
     make_splits(place)
-    return open_archive(place)
-
-
-def test_the_rows_of_an_archive_tell_nothing(archive):
-    """No column of the tables as they are made orders the labels."""
-    assert list(check_label_order(archive)) == []
+    return place
 
 
 @pytest.fixture
-def copy(tmp_path):
-    """An archive of its own to plant in."""
-    place = make_archive(tmp_path / "a", SEARCHES, RUNS)
-    make_splits(place)
-    return place
+def copy(made, tmp_path):
+    """A copy to plant in."""
+    return shutil.copytree(made, tmp_path / "a")
+
+
+def test_the_rows_of_an_archive_tell_nothing(made):
+    """No column of the tables as they are made orders the labels."""
+    assert list(check_label_order(open_archive(made))) == []
 
 
 @pytest.mark.parametrize("table", ["eval", "discovery_pairs"])
@@ -84,14 +83,9 @@ def test_a_column_that_is_the_rank_is_found(copy, column, values, severity):
 def test_correlations_by_hand():
     """Two tasks whose rows stand in the order of their speed: 1 each, and 1 over both."""
     split = SPLIT_TABLES["eval"]
-    rows = pl.DataFrame(
-        {
-            "row_id": list("hgfedcbahgfedcba"),
-            "task": ["a"] * 8 + ["b"] * 8,
-            "speedup": [0.1 * (i + 1) for i in range(8)] + [5.0 * (i + 1) for i in range(8)],
-            "gpu": ["x"] * 16,
-        }
-    )
+    speedups = [factor * (i + 1) for factor in (0.1, 5.0) for i in range(8)]
+    columns = {"row_id": list("hgfedcba") * 2, "task": list("aaaaaaaabbbbbbbb"), "gpu": ["x"] * 16}
+    rows = pl.DataFrame({**columns, "speedup": speedups})
     values = label_correlations(split, rows)
     found = {(task, column): round(value, 9) for task, column, value, _ in values.rows()}
     names = {"row number": 1.0, "row_id": -1.0}

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import polars as pl
 import pytest
-from support.archives import (
-    Run,
-    Search,
-    kernel_ids,
-    make_archive,
-    program,
-    reference,
-    replant,
-)
+from support.archives import Run, Search, kernel_ids, make_archive, program, reference, replant
 from support.programs import jaccard
 
 from kernel_archive.archive.open import open_archive
@@ -112,12 +106,8 @@ def test_what_is_planted_in_training_kernels_is_refused(tmp_path, plant, code, t
 
 def test_held_out_log_under_another_name(tmp_path):
     """The log of a held-out search as a training search of another name is refused."""
-    searches = [
-        Search("held", source_digest="d" * 64),
-        Search("old", role="archive"),
-        Search("train", role="training", source_digest="d" * 64),
-    ]
-    findings = refused(tmp_path, searches=searches)
+    searches = [dataclasses.replace(s, source_digest="d" * 64) for s in (SEARCHES[0], SEARCHES[2])]
+    findings = refused(tmp_path, searches=[*searches, SEARCHES[1]])
     assert {f.code for f in findings} == {"held-out-search"}
     assert "train, under another name (kernels/train row" in findings[0].message
 
@@ -125,17 +115,9 @@ def test_held_out_log_under_another_name(tmp_path):
 def row(row_id, search, *codes, seed=False):
     """A row of a split with these programs: the candidate, or anchor and candidate."""
     anchor, candidate = (reference("trimul"), *codes)[-2:]
-    values = {
-        "row_id": row_id,
-        "search_id": search,
-        "problem": "trimul",
-        "pair_type": "seed" if seed else "pair",
-        "anchor_program": program_id(anchor),
-        "anchor_token": token_id(anchor),
-        "candidate_program": program_id(candidate),
-        "candidate_token": token_id(candidate),
-    }
-    return pl.DataFrame([values], schema=MEMBER)
+    ids = [make_id(code) for code in (anchor, candidate) for make_id in (program_id, token_id)]
+    values = (row_id, "trimul", search, "seed" if seed else "pair", *ids)
+    return pl.DataFrame([values], schema=MEMBER, orient="row")
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def test_ids_texts_and_labels_stay(selections):
             (r.row_id, r.label, r.anchor_code, r.candidate_code, "released", "A100-80GB")
             for r in ordered
         ]
-    assert selections["train_pairs"].members["pair_type"].to_list() == [*KINDS] * 3
+    assert selections["train_pairs"].rows["pair_type"].to_list() == [*KINDS] * 3
 
 
 def test_facts_count_what_the_papers_table_changes(selections):

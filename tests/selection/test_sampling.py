@@ -7,7 +7,7 @@ import itertools
 import math
 from decimal import Decimal, getcontext
 
-import numpy as np
+import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,42 +19,40 @@ from kernel_archive.selection.training import (
 )
 
 STRATA = [0.0, 0.1, 0.5, 1.0, 2.0]
-GROUPS = st.lists(
-    st.lists(
-        st.sampled_from([0.25, 0.5, 0.7, 1.0, 1.05, 1.0717734625362931, 1.5, 2.0, 4.0, 9.0]),
-        max_size=9,
-    ).map(sorted),
-    min_size=1,
-    max_size=3,
+ENDS = [*stratum_factors(STRATA), math.inf]
+SPEEDUPS = st.lists(
+    st.sampled_from([0.25, 0.5, 0.7, 1.0, 1.05, 1.0717734625362931, 1.5, 2.0, 4.0, 9.0]),
+    max_size=9,
 )
 
 
-def naive(groups):
-    """All pairs per stratum, found by comparing each with each."""
-    factors = stratum_factors(STRATA)
-    pairs = [[] for _ in STRATA]
-    offset = 0
-    for group in groups:
-        for i, j in itertools.combinations(range(len(group)), 2):
-            k = max(k for k, f in enumerate(factors) if k == 0 or group[j] >= group[i] * f)
-            pairs[k].append((offset + i, offset + j))
-        offset += len(group)
-    return pairs
+def kernels(groups, seed=0):
+    """A kernel for each speedup, those of a group timed against one reference."""
+    rows = [(f"r{i}", "H200", s, "s") for i, group in enumerate(groups) for s in group]
+    names = ["reference_id", "gpu", "speedup", "search_id"]
+    table = pl.DataFrame(rows, schema=names, orient="row", schema_overrides={"speedup": pl.Float64})
+    marks = [program_mark(seed, str(i)) for i in range(len(rows))]
+    ids = pl.Series(range(len(rows)), dtype=pl.Int64)
+    return table.with_columns(pl.Series("mark", marks, pl.UInt64), kernel_id=ids)
 
 
 def drawn(groups, seed=0):
     """The pairs of each stratum in the order in which they are drawn."""
-    marks = [program_mark(seed, str(i)) for i in range(sum(map(len, groups)))]
-    arrays = [np.array(group, np.float64) for group in groups]
-    return [rows.rows() for rows in stratum_pairs(arrays, STRATA, np.array(marks, np.uint64))]
+    strata = (stratum_pairs(kernels(groups, seed), *ends) for ends in itertools.pairwise(ENDS))
+    return [pairs.select("parent_kernel_id", "child_kernel_id").rows() for pairs in strata]
 
 
 @settings(max_examples=60, deadline=None)
-@given(groups=GROUPS, seed=st.integers(0, 50))
+@given(groups=st.lists(SPEEDUPS, min_size=1, max_size=3), seed=st.integers(0, 50))
 def test_every_pair_is_in_its_stratum_once(groups, seed):
     """The pairs are those that comparing each with each finds, edges of the strata included."""
-    for pairs, wanted in zip(drawn(groups, seed), naive(groups), strict=True):
-        assert sorted(tuple(sorted(pair)) for pair in pairs) == sorted(wanted)
+    rows = kernels(groups).select("kernel_id", "reference_id", "speedup").rows()
+    wanted = [[] for _ in STRATA]
+    for (i, group, a), (j, other, b) in itertools.combinations(rows, 2):
+        if group == other:
+            slow, fast = sorted((a, b))
+            wanted[max(k for k, end in enumerate(ENDS) if fast >= slow * end)].append((i, j))
+    assert [sorted(tuple(sorted(p)) for p in pairs) for pairs in drawn(groups, seed)] == wanted
 
 
 def test_factors_are_correctly_rounded():
@@ -83,7 +81,7 @@ def test_marks_are_pinned():
 
 def test_large_strata_are_drawn_without_listing_them():
     """Of fifty million pairs a few come back, from all over the range of the faster program."""
-    pairs = drawn([np.linspace(1.0, 1.0001, 10_000)])[0]
+    pairs = drawn([[1 + 1e-8 * i for i in range(10_000)]])[0]
     assert 100_000 < len(pairs) <= 400_000
     assert min(map(min, pairs[:100])) < 2_500
     assert max(map(max, pairs[:100])) > 8_500
@@ -91,8 +89,8 @@ def test_large_strata_are_drawn_without_listing_them():
 
 def test_one_program_more_moves_few_pairs():
     """Of the first hundred pairs only those leave whose place the new program's pairs take."""
-    speedups = np.linspace(1.0, 1.0001, 300)
+    speedups = [1 + 1e-7 * i for i in range(300)]
     before = drawn([speedups])[0][:100]
-    after = drawn([np.append(speedups, 1.0002)])[0][:100]
+    after = drawn([[*speedups, 1.0002]])[0][:100]
     entered = [pair for pair in after if 300 in pair]
     assert len(set(before) - set(after)) == len(entered) < 10

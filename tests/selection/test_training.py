@@ -14,8 +14,9 @@ from support.archives import Run, Search, kernel_ids, make_tables, memory_tables
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.definitions import load_definition, with_changes
+from kernel_archive.selection.make import select_split
 from kernel_archive.selection.selected import MEMBER
-from kernel_archive.selection.training import held_out_programs, select_train
+from kernel_archive.selection.training import held_out_programs
 from kernel_archive.splits import SPLITS
 
 RULE = load_definition("train")
@@ -25,15 +26,10 @@ TRAIN = Search("t", role="training", method="local_search")
 REFERENCE = reference("trimul")
 
 
-def select(searches, runs, definition=RULE, **options):
-    """The pairs of a hand-made archive."""
+def select(searches, runs, definition=RULE, members=None):
+    """The pairs of a hand-made archive; ``members`` are rows of other splits, by table."""
     tables = memory_tables(make_tables(searches, runs))
-    return select_train(
-        SPLITS["train"],
-        tables,
-        definition,
-        **{"held_out": held_out_programs(tables, {}), **options},
-    )
+    return select_split(SPLITS["train"], tables, members or {}, definition)
 
 
 def member(programs, tokens):
@@ -75,11 +71,8 @@ def test_seed_wins_over_parent_edit():
     found = kinds(select([TRAIN], runs))
     assert found == {"seed": {(REFERENCE, A)}, "parent_edit": set(), "pair": set()}
     other = with_changes(RULE, priority=["parent_edit", "seed", "pair"])
-    assert kinds(select([TRAIN], runs, other)) == {
-        "seed": set(),
-        "parent_edit": {(REFERENCE, A)},
-        "pair": set(),
-    }
+    found = kinds(select([TRAIN], runs, other))
+    assert found == {"seed": set(), "parent_edit": {(REFERENCE, A)}, "pair": set()}
 
 
 def test_only_training_searches_successes_and_what_no_flag_keeps_out():
@@ -112,7 +105,7 @@ def test_programs_of_held_out_searches_are_never_touched():
     ]
     held = held_out_programs(memory_tables(make_tables(searches, runs)), {})
     assert {*held.programs} == {program_id(code) for code in (A, C, program("t2", comment="one"))}
-    got = select(searches, runs, held_out=held)
+    got = select(searches, runs)
     assert kinds(got)["seed"] == {(REFERENCE, B)}
     assert got.facts.facts["excluded"]["held_out"] == 3
 
@@ -120,9 +113,8 @@ def test_programs_of_held_out_searches_are_never_touched():
 def test_programs_of_a_published_eval_are_never_touched():
     """Rows of an evaluation split that no search here explains are held out too."""
     published = pl.DataFrame([member(("reference", program_id(A)), ("y", "x"))], schema=MEMBER)
-    runs = [Run("t", A), Run("t", B)]
-    held = held_out_programs(memory_tables(make_tables([TRAIN], runs)), {"eval": published})
-    assert kinds(select([TRAIN], runs, held_out=held))["seed"] == {(REFERENCE, B)}
+    got = select([TRAIN], [Run("t", A), Run("t", B)], members={"eval": published})
+    assert kinds(got)["seed"] == {(REFERENCE, B)}
 
 
 @pytest.mark.parametrize("swap", [False, True])
@@ -139,8 +131,7 @@ def test_discovery_pairs_are_never_trained_on(swap, near):
     runs = [Run("t", A), Run("t", B, 3.0, parent="n0"), Run("t", C, 5.0)]
     rows = [pair(A, B), pair(A, C), pair(REFERENCE, C)]
     splits = {"discovery_pairs": pl.DataFrame(rows, schema=MEMBER)}
-    held = held_out_programs(memory_tables(make_tables([TRAIN], runs)), splits)
-    found = kinds(select([TRAIN], runs, held_out=held))
+    found = kinds(select([TRAIN], runs, members=splits))
     assert found["seed"] == {(REFERENCE, A), (REFERENCE, B)}
     assert found["parent_edit"] == set()
     assert [set(p) for p in found["pair"]] == [{B, C}]
@@ -155,16 +146,10 @@ def test_only_what_is_comparable_is_paired():
         Search("t4", "fp8_quant", role="training"),
         Search("t5", role="training", reference=None),
     ]
-    runs = [
-        Run(s.search_id, c, 1.0 + i)
-        for i, s in enumerate(searches)
-        for c in CODES[2 * i : 2 * i + 2]
-    ]
+    together = [CODES[2 * i : 2 * i + 2] for i in range(5)]
+    runs = [Run(s.search_id, c) for s, both in zip(searches, together, strict=True) for c in both]
     got = select(searches, runs)
-    together = [{CODES[2 * i], CODES[2 * i + 1]} for i in range(4)]
-    pairs = [set(p) for p in kinds(got)["pair"]]
-    assert len(pairs) == 4
-    assert all(p in together for p in pairs)
+    assert sorted(sorted(p) for p in kinds(got)["pair"]) == sorted(map(sorted, together[:4]))
     assert got.facts.facts["excluded"]["unknown_reference"] == 2
 
 
@@ -178,7 +163,7 @@ def test_quota_and_strata():
     edges = [0.0, 0.1, 0.5, 1.0, 2.0, 99.0]
     counts = [ratios.is_between(low, high, closed="left").sum() for low, high in pairwise(edges)]
     assert counts == [0, 13, 13, 12, 12]
-    assert got.variant == "train-pairs50"
+    assert got.facts.name == "train-pairs50"
 
 
 def test_seed_changes_the_sample_and_its_name():
@@ -190,7 +175,7 @@ def test_seed_changes_the_sample_and_its_name():
     )
     assert first.table.equals(again.table)
     assert kinds(first)["pair"] != kinds(other)["pair"]
-    assert other.variant == "train-pairs20-seed1"
+    assert other.facts.name == "train-pairs20-seed1"
 
 
 @settings(max_examples=20, deadline=None)
@@ -207,7 +192,7 @@ def test_any_row_order_gives_the_same_pairs(speedups, seed):
     tables = make_tables([TRAIN], runs)
     small = with_changes(RULE, pairs_per_task=8)
     first, second = (
-        select_train(SPLITS["train"], rows, small, held_out=held_out_programs(rows, {}))
+        select_split(SPLITS["train"], rows, {}, small)
         for rows in (memory_tables(tables), memory_tables(tables, rng=random.Random(seed)))
     )
     assert first.table.equals(second.table)
@@ -220,8 +205,7 @@ def test_another_task_does_not_change_a_tasks_pairs():
     runs = [Run("t", c, 2.0 ** (i / 8)) for i, c in enumerate(CODES[:30])]
     other = [Run("u", c, 2.0 ** (i / 8)) for i, c in enumerate(CODES[30:])]
     small = with_changes(RULE, pairs_per_task=20)
+    searches = [TRAIN, Search("u", "fp8_quant", role="training")]
     alone = kinds(select([TRAIN], runs, small))["pair"]
-    both = kinds(
-        select([TRAIN, Search("u", "fp8_quant", role="training")], [*runs, *other], small)
-    )["pair"]
+    both = kinds(select(searches, [*runs, *other], small))["pair"]
     assert {p for p in both if p[0] in CODES[:30]} == alone
