@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.readers.events import Attempt
-from kernel_archive.readers.log_reader import LogReader, feedback_of, log_format
+from kernel_archive.readers.log_reader import LogReader, feedback_of
 from kernel_archive.readers.salvage import RowKind
 from kernel_archive.readers.values import natural, object_of, seconds_between, step_number, text_of
 
@@ -20,7 +20,7 @@ BATCH_SECONDS: Final = 1200
 MAX_ROUNDS: Final = 8
 
 
-class _Attempts(LogReader):
+class Attempts(LogReader):
     """An agent's run."""
 
     kind = RowKind(Attempt)
@@ -108,6 +108,3 @@ def batch_goals(goals: Sequence[Any], expected: Sequence[Sequence[int | None]]) 
 
     orders: list[Any] = list(combinations_with_replacement(goals, len(expected)))
     return list(min(orders, key=distance))
-
-
-ATTEMPTS: Final = log_format("attempts", _Attempts)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kernel_archive.readers.events import TimingLine
-from kernel_archive.readers.records import EVALUATION_FAILED
+from kernel_archive.readers.records import EVALUATION_FAILED, Evaluation, SearchFacts
 from kernel_archive.readers.salvage import FindingLog, RowKind, Salvage
 from kernel_archive.readers.values import natural, not_negative, object_of, positive, text_of
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.readers.files import RunFiles
-    from kernel_archive.readers.records import Evaluation, SearchFacts
 
 _TIMING: Final[RowKind[TimingLine]] = RowKind(TimingLine)
 #: Evaluations of one speedup begun before a timing line that may still be running in it.
@@ -46,42 +45,40 @@ def add_durations(
     _add_invocations(run, evaluations, findings)
     path = run.find("timing.jsonl")
     if path is not None and path in run.files and path != run.path:
-        _add_timing(run, path, evaluations, facts, findings)
+        lines = _timing_lines(run, path, findings)
+        if run.name(path) not in run.unsound:
+            _add_timing(lines, evaluations, facts)
 
 
-def _add_timing(
-    run: RunFiles,
-    path: Path,
-    evaluations: list[Evaluation],
-    facts: SearchFacts,
-    findings: FindingLog,
-) -> None:
-    """Give evaluations the wall times of the timing file, and count the lines that fit none.
+def _timing_lines(run: RunFiles, path: Path, findings: FindingLog) -> list[TimingLine]:
+    """Read the timing file; whatever is wrong with it is a warning."""
+    log = FindingLog()
+    rows = Salvage(_TIMING, run.name(path), log, Counter()).rows(run.lines(path))
+    lines = [line for _, line in rows]
+    for finding in log:
+        findings.add(msgspec.structs.replace(finding, code="bad-timing", severity="warning"))
+    return lines
+
+
+def _add_timing(lines: list[TimingLine], evaluations: list[Evaluation], facts: SearchFacts) -> None:
+    """Give evaluations the wall times of timing lines, and count the lines that fit none.
 
     A line fits the only evaluation of its speedup, or the only one in whose span it lies, or is
     itself the only one without a time.
     """
-    log = FindingLog()
-    lines = [
-        row for _, row in Salvage(_TIMING, run.name(path), log, Counter()).rows(run.lines(path))
-    ]
-    for finding in log:
-        findings.add(msgspec.structs.replace(finding, code="bad-timing", severity="warning"))
-    if run.name(path) in run.unsound:
-        return
     groups: dict[float | None, list[Evaluation]] = defaultdict(list)
     for record in sorted(evaluations, key=_start):
         groups[record.speedup].append(record)
     n_lines = Counter(line.speedup for line in lines)
     left: list[TimingLine] = []
-    timed: set[int] = set()
+    timed: set[str] = set()
     for line in lines:
         fitting = groups[line.speedup]
         if line.speedup is None or not len(fitting) == n_lines[line.speedup] == 1:
-            fitting = [r for r in _around(line, fitting) if id(r) not in timed]
+            fitting = [r for r in _around(line, fitting) if r.node_id not in timed]
         if len(fitting) == 1:
             _set_time(fitting[0], line)
-            timed.add(id(fitting[0]))
+            timed.add(fitting[0].node_id)
         else:
             left.append(line)
     bare = [r for r in evaluations if r.started_at is None and r.gpu_seconds is None]
@@ -125,9 +122,7 @@ def _add_invocations(run: RunFiles, evaluations: list[Evaluation], findings: Fin
     """Add GPU seconds and tokens from the records of calls, where each program has its own."""
     seconds: dict[str, list[tuple[str, float]]] = defaultdict(list)  # by program: time, seconds
     tokens: dict[str, list[tuple[int | None, int | None]]] = defaultdict(list)
-    for path in run.files:
-        if path.parent.name != "invocations":
-            continue
+    for path in (path for path in run.files if path.parent.name == "invocations"):
         value = run.json(path)
         if not isinstance(value, dict):
             message = "an invocation record that cannot be read is skipped"

@@ -118,24 +118,23 @@ class StepCompleted(_Event, tag="step_completed"):
     step: int | None = None
 
 
-class _OfRequest(_Event):
-    """An event of one request."""
+class _OfRequest(_Event, kw_only=True):
+    """An event of one request; times are ISO 8601."""
 
     request_id: str
+    parent_ulid: str | None = None
+    started_at: str | None = None
+    completed_at: str | None = None
 
 
 class MutationRequested(_OfRequest, tag="mutation_requested"):
     """A program was asked for."""
-
-    parent_ulid: str | None = None
-    started_at: str | None = None
 
 
 class MutationCompleted(_OfRequest, tag="mutation_completed"):
     """A program was proposed."""
 
     code: str | None = None
-    completed_at: str | None = None
     llm_usage: Usage | None = None
 
 
@@ -143,14 +142,12 @@ class MutationFailed(_OfRequest, tag="mutation_failed"):
     """A proposal gave no program."""
 
     reason: str | None = None
-    completed_at: str | None = None
 
 
 class ForecastCompleted(_OfRequest, tag="forecast_completed"):
     """A program was forecast, not measured."""
 
     forecast: Any = None
-    completed_at: str | None = None
     llm_usage: Usage | None = None
 
 
@@ -171,9 +168,7 @@ class EvaluationRequested(_OfRequest, tag="evaluation_requested"):
 
     code: str
     child_ulid: str | None = None
-    parent_ulid: str | None = None
     from_mutation_request_id: str | None = None
-    started_at: str | None = None
     step: int | None = None
 
 
@@ -181,18 +176,12 @@ class EvaluationCompleted(_OfRequest, tag="evaluation_completed"):
     """The result of a request. It carries neither program nor (in v2) parent."""
 
     evaluation: LoggedEvaluation
-    parent_ulid: str | None = None
-    completed_at: str | None = None
-    step: int | None = None
 
 
 class EvaluationFailed(_OfRequest, tag="evaluation_failed"):
     """The driver gave an evaluation up: there is no verdict of the harness."""
 
     reason: str | None = None
-    parent_ulid: str | None = None
-    completed_at: str | None = None
-    step: int | None = None
 
 
 #: v3: events of which nothing is read but that they happened.
