@@ -10,7 +10,6 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-import tempfile
 from collections import Counter
 from contextlib import suppress
 from itertools import islice
@@ -181,11 +180,10 @@ def _reader(folder: Path, name: str) -> str:
 
 def _rows(folder: Path, file: str, select: str) -> list[dict[str, Any]]:
     """Return the rows of a query over one table; none where DuckDB cannot read it."""
-    with tempfile.TemporaryFile() as answer:
-        try:
-            return list(run_query(select, folder, {"file": file}, answer, seconds=60).to_pylist())
-        except (QueryError, ValueError):  # a text that is no UTF-8
-            return []
+    try:
+        return list(run_query(select, folder, {"file": file}, seconds=60).to_pylist())
+    except (QueryError, ValueError):  # a text that is no UTF-8
+        return []
 
 
 def _table(folder: Path, names: Sequence[str]) -> Draft | None:

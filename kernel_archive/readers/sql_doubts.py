@@ -1,8 +1,8 @@
 """What is doubted of the rows of an ``sql`` source, and which count: SQL over the query's answer.
 
-A doubt is one finding about all rows that it concerns, with the numbers of the first. A row that
-contradicts itself stays in ``evaluations`` with the reason and counts nowhere else; a row that says
-too little is left out and counted. The doubts are data: ``sql_judged.sql`` and ``sql_doubts.toml``.
+A doubt is one finding about all rows that it concerns. A row that contradicts itself counts only in
+``evaluations``, with the reason; a row that says too little is left out. The doubts are data:
+``sql_judged.sql`` and ``sql_doubts.toml``.
 """
 
 from __future__ import annotations
@@ -26,18 +26,13 @@ if TYPE_CHECKING:
 
 _FOLDER: Final = Path(__file__).parent
 #: Columns that a query may return -> their type in DuckDB, and what each means.
-COLUMNS: Final[dict[str, tuple[str, str]]] = {
-    name: (kind, meaning)
-    for name, (kind, meaning) in tomllib.loads(
-        (_FOLDER / "sql_columns.toml").read_text(encoding="utf-8")
-    ).items()
-}
+COLUMNS: Final[dict[str, list[str]]] = tomllib.loads(
+    (_FOLDER / "sql_columns.toml").read_text(encoding="utf-8")
+)
 #: Rows that one finding names, and words of outcomes.
 _ROWS_NAMED: Final = 5
 _WORDS_NAMED: Final = 8
 _MEMORY: Final = "4GiB"
-_MISSING: Final = "('', 'none', 'null', 'nan', 'na', 'n/a', '<na>')"
-
 #: The failure that a word seems to say, the plainest first; ``None`` for words of success.
 _FAILURES: Final = (
     (None, r"(?<![a-z])(ok|pass(ed)?|success(ful)?|correct|valid|good|no_?error)(?![a-z])"),
@@ -84,34 +79,31 @@ class Judge:
     """
 
     def __init__(self, answer: pa.Table) -> None:
-        self._columns = frozenset(answer.column_names)
         self.refused = False
+        self._columns = [name for name in COLUMNS if name in answer.column_names]
         self._connection = duckdb.connect(":memory:")
         self._connection.execute(f"SET threads = 1; SET memory_limit = '{_MEMORY}'")
-        text = duckdb.sqltypes.VARCHAR
-        truth = duckdb.sqltypes.BOOLEAN
+        text, truth = duckdb.sqltypes.VARCHAR, duckdb.sqltypes.BOOLEAN
         self._connection.create_function("same_gpu", same_gpu, [text, text], truth)
         self._connection.register("answer", answer)
-        cells = []
-        for name, (kind, _) in COLUMNS.items():
-            value = "NULL"
-            if name in self._columns:
-                cell = f'"{name}"::VARCHAR'
-                value = f"CASE WHEN lower(trim({cell})) NOT IN {_MISSING} THEN {cell} END"
-            if kind in ("INTEGER", "BIGINT"):
-                value = f"TRY_CAST({value} AS DOUBLE)"
-            cells.append(f"TRY_CAST({value} AS {kind}) AS {name}")
-        listed = ", ".join(cells)
-        self._connection.execute(
-            f"CREATE TABLE given AS SELECT row_number() OVER () AS n, {listed} FROM answer"
-        )
-        has_outcome = "outcome" in self._columns
-        both_times = self._columns >= {"runtime_us", "reference_runtime_us"}
-        self._connection.execute("SET VARIABLE has_outcome = ?", [has_outcome])
+        both_times = {"runtime_us", "reference_runtime_us"} <= {*self._columns}
+        self._connection.execute("SET VARIABLE has_outcome = ?", ["outcome" in self._columns])
         self._connection.execute("SET VARIABLE both_times = ?", [both_times])
-        others = [name for name in COLUMNS if name not in ("code", "source_file", "source_row")]
+        values = []
+        for name, (kind, _) in COLUMNS.items():
+            cell = name if name in self._columns else "NULL"
+            is_whole = kind in ("INTEGER", "BIGINT")
+            cell = f"TRY_CAST({cell} AS DOUBLE)" if is_whole else cell
+            values.append(f"TRY_CAST({cell} AS {kind}) AS {name}")
+        lists = {
+            "{cells}": [f'cell("{name}") AS {name}' for name in self._columns],
+            "{values}": values,
+            "{others}": [n for n in COLUMNS if n not in ("code", "source_file", "source_row")],
+        }
         script = (_FOLDER / "sql_judged.sql").read_text(encoding="utf-8")
-        self._connection.execute(script.replace("{others}", ", ".join(others)))
+        for name, parts in lists.items():
+            script = script.replace(name, ", ".join(parts))
+        self._connection.execute(script)
 
     def _all(self, query: str) -> list[tuple[Any, ...]]:
         return self._connection.execute(query).fetchall()
@@ -131,8 +123,8 @@ class Judge:
         if self.refused:
             message = f"none of its {total:,} rows counts" if total else "the query returns no row"
             fix = "Correct the query: see above, and what its joins and WHERE leave"
-            code, field = "nothing-counts", "query"
-            yield Finding(code=code, message=message, file=place, field=field, fix=fix)
+            where: dict[str, Any] = {"file": place, "field": "query", "fix": fix}
+            yield Finding(code="nothing-counts", message=message, **where)
 
     def _doubted(self, doubt: Doubt, file_of: Callable[[str | None], str]) -> Iterator[Finding]:
         """Yield the finding of a doubt, if it concerns any row."""
@@ -158,20 +150,17 @@ class Judge:
 
     def _bad_values(self, file: str) -> Iterator[Finding]:
         """Yield a finding for each column with cells that are no number, or no true or false."""
-        for name, (kind, _) in COLUMNS.items():
-            if name not in self._columns or kind == "VARCHAR":
-                continue
+        for name in (name for name in self._columns if COLUMNS[name][0] != "VARCHAR"):
             n, first, value = self._all(
-                f"""SELECT count(*), min(g.n), arg_min(a.cell, g.n) FROM given g
-                    JOIN (SELECT row_number() OVER () AS n, "{name}"::VARCHAR AS cell FROM answer) a
-                    USING (n)
-                    WHERE g.{name} IS NULL AND lower(trim(a.cell)) NOT IN {_MISSING}"""
+                f"""SELECT count(*), min(n), arg_min(cells.{name}, n)
+                    FROM cells JOIN given USING (n) WHERE given.{name} IS NULL AND cells.{name} IS NOT NULL"""
             )[0]
             if n:
+                kind = COLUMNS[name][0].lower()
                 yield Finding(
                     code="bad-value",
                     severity="warning",
-                    message=f"{n:,} cells hold no {kind.lower()}, first in row {first}",
+                    message=f"{n:,} cells hold no {kind}, first in row {first}",
                     file=file,
                     field=name,
                     value=printable(value, 60),

@@ -153,11 +153,8 @@ def test_time_and_memory_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPat
         "WITH RECURSIVE t AS (SELECT 1 AS a UNION ALL SELECT a + 1 FROM t) SELECT a "
         "FROM t WHERE a < 0"
     )
-    with (
-        (folder / "answer").open("w+b") as answer,
-        pytest.raises(QueryError, match="more than 1 s"),
-    ):
-        sql.run_query(endless, folder, {}, answer, seconds=1.0)
+    with pytest.raises(QueryError, match="more than 1 s"):
+        sql.run_query(endless, folder, {}, seconds=1.0)
 
 
 @pytest.mark.parametrize(
