@@ -65,10 +65,8 @@ def check_new(path: str | Path, *, force: bool = False) -> None:
     """
     target = Path(path)
     if target.is_dir() or (target.exists() and not force):
-        shown = printable(str(path), 300)
-        raise TargetExistsError(
-            f"{shown} exists already. Give another name, or --force to replace it"
-        )
+        advice = "Give another name, or --force to replace it"
+        raise TargetExistsError(f"{printable(str(path), 300)} exists already. {advice}")
     if not target.parent.is_dir():
         raise UsageError(f"there is no directory {printable(str(target.parent), 300)}")
 
@@ -90,15 +88,12 @@ def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
     """
     import filelock
 
-    lock = filelock.FileLock(path, blocking=busy is None)
     try:
-        lock.acquire()
+        lock = filelock.FileLock(path).acquire(blocking=busy is None)
     except filelock.Timeout:
         raise KernelArchiveError(str(busy)) from None
-    try:
+    with lock:
         yield
-    finally:
-        lock.release()
 
 
 def content_path(folder: Literal["builders", "splits", "cards", "leaderboard", "prompts"]) -> Path:
@@ -111,6 +106,4 @@ def content_path(folder: Literal["builders", "splits", "cards", "leaderboard", "
     for candidate in (package / "_content" / folder, package.parent / folder):
         if candidate.is_dir():
             return candidate
-    raise FileNotFoundError(
-        f"the package's own folder {folder!r} is missing: reinstall kernel-archive"
-    )
+    raise FileNotFoundError(f"its own folder {folder!r} is missing: reinstall kernel-archive")

@@ -1,8 +1,7 @@
 """Open files that strangers made, in bounded memory and time.
 
 A few kilobytes can stand for gigabytes: a compressed stream of zeros, one long line. So nothing
-reads a file without a bound: :func:`read_whole` gives the bytes of a plain, gzip or zstd file,
-:class:`Lines` its lines. :mod:`kernel_archive.untrusted_tables` reads Parquet.
+reads a file without a bound. :mod:`kernel_archive.untrusted_tables` reads Parquet.
 """
 
 from __future__ import annotations
@@ -46,17 +45,11 @@ _CHECKED_PAGE: Final = re.compile(rb"PAR1(?:\x15[\x80-\xff]*[\x00-\x7f]){3}\x15"
 
 
 class UntrustedFileError(Exception):
-    """Raised when a file can't be read or is too large; never for what its content says.
-
-    Attributes:
-        code: ``unreadable`` or ``file-too-large``.
-        fix: the way out.
-    """
+    """Raised when a file is ``unreadable`` or ``file-too-large``; never for what it says."""
 
     def __init__(self, code: str, message: str, fix: str | None = None) -> None:
         super().__init__(message)
-        self.code = code
-        self.fix = fix
+        self.code, self.fix = code, fix
 
     @classmethod
     def of(cls, error: OSError | ValueError) -> UntrustedFileError:
@@ -76,21 +69,20 @@ def regular_file(path: str | Path) -> Path:
         UntrustedFileError: it is missing, a directory, not readable, or a pipe or a device, which
             could block for ever.
     """
+    file = Path(path)
     try:
-        is_regular = stat.S_ISREG(Path(path).stat().st_mode)
-        if is_regular:
-            Path(path).open("rb").close()
+        if not stat.S_ISREG(file.stat().st_mode):
+            message = "this is no file, but a directory, a pipe or a device"
+            raise UntrustedFileError("unreadable", message, "Name a file")
+        file.open("rb").close()
     except (OSError, ValueError) as error:
         raise UntrustedFileError.of(error) from None
-    if not is_regular:
-        message = "this is no file, but a directory, a pipe or a device"
-        raise UntrustedFileError("unreadable", message, "Name a file")
-    return Path(path)
+    return file
 
 
 def _start(path: Path) -> bytes:
     with path.open("rb", buffering=0) as stream:
-        return stream.read(5)
+        return stream.read(64)
 
 
 def is_parquet(path: Path) -> bool:
@@ -105,8 +97,7 @@ def is_compressed(path: Path) -> bool:
 
 def lacks_checksum(path: Path) -> bool:
     """Tell whether the file is zstd or Parquet without checksums: damage may go unnoticed."""
-    with path.open("rb", buffering=0) as stream:
-        start = stream.read(64)
+    start = _start(path)
     if start.startswith(b"PAR1"):
         return len(start) == 64 and _CHECKED_PAGE.match(start) is None
     return start.startswith(_ZSTD) and len(start) > 4 and not start[4] & _ZSTD_CHECKSUM
@@ -200,13 +191,6 @@ class Lines:
     """The non-empty lines of a file with their numbers, and findings where a line can't be had.
 
     Lines longer than ``max_line`` are skipped.
-
-    Attributes:
-        name: the file as findings state it.
-        lines: lines read so far, empty ones included.
-        n_bytes: bytes read so far, decompressed.
-        ended_mid_line: whether the last line has no line end.
-        at_end: whether the whole file was read, and the checksum of its compression holds.
     """
 
     def __init__(
@@ -219,9 +203,11 @@ class Lines:
         name: str | None = None,
     ) -> None:
         self.path = path
-        self.name = name or printable(str(path), 300)
-        self.lines = self.n_bytes = 0
-        self.ended_mid_line = self.at_end = False
+        self.name = name or printable(str(path), 300)  # as findings state it
+        self.lines = 0  # read so far, empty ones included
+        self.n_bytes = 0  # read so far, decompressed
+        self.ended_mid_line = False  # whether the last line has no line end
+        self.at_end = False  # whether all was read, and the checksum of its compression holds
         self._max_bytes, self._max_lines, self._max_line = max_bytes, max_lines, max_line
         self._sha256 = hashlib.sha256()
 
@@ -231,7 +217,6 @@ class Lines:
         return f"sha256:{self._sha256.hexdigest()}"
 
     def __iter__(self) -> Iterator[tuple[int, bytes] | Finding]:
-        """Yield number and text of each line, or a finding."""
         try:
             with open_uncompressed(self.path) as stream:
                 yield from self._read(stream)

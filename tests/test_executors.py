@@ -19,13 +19,7 @@ from support.dask_cluster import scheduler, workers
 
 from kernel_archive import executors
 from kernel_archive.errors import DataError, KernelArchiveError, UsageError
-from kernel_archive.executors import (
-    Call,
-    SerialExecutor,
-    collect_results,
-    iterate_results,
-    open_executor,
-)
+from kernel_archive.executors import Call, SerialExecutor, iterate_results, open_executor
 
 
 def calls(*functions):
@@ -36,6 +30,11 @@ def calls(*functions):
 def squares(n):
     """Calls with results that are easy to check."""
     return calls(*(partial(pow, i, 2) for i in range(n)))
+
+
+def collect_results(executor, calls):
+    """The results in the order of the calls."""
+    return [result for _, result in sorted(iterate_results(executor, calls))]
 
 
 def fail(n):

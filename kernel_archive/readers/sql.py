@@ -264,9 +264,9 @@ def _records(run: RunFiles) -> Iterator[Record]:
         name = run.name(run.root / below if below else run.path)
         return name if name in known else run.name(run.path)
 
-    for file, line, message in json.loads((table.schema.metadata or {})[b"damaged"]):
-        shown = f"no row of a CSV file; left out: {printable(message.splitlines()[0], 200)}"
-        yield Finding(code="bad-row", message=shown, file=named(file), line=line)
+    for file, line, fault in json.loads((table.schema.metadata or {})[b"damaged"]):
+        message = f"no row of a CSV file; left out: {printable(fault, 200)}"
+        yield Finding(code="bad-row", message=message, file=named(file), line=line)
     judge = sql_doubts.Judge(table)
     findings = [*judge.findings(named)]
     if not judge.refused:

@@ -153,7 +153,8 @@ class Judge:
         for name in (name for name in self._columns if COLUMNS[name][0] != "VARCHAR"):
             n, first, value = self._all(
                 f"""SELECT count(*), min(n), arg_min(cells.{name}, n)
-                    FROM cells JOIN given USING (n) WHERE given.{name} IS NULL AND cells.{name} IS NOT NULL"""
+                    FROM cells JOIN given USING (n)
+                    WHERE given.{name} IS NULL AND cells.{name} IS NOT NULL"""
             )[0]
             if n:
                 kind = COLUMNS[name][0].lower()
