@@ -72,21 +72,14 @@ SCHEMES: Final[dict[Scheme, BinScheme]] = {
 
 
 def scheme(name: str) -> BinScheme:
-    """Look up a scheme by name.
-
-    Raises:
-        UsageError: the name is neither ``paper`` nor ``released``.
-    """
+    """Look up a scheme by name; any other is a UsageError."""
     if name not in SCHEMES:
         raise UsageError(f"unknown bin scheme {name!r}. {suggestion(name, SCHEMES)}")
     return SCHEMES[name]
 
 
 def bin_of(speedup: float, name: Scheme = DEFAULT_SCHEME) -> int:
-    """Assign one speedup to its bin, 1 to 8.
-
-    Raises:
-        DataError: the speedup is not finite or not above 0.
+    """Assign one speedup to its bin, 1 to 8; errors as in :func:`assign_bins`.
 
     >>> bin_of(1.71), bin_of(1.71, "released")
     (6, 5)

@@ -83,10 +83,8 @@ def _new_client() -> Any:
     from huggingface_hub.utils._http import default_client_factory
 
     client = default_client_factory()
-    hooks = client.event_hooks
-    hooks["request"] = [*hooks.get("request", []), _limit_time]
-    hooks["response"] = [*hooks.get("response", []), _check_answer]
-    client.event_hooks = hooks
+    client.event_hooks["request"].append(_limit_time)
+    client.event_hooks["response"].append(_check_answer)
     return client
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernel_archive.archive.build import (
@@ -15,17 +16,19 @@ from kernel_archive.archive.build import (
     stage_runs,
     unchanged,
 )
-from kernel_archive.archive.manifest import write_manifest
+from kernel_archive.archive.manifest import MANIFEST_NAME, write_manifest
+from kernel_archive.archive.open import default_directory, open_archive
 from kernel_archive.archive.swap import locked_stage, replaced_directory
+from kernel_archive.archive.validate import ValidationReport, validate_measured
+from kernel_archive.errors import UsageError
+from kernel_archive.publishing.card import check_card, write_card
 from kernel_archive.splits import SPLIT_TABLES
 from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from kernel_archive.archive.build import Advance
-    from kernel_archive.archive.validate import ValidationReport
     from kernel_archive.selection.make import RemadeSplit
 
 
@@ -40,7 +43,6 @@ def build(
     Raises:
         KernelArchiveError: with findings that name file, line, field and way out.
     """
-    from kernel_archive.publishing.card import write_card
     from kernel_archive.selection.make import make_splits, store_published
 
     plan = plan_build(BuildOptions(builders=builders, **options), _content_digest())
@@ -70,11 +72,7 @@ def ensure_archive(
 
     Raises:
         ArchiveNotFoundError: the named directory holds no archive.
-        KernelArchiveError: as :func:`build`; a directory that holds something else is left alone.
     """
-    from kernel_archive.archive.manifest import MANIFEST_NAME
-    from kernel_archive.archive.open import default_directory, open_archive
-
     if directory is not None:
         return open_archive(directory).path
     default = default_directory()
@@ -102,9 +100,6 @@ def remake_split(
             named.
         LeakageError: training would hold something of the evaluation.
     """
-    from kernel_archive.archive.open import open_archive
-    from kernel_archive.errors import UsageError
-    from kernel_archive.publishing.card import write_card
     from kernel_archive.selection.make import remade_split
 
     facts = open_archive(directory).manifest.splits.get(table)
@@ -136,9 +131,6 @@ def withhold_labels(directory: str | Path, folder: str | Path) -> list[Path]:
         inside the archive.
         TargetExistsError: there is something in the folder.
     """
-    from pathlib import Path
-
-    from kernel_archive.publishing.card import write_card
     from kernel_archive.selection.withheld import withheld_labels
 
     with withheld_labels(Path(directory), Path(folder)) as new:
@@ -151,11 +143,7 @@ def validate(path: str | Path | None = None) -> ValidationReport:
 
     Raises:
         ArchiveNotFoundError: there is no archive.
-        ArchiveMismatchError: the manifest can't be read.
     """
-    from kernel_archive.archive.open import open_archive
-    from kernel_archive.archive.validate import validate_measured
-    from kernel_archive.publishing.card import check_card
     from kernel_archive.selection.check import check_splits
 
     return validate_measured(open_archive(path), (("splits", check_splits), ("card", check_card)))
@@ -164,11 +152,9 @@ def validate(path: str | Path | None = None) -> ValidationReport:
 def _content_digest() -> str:
     """Digest of the split definitions and card templates, on which a build depends."""
     total = hashlib.sha256()
-    for folder in ("splits", "cards"):
-        root = content_path(folder)
+    for root in (content_path("splits"), content_path("cards")):
         for path in sorted(root.rglob("*")):
             if path.is_file() and "frozen" not in path.parts:
-                total.update(
-                    path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0"
-                )
+                name = path.relative_to(root).as_posix().encode()
+                total.update(b"".join((name, b"\0", path.read_bytes(), b"\0")))
     return total.hexdigest()

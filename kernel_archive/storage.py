@@ -34,8 +34,7 @@ def sync(path: Path) -> None:
 def new_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Give a temporary path to write, which takes the place of ``path`` when the block ends well.
 
-    Readers see the old file or the new one, never a part. The directory must exist. With
-    ``durable`` this holds after a power failure, too; without it the file may be empty then.
+    Readers see the old file or the new one, with ``durable`` also after a power failure.
     """
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
     try:
@@ -81,10 +80,8 @@ def write_new(path: str | Path, data: bytes, *, force: bool = False) -> None:
 def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
     """Hold a lock file while the block runs; the lock ends with the process, the file stays.
 
-    Waits for another process that holds the lock, unless ``busy`` is given. Follows no link.
-
-    Raises:
-        KernelArchiveError: another process holds the lock: ``busy``.
+    Waits for another process that holds the lock; with ``busy``, that is an error of these words.
+    Follows no link.
     """
     import filelock
 
@@ -97,11 +94,7 @@ def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
 
 
 def content_path(folder: Literal["builders", "splits", "cards", "leaderboard", "prompts"]) -> Path:
-    """Find a folder of reviewed content: in the wheel when installed, else in the checkout.
-
-    Raises:
-        FileNotFoundError: the installation is broken.
-    """
+    """Find a folder of reviewed content: in the wheel when installed, else in the checkout."""
     package = Path(__file__).resolve().parent
     for candidate in (package / "_content" / folder, package.parent / folder):
         if candidate.is_dir():

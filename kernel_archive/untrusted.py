@@ -66,8 +66,7 @@ def regular_file(path: str | Path) -> Path:
     """Check that a path names a regular file that can be opened.
 
     Raises:
-        UntrustedFileError: it is missing, a directory, not readable, or a pipe or a device, which
-            could block for ever.
+        UntrustedFileError: it can't, or is a pipe or a device, which could block for ever.
     """
     file = Path(path)
     try:
@@ -114,8 +113,7 @@ def allowance(path: Path, most: int) -> int:
 def open_uncompressed(path: Path) -> Iterator[IO[bytes]]:
     """Open a file without its compression: gzip, zstd or none, told apart by its first bytes.
 
-    Whoever reads it bounds how much. The checksum of the compression, if there is one, is checked
-    at its end: what was read before it fails is only salvage.
+    Whoever reads it bounds how much. What was read before a checksum at its end fails is salvage.
 
     Raises:
         UntrustedFileError: it can't be opened; or in the block, where the stream is damaged.
