@@ -14,8 +14,7 @@ from kernel_archive.errors import HubError, printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Seconds without a byte after which a request counts as broken.
-TIMEOUT: Final = 60.0
+TIMEOUT: Final = 60.0  # seconds without a byte after which a request counts as broken
 #: Bytes a second: an answer that comes slower is broken off after :data:`TIMEOUT` of waiting.
 LEAST_RATE: Final = 1000
 #: Seconds that the client waits at most, each of five times, when the Hub asks it to wait.

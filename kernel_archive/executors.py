@@ -22,14 +22,11 @@ from kernel_archive.errors import KernelArchiveError, UsageError, printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-#: Dask makes a call again this many times after an error of its machine.
-RETRIES: Final = 2
-#: Hand over at most this many calls at a time; the others wait here.
-MAX_IN_FLIGHT: Final = 500
+RETRIES: Final = 2  # Dask makes a call again this many times after an error of its machine
+MAX_IN_FLIGHT: Final = 500  # hand over at most this many calls at a time; the others wait here
 #: Look after this many silent seconds whether the scheduler is still there.
 WATCH_SECONDS: Final = 5.0
-#: Give up connecting to a scheduler after this many seconds.
-CONNECT_SECONDS: Final = 10
+CONNECT_SECONDS: Final = 10  # give up connecting to a scheduler after this many seconds
 _KEPT: Final = "What was staged is kept. Build again"
 
 Result = TypeVar("Result")

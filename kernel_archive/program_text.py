@@ -14,8 +14,7 @@ from typing import Final
 #: Languages from the one that is usually slowest to the one that is usually fastest.
 LANGUAGE_ORDER: Final = ("other", "pytorch", "triton", "gluon", "cuda")
 
-#: Comments of C and C++.
-_C_COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_C_COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)  # comments of C and C++
 _DOUBLE: Final = re.compile(r"\bfloat64\b|\.double\(|\btorch\.double\b|\bdouble\b|\bfp64\b")
 _SLEEP: Final = re.compile(
     r"\btime\.sleep\b|\bnanosleep\b|__nanosleep|\btorch\.cuda\._sleep\b|\busleep\b"

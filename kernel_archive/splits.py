@@ -66,8 +66,7 @@ def _read_splits() -> dict[str, SplitSpec]:
     return splits
 
 
-#: Name -> split, in the order in which they are made.
-SPLITS: Final = _read_splits()
+SPLITS: Final = _read_splits()  # name -> split, in the order in which they are made
 #: The rows of recorded held-out searches, which are replayed; they have no table of their own.
 REPLAY: Final = SPLITS.pop("replay")
 #: Table -> its split; an archive's tables and manifest name a split by its table.

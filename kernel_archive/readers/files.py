@@ -18,18 +18,13 @@ from kernel_archive.untrusted import UntrustedFileError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-#: A longer line, or row of a table, is reported and skipped; it is never held in memory.
-MAX_LINE_BYTES: Final = 16 << 20
-#: Reading stops after this many lines of a log.
-MAX_LINES: Final = 5_000_000
-#: Reading stops after this many bytes of a log or table, decompressed.
-MAX_FILE_BYTES: Final = 1 << 30
-#: A file that must be held whole (a checkpoint) is refused when it is larger.
-MAX_WHOLE_BYTES: Final = 128 << 20
+MAX_LINE_BYTES: Final = 16 << 20  # a longer line, or row of a table, is reported and skipped
+MAX_LINES: Final = 5_000_000  # reading stops after this many lines of a log
+MAX_FILE_BYTES: Final = 1 << 30  # and after this many bytes of a log or table, decompressed
+MAX_WHOLE_BYTES: Final = 128 << 20  # a larger checkpoint or file of settings is refused
 #: Codes of findings that blame the recipe; all others are damage of one run alone.
 MISTAKES: Final = frozenset({"bad-utf8", "wrong-format", "bad-columns", "nothing-counts"})
-#: Endings of any file that a reader reads.
-SUFFIXES: Final = ("", ".zst", ".gz")
+SUFFIXES: Final = ("", ".zst", ".gz")  # endings of any file that a reader reads
 #: Whether a path is a file. Most files looked for are missing: no ``Path`` is made for each.
 is_file: Final = os.path.isfile
 

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Rows of a Parquet table; larger ones are refused.
-_MAX_ROWS: Final = 1_000_000
+_MAX_ROWS: Final = 1_000_000  # rows of a Parquet table; larger ones are refused
 _OBJECTS: Final = RowKind[dict[str, Any]](dict[str, Any])
 #: Fields of a published row that a table may lack.
 _OPTIONAL: Final = ("pair_type", "parent_node_id", "child_node_id", "source_search")

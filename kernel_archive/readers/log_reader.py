@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from kernel_archive.errors import Finding, printable
 from kernel_archive.problems import PROBLEMS
-from kernel_archive.readers.beside import add_facts
-from kernel_archive.readers.durations import add_durations
+from kernel_archive.readers.beside import add_durations, add_facts
 from kernel_archive.readers.files import ReaderSpec, RunFiles
 from kernel_archive.readers.records import EVALUATION_FAILED, Case, Evaluation, Record, SearchFacts
 from kernel_archive.readers.salvage import FindingLog, RowKind, Salvage
@@ -29,8 +28,9 @@ if TYPE_CHECKING:
 FORMATS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
     (Path(__file__).parent / "formats.toml").read_text(encoding="utf-8")
 )
-#: Failure -> field of the feedback that names the error, and those that say more, the best first.
+#: Outcome -> field of the feedback that names the error, and those that say more, the best first.
 _ERROR_FIELDS: Final = {
+    "success": ("", ""),
     "compile_failed": ("compilation_error_name", "compilation_error"),
     "runtime_error": ("runtime_error_name", "runtime_error traceback runtime_error_traceback"),
     "incorrect": ("", "error_message correctness_issue"),
@@ -144,19 +144,18 @@ class LogReader:
     ) -> None:
         """Add an evaluation with what its harness said; without a known outcome it is left out."""
         outcome: Any = feedback.kind if feedback is not None else None
-        if feedback is None or (outcome != "success" and outcome not in _ERROR_FIELDS):
+        if feedback is None or outcome not in _ERROR_FIELDS:
             self.facts.counts["unknown_outcomes"] += 1
             message = "the result has no outcome that these logs know; it is left out"
             self.error("unknown-outcome", message, line=line, field=field, value=outcome)
             return
         record.source_line, record.outcome = line, outcome
+        record.error_type, record.error_text = (
+            next(filter(None, (getattr(feedback, name) for name in names.split())), None)
+            for names in _ERROR_FIELDS[outcome]
+        )
         if outcome == "success":
             self._set_success(record, feedback, field)
-        else:
-            record.error_type, record.error_text = (
-                next(filter(None, (getattr(feedback, name) for name in names.split())), None)
-                for names in _ERROR_FIELDS[outcome]
-            )
         self.add(record)
 
     def _set_success(self, record: Evaluation, feedback: Feedback, field: str) -> None:
@@ -200,21 +199,10 @@ class LogReader:
         return names[0] if len(names) == len(shapes) == 1 else None
 
 
-def _blames_file(finding: Finding, *, is_object: bool) -> bool:
-    """Tell whether a finding explains why nothing could be read of a file.
-
-    A file that begins as an object and is no JSON, or has one broken line, is damaged; a log of
-    other lines is of another format.
-    """
-    damage = {("bad-json", None), ("truncated-line", 1)}
-    is_damaged = is_object and (finding.code, finding.line) in damage
-    return is_damaged or finding.code in _FILE_FAULTS
-
-
 def log_format(name: str, reader: Callable[[RunFiles, Path, FindingLog], LogReader]) -> ReaderSpec:
     """Make the spec of a format with one log per search, of its facts in ``formats.toml``."""
     facts = FORMATS[name]
-    log = facts.get("log", [])
+    log: list[str] = facts.get("log", [])
 
     def records(run: RunFiles) -> Iterator[Record]:
         """Yield the evaluations of one search, what was wrong, and its facts."""
@@ -226,8 +214,10 @@ def log_format(name: str, reader: Callable[[RunFiles, Path, FindingLog], LogRead
                 search.complete_facts()
                 yield from search.records()
                 return
-        is_object = path is not None and run.head(path, 1) == b"{"
-        faults = [finding for finding in findings if _blames_file(finding, is_object=is_object)]
+        faults = [finding for finding in findings if finding.code in _FILE_FAULTS]
+        if path is not None and run.head(path, 1) == b"{":  # begun as an object, and broken off
+            damage = {("bad-json", None), ("truncated-line", 1)}
+            faults += [finding for finding in findings if (finding.code, finding.line) in damage]
         yield from faults
         if all(finding.severity != "error" for finding in faults):
             message = f"no whole record of the format {name!r} can be read of it"
@@ -238,8 +228,6 @@ def log_format(name: str, reader: Callable[[RunFiles, Path, FindingLog], LogRead
                 file=run.name(path or run.path),
             )
 
+    stated = {key: facts[key] for key in ("title", "expects", "version")}
     files = (*log, *facts.get("beside", []))
-    title, expects, version = facts["title"], facts["expects"], facts["version"]
-    return ReaderSpec(
-        name=name, title=title, expects=expects, files=files, version=version, records=records
-    )
+    return ReaderSpec(name=name, files=files, records=records, **stated)

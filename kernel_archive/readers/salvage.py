@@ -1,8 +1,8 @@
 """Rows from the lines of a log, whatever happened to the log.
 
-A line is decoded once, by a typed decoder that skips what nobody reads; where that fails, as what
-Python writes, with ``NaN`` and lone surrogates. A line that is no JSON is searched for a whole row:
-a writer that goes on after a crash glues its first row to the broken line.
+A line is decoded by a typed decoder; where that fails, as what Python writes, with ``NaN`` and lone
+surrogates. A line that is no JSON is searched for a whole row: a writer that goes on after a crash
+glues its first row to the broken line.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Findings of one code that are kept in full; the rest are counted.
-MAX_FINDINGS: Final = 50
+MAX_FINDINGS: Final = 50  # findings of one code that are kept in full; the rest are counted
 #: Places in a broken line that are tried as the start of a whole row, the last ones.
 _MAX_TRIES: Final = 20
 #: Give up after this many lines that are no rows; each is about 100 times slower to handle.
@@ -33,23 +32,18 @@ _MAX_BAD_LINES: Final = 100_000
 
 
 class RowKind(Generic[T]):
-    """What a line of a format may be: one struct, a dictionary, or a union of event structs.
-
-    ``events`` are the ``kind`` of each event of a union.
-    """
+    """What a line of a format may be: a struct, a dictionary, or a union of events by kind."""
 
     def __init__(self, row: Any, events: Collection[str] = ()) -> None:
         self.row, self.events = row, events
         self.decode: Callable[[bytes], T] = msgspec.json.Decoder(row).decode
-        names = ("kind",) if events else getattr(row, "__struct_fields__", ())
-        #: How a row begins; a dictionary begins in any way.
-        self._start = (
-            re.compile(rb'\{\s?"(?:' + "|".join(names).encode() + rb')"\s?:') if names else None
-        )
+        names = ("kind",) if events else getattr(row, "__struct_fields__", ("",))
+        #: How a row begins, at least where it is a struct.
+        self._start = re.compile(rb'\{\s?"(?:%s)"\s?:' % "|".join(names).encode())
 
     def glued_row(self, line: bytes) -> T | None:
         """Find the row that a writer glued to a broken line, as it went on after a crash."""
-        starts = [match.start() for match in self._start.finditer(line)] if self._start else []
+        starts = [match.start() for match in self._start.finditer(line)]
         for start in starts[-_MAX_TRIES:]:
             with suppress(*BAD_JSON):
                 return self.decode(line[start:])

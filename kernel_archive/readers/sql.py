@@ -28,19 +28,17 @@ from kernel_archive.readers.files import ReaderSpec, RunFiles
 from kernel_archive.readers.records import Evaluation, Record, SearchFacts
 from kernel_archive.readers.sql_doubts import COLUMNS
 from kernel_archive.readers.sql_sandbox import nodes_of
+from kernel_archive.readers.values import object_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: Memory of a query in DuckDB, and address space of its process; beyond them the query is refused.
-MEMORY_BYTES: Final = 2 << 30
-ADDRESS_SPACE_BYTES: Final = 8 << 30
-#: Size of the answer of one query; a larger one is refused.
+# Beyond these bounds a query is refused.
+MEMORY_BYTES: Final = 2 << 30  # in DuckDB
+ADDRESS_SPACE_BYTES: Final = 8 << 30  # of its process
 RESULT_BYTES: Final = 8 << 30
-#: Time of one query, s; a longer one is ended.
 SECONDS: Final = 600.0
-#: Files that one query may read; with more it is refused.
-MAX_FILES: Final = 500_000
+MAX_FILES: Final = 500_000  # that it may read
 #: Functions that may stand in the arguments of a function that reads files without hiding a path.
 _PLAIN: Final = frozenset({"list_value", "struct_pack", "getvariable", "row"})
 #: Table functions that read no file.
@@ -67,18 +65,15 @@ def check_query(text: str) -> dict[str, Any]:
     """
     with duckdb.connect(":memory:") as connection:
         try:
-            statements = connection.extract_statements(text)
+            kinds = [statement.type.name for statement in connection.extract_statements(text)]
         except (duckdb.Error, RuntimeError, ValueError) as error:
             raise QueryError(f"no SQL: {printable(str(error), 500)}") from None
-        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
-            raise QueryError(
-                f"the query must be exactly one SELECT, and is {printable(kinds, 100)}",
-                "WITH ... SELECT is one; COPY, ATTACH, SET and several statements are not",
-            )
-        row = connection.execute("SELECT json_serialize_sql(?)", [text]).fetchone()
-    tree = json.loads(row[0]) if row is not None else {}
-    return tree if isinstance(tree, dict) else {}
+        if kinds != ["SELECT"]:
+            shown = printable(", ".join(kinds) or "nothing", 100)
+            fix = "WITH ... SELECT is one; COPY, ATTACH, SET and several statements are not"
+            raise QueryError(f"the query must be exactly one SELECT, and is {shown}", fix)
+        ((tree,),) = connection.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
+    return object_of(json.loads(tree))
 
 
 def patterns_of(tree: dict[str, Any], variables: Iterable[str]) -> list[str]:
@@ -95,12 +90,8 @@ def patterns_of(tree: dict[str, Any], variables: Iterable[str]) -> list[str]:
             found.add(str(node.get("table_name")))
         elif node.get("type") == "TABLE_FUNCTION":
             call = node.get("function") or {}
-            inner = {
-                str(each.get("function_name"))
-                for each in nodes_of(call.get("arguments"))
-                if each.get("class") == "FUNCTION"
-            }
-            name = str(call.get("function_name"))
+            name, arguments = str(call.get("function_name")), nodes_of(call.get("arguments"))
+            inner = {a.get("function_name") for a in arguments if a.get("class") == "FUNCTION"}
             if name not in _NO_FILES and (inner - _PLAIN or name.startswith("query")):
                 found.add("**")
     return sorted(found)
@@ -131,7 +122,7 @@ def _matches(folder: Path, pattern: str) -> Iterable[str]:
 
 
 class _Query:
-    """The query of a run: its text, the folder that it may read, and its variable ``file``."""
+    """The query of a run, the folder that it may read, and its variable ``file``."""
 
     def __init__(self, run: RunFiles) -> None:
         self.text = str(run.settings.get("query") or "")
@@ -139,11 +130,7 @@ class _Query:
         self.variables = {"file": run.path.name} if run.path.is_file() else {}
 
     def inputs(self) -> dict[str, bool]:
-        """List the files that it may read, relative to its folder, and whether each lies in it.
-
-        Raises:
-            QueryError: the query is at fault, or there are too many files.
-        """
+        """List the files that it may read, relative to its folder, and whether each lies in it."""
         paths: set[str] = set()
         for pattern in patterns_of(check_query(self.text), self.variables.values()):
             paths.update(islice(_matches(self.folder, pattern), MAX_FILES + 1))
@@ -157,11 +144,7 @@ class _Query:
         }
 
     def answer(self) -> pa.Table:
-        """Run the query, unless a file is a link, or is behind one, that leads out of the folder.
-
-        Raises:
-            QueryError: it is refused, fails, or returns what is no evaluation.
-        """
+        """Run the query, unless a file is or is behind a link that leads out of the folder."""
         for name, is_inside in self.inputs().items():
             if not is_inside:
                 message = f"the link {printable(name)} leads out of the folder: nothing is read"
@@ -208,30 +191,25 @@ def run_query(
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise QueryError(
-                f"the query took more than {seconds:.0f} s and was ended",
-                "See whether a join lacks its condition, or read fewer files at once",
-            ) from None
+            message = f"the query took more than {seconds:.0f} s and was ended"
+            fix = "See whether a join lacks its condition, or read fewer files at once"
+            raise QueryError(message, fix) from None
         if child.returncode == 0:
             answer.seek(0)
             table = pa.ipc.open_stream(answer).read_all()
             return table.replace_schema_metadata({"damaged": child.stderr or b"[]"})
     is_refused = child.returncode == sql_sandbox.REFUSED
     message = child.stderr.decode("utf-8", "replace") if is_refused else "its process was ended"
-    fix = None
+    way_out = None
     if "Permission" in message or "disabled" in message:
-        fix = _OUTSIDE
+        way_out = _OUTSIDE
     elif not is_refused or "Memory" in message:
-        fix = f"It may take {MEMORY_BYTES >> 30} GiB: read fewer files or columns at once"
-    raise QueryError(printable(" ".join(message.split()), 600), fix)
+        way_out = f"It may take {MEMORY_BYTES >> 30} GiB: read fewer files or columns at once"
+    raise QueryError(printable(" ".join(message.split()), 600), way_out)
 
 
 def _check_columns(names: list[str]) -> None:
-    """Refuse an answer that has a column which is none of an evaluation.
-
-    Raises:
-        QueryError: one is unknown or stands twice, or what an evaluation needs is missing.
-    """
+    """Refuse an answer with a column that is unknown, missing or there twice."""
     listed = "kernel-archive readers --columns lists all"
     for name in names:
         if name not in COLUMNS:

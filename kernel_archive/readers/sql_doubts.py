@@ -11,10 +11,9 @@ import re
 import tomllib
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
-import msgspec
 
 from kernel_archive.errors import Finding, printable
 from kernel_archive.gpus import same_gpu
@@ -29,9 +28,8 @@ _FOLDER: Final = Path(__file__).parent
 COLUMNS: Final[dict[str, list[str]]] = tomllib.loads(
     (_FOLDER / "sql_columns.toml").read_text(encoding="utf-8")
 )
-#: Rows that one finding names, and words of outcomes.
-_ROWS_NAMED: Final = 5
-_WORDS_NAMED: Final = 8
+_ROWS_NAMED: Final = 5  # in one finding
+_WORDS_NAMED: Final = 8  # likewise, of those that are no outcome
 _MEMORY: Final = "4GiB"
 #: The failure that a word seems to say, the plainest first; ``None`` for words of success.
 _FAILURES: Final = (
@@ -55,20 +53,10 @@ def failure_of(word: str) -> str | None:
     return next((outcome for outcome, words in _FAILURES if re.search(words, lower)), None)
 
 
-class Doubt(msgspec.Struct, frozen=True):
-    """What is doubted of rows, in SQL over ``judged``."""
-
-    code: str
-    severity: Literal["error", "warning", "info"]
-    rows: str  # which rows
-    says: str  # what is said, with the numbers of the first row
-    field: str
-    fix: str | None = None
-
-
-_DOUBTS: Final = msgspec.convert(
-    tomllib.loads((_FOLDER / "sql_doubts.toml").read_text(encoding="utf-8"))["doubt"], list[Doubt]
-)
+#: What is doubted of which rows, in SQL over ``judged``.
+_DOUBTS: Final[list[dict[str, Any]]] = tomllib.loads(
+    (_FOLDER / "sql_doubts.toml").read_text(encoding="utf-8")
+)["doubt"]
 
 
 class Judge:
@@ -126,27 +114,23 @@ class Judge:
             where: dict[str, Any] = {"file": place, "field": "query", "fix": fix}
             yield Finding(code="nothing-counts", message=message, **where)
 
-    def _doubted(self, doubt: Doubt, file_of: Callable[[str | None], str]) -> Iterator[Finding]:
+    def _doubted(
+        self, doubt: dict[str, Any], file_of: Callable[[str | None], str]
+    ) -> Iterator[Finding]:
         """Yield the finding of a doubt, if it concerns any row."""
+        facts = {key: doubt[key] for key in ("code", "severity", "field")}
         n, file, line, rows, message = self._all(
             f"""SELECT count(*), arg_min(source_file, n), arg_min(source_row, n),
                        list(coalesce(source_row, n) ORDER BY n)[:{_ROWS_NAMED}], arg_min(said, n)
-                FROM (SELECT *, {doubt.says} AS said FROM judged WHERE {doubt.rows})"""
+                FROM (SELECT *, {doubt["says"]} AS said FROM judged WHERE {doubt["rows"]})"""
         )[0]
         if not n:
             return
         if n > 1:
             listed = ", ".join(map(str, rows)) + (", ..." if n > len(rows) else "")
             message = f"{message}: {n:,} rows ({listed})"
-        yield Finding(
-            code=doubt.code,
-            severity=doubt.severity,
-            message=printable(message, 500),
-            file=file_of(file),
-            line=line,
-            field=doubt.field,
-            fix=doubt.fix,
-        )
+        where = {"file": file_of(file), "line": line, "fix": doubt.get("fix")}
+        yield Finding(message=printable(message, 500), **facts, **where)
 
     def _bad_values(self, file: str) -> Iterator[Finding]:
         """Yield a finding for each column with cells that are no number, or no true or false."""

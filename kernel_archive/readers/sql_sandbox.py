@@ -23,14 +23,11 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Exit status of a query that DuckDB refused; any other failure is this script's own.
-REFUSED = 3
-#: Rows that are written at once.
-_BATCH = 10_000
+REFUSED = 3  # exit status of a query that DuckDB refused; any other failure is this script's own
+_BATCH = 10_000  # rows that are written at once
 #: Lines of a CSV file among which its header is looked for, and bytes of its longest field.
 _HEAD_LINES, _FIELD_BYTES = 50, 16 << 20
-#: Damaged lines that are listed; the others are left out like them.
-_MAX_DAMAGED = 50
+_MAX_DAMAGED = 50  # damaged lines that are listed; the others are left out like them
 #: Options of ``read_csv`` that say what the lines mean; where one stands, they are read as it says.
 _FIXED = frozenset({"columns", "names", "skip", "quote", "escape", "comment"})
 
