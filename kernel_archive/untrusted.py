@@ -27,20 +27,18 @@ if TYPE_CHECKING:
 MAX_LINE_BYTES: Final = 1 << 20
 #: Values of one JSON text: beyond it the text is not decoded, as objects take far more than text.
 MAX_VALUES: Final = 4_000_000
-#: A compressed file is refused beyond this many bytes and this many times its own size; logs
-#: come to 50 times.
+# A compressed file is refused beyond this many bytes and times its own size; logs come to 50 times.
 _FREE_BYTES: Final = 32 << 20
 _EXPANSION: Final = 100
 _BUFFER_BYTES: Final = 1 << 20
-
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 #: First bytes of a compressed file -> name of its compression in Arrow.
 _COMPRESSIONS: Final = {b"\x1f\x8b": "gzip", _ZSTD: "zstd"}
 #: The bit of a zstd frame's fifth byte that says that a checksum stands at its end.
 _ZSTD_CHECKSUM: Final = 4
-#: The first page of a Parquet file with checksums: its header (Thrift) begins with type, two sizes
-#: and the checksum, each a mark and a number of variable length.
+#: The header (Thrift) of a Parquet page with a checksum begins with type, two sizes and the
+#: checksum, each a mark and a number of variable length.
 _CHECKED_PAGE: Final = re.compile(rb"PAR1(?:\x15[\x80-\xff]*[\x00-\x7f]){3}\x15", re.DOTALL)
 
 
@@ -118,20 +116,15 @@ def open_uncompressed(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         UntrustedFileError: it can't be opened; or in the block, where the stream is damaged.
     """
-    stream: Any
+    import pyarrow as pa
+
     try:
         start = _start(path)
         codec = next((name for mark, name in _COMPRESSIONS.items() if start.startswith(mark)), None)
-        if codec is None:
-            stream = path.open("rb", buffering=_BUFFER_BYTES)
-        else:
-            import pyarrow as pa
-
-            raw = pa.input_stream(str(path), compression=codec)
-            stream = io.BufferedReader(raw, _BUFFER_BYTES)
+        raw: Any = pa.input_stream(str(path), compression=codec)
     except OSError as error:
         raise UntrustedFileError.of(error) from None
-    with stream:
+    with io.BufferedReader(raw, _BUFFER_BYTES) as stream:
         try:
             yield stream
         except (OSError, MemoryError) as error:

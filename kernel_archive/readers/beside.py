@@ -85,9 +85,8 @@ def add_stated(
                 message = f"the log says {column} {before!r}, {file} says {value!r}; the log counts"
                 findings.error("facts-disagree", message, file=name, field=column)
     if file == "run.json" and facts.wall_seconds is None:
-        facts.wall_seconds = values.seconds_between(
-            text_of(data.get("start")), text_of(data.get("end"))
-        )
+        start, end = text_of(data.get("start")), text_of(data.get("end"))
+        facts.wall_seconds = values.seconds_between(start, end)
 
 
 def _value(data: dict[str, Any], column: str, places: list[str]) -> Any:
@@ -112,9 +111,7 @@ def add_durations(
     """Add GPU seconds and tokens of evaluations from the files of the run."""
     settings = facts.hyperparameters or {}
     search = object_of(settings.get("search"))
-    limit = values.positive(
-        search.get("per_request_timeout_s", settings.get("per_request_timeout_s"))
-    )
+    limit = values.positive({**settings, **search}.get("per_request_timeout_s"))
     for record in evaluations:
         # A longer span holds a crash, and the time until the search was resumed.
         if limit is not None and (record.gpu_seconds or 0.0) > limit + _TIMEOUT_SLACK_S:
@@ -122,20 +119,14 @@ def add_durations(
             facts.counts["durations_with_downtime"] += 1
     _add_invocations(run, evaluations, findings)
     path = run.find("timing.jsonl")
-    if path is not None and path in run.files and path != run.path:
-        lines = _timing_lines(run, path, findings)
-        if run.name(path) not in run.unsound:
-            _add_timing(lines, evaluations, facts)
-
-
-def _timing_lines(run: RunFiles, path: Path, findings: FindingLog) -> list[TimingLine]:
-    """Read the timing file; whatever is wrong with it is a warning."""
-    log = FindingLog()
-    rows = Salvage(_TIMING, run.name(path), log, Counter()).rows(run.lines(path))
-    lines = [line for _, line in rows]
+    if path is None or path not in run.files or path == run.path:
+        return
+    log, name = FindingLog(), run.name(path)
+    lines = [row for _, row in Salvage(_TIMING, name, log, Counter()).rows(run.lines(path))]
     for finding in log:
         findings.add(msgspec.structs.replace(finding, code="bad-timing", severity="warning"))
-    return lines
+    if name not in run.unsound:
+        _add_timing(lines, evaluations, facts)
 
 
 def _add_timing(lines: list[TimingLine], evaluations: list[Evaluation], facts: SearchFacts) -> None:

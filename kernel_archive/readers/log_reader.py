@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
+from functools import partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -37,9 +38,7 @@ _ERROR_FIELDS: Final = {
     "infrastructure_failure": ("", "reason"),
 }
 #: Faults of a whole file, which say more than that it is of another format.
-_FILE_FAULTS: Final = frozenset(
-    {"unreadable", "line-too-long", "file-too-large", "bad-utf8", "python-pickle"}
-)
+_FILE_FAULTS: Final = ("unreadable", "line-too-long", "file-too-large", "bad-utf8", "python-pickle")
 
 
 def feedback_of(evaluation: LoggedEvaluation | None) -> Feedback | None:
@@ -107,13 +106,12 @@ class LogReader:
             self.add_row(line, row)
         return any_read
 
-    def error(self, code: str, message: str, **where: Any) -> None:
-        """Report a fault in the log."""
-        self.findings.error(code, message, file=self.file, **where)
+    def report(self, severity: Any, code: str, message: str, **where: Any) -> None:
+        """Report a fault in the log, or what was salvaged or left out."""
+        self.findings.report(severity, code, message, file=self.file, **where)
 
-    def warning(self, code: str, message: str, **where: Any) -> None:
-        """Report something that was salvaged or left out."""
-        self.findings.warning(code, message, file=self.file, **where)
+    error = partialmethod(report, "error")
+    warning = partialmethod(report, "warning")
 
     def new_evaluation(self, **fields: Any) -> Evaluation:
         """Make an evaluation of this log that has no verdict yet."""

@@ -18,19 +18,8 @@ from kernel_archive.readers.values import natural, seconds_between, step_number
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Kinds of events of which every one is counted -> name of the count.
-_COUNTED: Final = {
-    "step_completed": "steps_completed",
-    "mutation_requested": "mutations_requested",
-    "mutation_completed": "mutations_completed",
-    "mutation_failed": "mutations_failed",
-    "forecast_requested": "forecasts_requested",
-    "forecast_completed": "forecasts_completed",
-    "forecast_failed": "forecasts_failed",
-    "candidate_selected": "candidates_selected",
-    "candidate_deferred": "candidates_deferred",
-    "evaluation_failed": "evaluation_failed",
-}
+#: Nouns of events that are counted: steps, but not those started, mutations, ...
+_COUNTED: Final = frozenset({"step", "mutation", "forecast", "candidate"})
 
 
 class EventLog(LogReader):
@@ -48,9 +37,9 @@ class EventLog(LogReader):
 
     def add_row(self, line: int, row: Any) -> None:
         """Add the event of one line."""
-        kind = row.__struct_config__.tag
-        if kind in _COUNTED:
-            self.facts.counts[_COUNTED[kind]] += 1
+        noun, _, verb = row.__struct_config__.tag.partition("_")
+        if noun in _COUNTED and verb != "started":
+            self.facts.counts[f"{noun}s_{verb}"] += 1
         match row:
             case ev.SearchInitialized():
                 self._add_root(line, row)
@@ -68,7 +57,10 @@ class EventLog(LogReader):
                 step = self._step if row.step is None else step_number(row.step)
                 step = step if self.outer_step is None else self.outer_step
                 self._requests[row.request_id] = row, step
-            case ev.EvaluationCompleted() | ev.EvaluationFailed():
+            case ev.EvaluationFailed():
+                self.facts.counts["evaluation_failed"] += 1
+                self._add_answer(line, row)
+            case ev.EvaluationCompleted():
                 self._add_answer(line, row)
 
     def _add_root(self, line: int, event: ev.SearchInitialized) -> None:
@@ -132,8 +124,7 @@ class EventLog(LogReader):
         facts, counts = self.facts, self.facts.counts
         facts.n_pending = len(self._requests) - len(self._answered)
         facts.n_mutations_failed = counts.pop("mutations_failed", 0)
-        n_forecasts = counts.get("forecasts_completed", 0) + counts.get("compound_forecasts", 0)
-        facts.n_forecasts = n_forecasts or None
+        facts.n_forecasts = counts["forecasts_completed"] + counts["compound_forecasts"] or None
         facts.n_deferred = counts.pop("candidates_deferred", None)
         super().complete_facts()
 
