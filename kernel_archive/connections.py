@@ -90,8 +90,7 @@ def _new_client() -> Any:
 def bound_requests() -> None:
     """Bound every request that the Hub's library makes in this process from now on.
 
-    Done once: a new client reads all certificates of this machine, which takes longer than most
-    requests.
+    Done once: a new client reads all certificates of this machine, which takes long.
     """
     from huggingface_hub import set_client_factory
     from huggingface_hub.utils import _http

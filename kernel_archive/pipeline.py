@@ -96,24 +96,24 @@ def remake_split(
     definition to change, where ``None`` leaves a field as it is.
 
     Raises:
-        UsageError: the split was published by others and should be another; or the GPU must be
-            named.
+        UsageError: the split was published by others, its labels are withheld, or it needs a GPU.
         LeakageError: training would hold something of the evaluation.
     """
     from kernel_archive.selection.make import remade_split
 
     facts = open_archive(directory).manifest.splits.get(table)
-    if facts is not None and facts.origin == "withheld":
+    origin = facts.origin if facts is not None else ""
+    how = {"definition": definition, "gpu": gpu, **changes}
+    asked = ", ".join(name for name, value in how.items() if value is not None)
+    if origin == "withheld":
         raise UsageError(
             f"{table} can't be made again: its labels are withheld, and the kernels behind them. "
             "Build the archive again from its logs"
         )
-    how = {"definition": definition, "gpu": gpu, **changes}
-    asked = [name for name, value in how.items() if value is not None]
-    if facts is not None and facts.origin == "published" and asked:
+    if origin == "published" and asked:
         raise UsageError(
             f"{table} of this archive was published by others and is kept as it is: it can't have "
-            f"another {', '.join(asked)}. score --bins labels its rows by another scheme"
+            f"another {asked}. score --bins labels its rows by another scheme"
         )
     with remade_split(directory, table, **how) as made:
         if made.directory is not None:
@@ -127,8 +127,7 @@ def withhold_labels(directory: str | Path, folder: str | Path) -> list[Path]:
     What is left in the directory is the archive's public part.
 
     Raises:
-        UsageError: labels are withheld already, a split was published by others, or the folder is
-        inside the archive.
+        UsageError: labels are withheld already or published, or the folder is inside the archive.
         TargetExistsError: there is something in the folder.
     """
     from kernel_archive.selection.withheld import withheld_labels

@@ -245,8 +245,8 @@ def _records(run: RunFiles) -> Iterator[Record]:
     for file, line, fault in json.loads((table.schema.metadata or {})[b"damaged"]):
         message = f"no row of a CSV file; left out: {printable(fault, 200)}"
         yield Finding(code="bad-row", message=message, file=named(file), line=line)
-    judge = sql_doubts.Judge(table)
-    findings = [*judge.findings(named)]
+    judge = sql_doubts.Judge(table, named)
+    findings = [*judge.findings()]
     if not judge.refused:
         for row in judge.rows():
             yield Evaluation(**{**row, "source_file": named(row["source_file"])})

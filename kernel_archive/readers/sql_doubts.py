@@ -60,14 +60,11 @@ _DOUBTS: Final[list[dict[str, Any]]] = tomllib.loads(
 
 
 class Judge:
-    """The judged rows of one answer.
+    """The judged rows of one answer; ``file_of`` names the file of a row, or the run."""
 
-    Attributes:
-        refused: no row counts, and the findings say why.
-    """
-
-    def __init__(self, answer: pa.Table) -> None:
-        self.refused = False
+    def __init__(self, answer: pa.Table, file_of: Callable[[str | None], str]) -> None:
+        self.refused = False  # whether no row counts; the findings say why
+        self._file_of = file_of
         self._columns = [name for name in COLUMNS if name in answer.column_names]
         self._connection = duckdb.connect(":memory:")
         self._connection.execute(f"SET threads = 1; SET memory_limit = '{_MEMORY}'")
@@ -96,11 +93,10 @@ class Judge:
     def _all(self, query: str) -> list[tuple[Any, ...]]:
         return self._connection.execute(query).fetchall()
 
-    def findings(self, file_of: Callable[[str | None], str]) -> Iterator[Finding]:
+    def findings(self) -> Iterator[Finding]:
         """Yield what was doubted, each once; where no row counts, that is the last one."""
-        place = file_of(None)
-        found = [*self._bad_values(place), *self._unknown_outcomes(place)]
-        found += [finding for doubt in _DOUBTS for finding in self._doubted(doubt, file_of)]
+        found = [*self._bad_values(), *self._unknown_outcomes()]
+        found += [finding for doubt in _DOUBTS for finding in self._doubted(doubt)]
         yield from found
         total, counting = self._all(
             "SELECT count(*), count(*) FILTER (left_out IS NULL AND excluded IS NULL) FROM judged"
@@ -111,12 +107,10 @@ class Judge:
         if self.refused:
             message = f"none of its {total:,} rows counts" if total else "the query returns no row"
             fix = "Correct the query: see above, and what its joins and WHERE leave"
-            where: dict[str, Any] = {"file": place, "field": "query", "fix": fix}
+            where: dict[str, Any] = {"file": self._file_of(None), "field": "query", "fix": fix}
             yield Finding(code="nothing-counts", message=message, **where)
 
-    def _doubted(
-        self, doubt: dict[str, Any], file_of: Callable[[str | None], str]
-    ) -> Iterator[Finding]:
+    def _doubted(self, doubt: dict[str, Any]) -> Iterator[Finding]:
         """Yield the finding of a doubt, if it concerns any row."""
         facts = {key: doubt[key] for key in ("code", "severity", "field")}
         n, file, line, rows, message = self._all(
@@ -129,10 +123,10 @@ class Judge:
         if n > 1:
             listed = ", ".join(map(str, rows)) + (", ..." if n > len(rows) else "")
             message = f"{message}: {n:,} rows ({listed})"
-        where = {"file": file_of(file), "line": line, "fix": doubt.get("fix")}
+        where = {"file": self._file_of(file), "line": line, "fix": doubt.get("fix")}
         yield Finding(message=printable(message, 500), **facts, **where)
 
-    def _bad_values(self, file: str) -> Iterator[Finding]:
+    def _bad_values(self) -> Iterator[Finding]:
         """Yield a finding for each column with cells that are no number, or no true or false."""
         for name in (name for name in self._columns if COLUMNS[name][0] != "VARCHAR"):
             n, first, value = self._all(
@@ -146,13 +140,13 @@ class Judge:
                     code="bad-value",
                     severity="warning",
                     message=f"{n:,} cells hold no {kind}, first in row {first}",
-                    file=file,
+                    file=self._file_of(None),
                     field=name,
                     value=printable(value, 60),
                     fix="They count as missing",
                 )
 
-    def _unknown_outcomes(self, file: str) -> Iterator[Finding]:
+    def _unknown_outcomes(self) -> Iterator[Finding]:
         """Yield a finding of words that are no outcome, with the failures that they seem to say."""
         words = self._all(
             """SELECT coalesce(outcome, 'nothing'), count(*) AS n FROM judged
@@ -168,7 +162,7 @@ class Judge:
         yield Finding(
             code="unknown-outcome",
             message=f"{total:,} rows have no outcome that is known, and are left out: {listed}",
-            file=file,
+            file=self._file_of(None),
             field="outcome",
             fix=f"Say what they mean: CASE outcome {cases} ELSE outcome END",
         )
