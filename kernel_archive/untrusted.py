@@ -116,12 +116,15 @@ def open_uncompressed(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         UntrustedFileError: it can't be opened; or in the block, where the stream is damaged.
     """
-    import pyarrow as pa
-
     try:
         start = _start(path)
         codec = next((name for mark, name in _COMPRESSIONS.items() if start.startswith(mark)), None)
-        raw: Any = pa.input_stream(str(path), compression=codec)
+        if codec is None:
+            raw: Any = path.open("rb", buffering=0)
+        else:
+            import pyarrow as pa
+
+            raw = pa.input_stream(str(path), compression=codec)
     except OSError as error:
         raise UntrustedFileError.of(error) from None
     with io.BufferedReader(raw, _BUFFER_BYTES) as stream:

@@ -148,12 +148,13 @@ class LogReader:
             self.error("unknown-outcome", message, line=line, field=field, value=outcome)
             return
         record.source_line, record.outcome = line, outcome
-        record.error_type, record.error_text = (
-            next(filter(None, (getattr(feedback, name) for name in names.split())), None)
-            for names in _ERROR_FIELDS[outcome]
-        )
         if outcome == "success":
             self._set_success(record, feedback, field)
+        else:
+            record.error_type, record.error_text = (
+                next(filter(None, (getattr(feedback, name) for name in names.split())), None)
+                for names in _ERROR_FIELDS[outcome]
+            )
         self.add(record)
 
     def _set_success(self, record: Evaluation, feedback: Feedback, field: str) -> None:

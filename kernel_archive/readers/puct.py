@@ -18,8 +18,12 @@ from kernel_archive.readers.values import natural, seconds_between, step_number
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Nouns of events that are counted: steps, but not those started, mutations, ...
-_COUNTED: Final = frozenset({"step", "mutation", "forecast", "candidate"})
+#: Kinds of events of which every one is counted -> name of the count, as ``steps_completed``.
+_COUNTED: Final = {
+    kind: kind.replace("_", "s_", 1)
+    for kind in ev.EVENT_TYPES
+    if kind.startswith(("step_completed", "mutation_", "forecast_", "candidate_"))
+}
 
 
 class EventLog(LogReader):
@@ -37,31 +41,31 @@ class EventLog(LogReader):
 
     def add_row(self, line: int, row: Any) -> None:
         """Add the event of one line."""
-        noun, _, verb = row.__struct_config__.tag.partition("_")
-        if noun in _COUNTED and verb != "started":
-            self.facts.counts[f"{noun}s_{verb}"] += 1
-        match row:
-            case ev.SearchInitialized():
-                self._add_root(line, row)
-            case ev.StepStarted():
-                self._step = step_number(row.step)
-            case ev.StepCompleted():
-                self._step = None
+        kind = row.__struct_config__.tag
+        if kind in _COUNTED:
+            self.facts.counts[_COUNTED[kind]] += 1
+        match row:  # the most frequent first
+            case ev.EvaluationCompleted():
+                self._add_answer(line, row)
+            case ev.EvaluationRequested():
+                step = self._step if row.step is None else step_number(row.step)
+                step = step if self.outer_step is None else self.outer_step
+                self._requests[row.request_id] = row, step
             case ev.MutationCompleted(llm_usage=ev.Usage() as usage):
                 sent, answered = natural(usage.input_tokens), natural(usage.output_tokens)
                 self._tokens[row.request_id] = sent, answered
                 self.add_tokens(sent, answered)
             case ev.ForecastCompleted(llm_usage=ev.Usage() as usage):
                 self.add_tokens(natural(usage.input_tokens), natural(usage.output_tokens))
-            case ev.EvaluationRequested():
-                step = self._step if row.step is None else step_number(row.step)
-                step = step if self.outer_step is None else self.outer_step
-                self._requests[row.request_id] = row, step
+            case ev.StepStarted():
+                self._step = step_number(row.step)
+            case ev.StepCompleted():
+                self._step = None
             case ev.EvaluationFailed():
                 self.facts.counts["evaluation_failed"] += 1
                 self._add_answer(line, row)
-            case ev.EvaluationCompleted():
-                self._add_answer(line, row)
+            case ev.SearchInitialized():
+                self._add_root(line, row)
 
     def _add_root(self, line: int, event: ev.SearchInitialized) -> None:
         """Add the facts of the first event, and the starting program with its result."""
