@@ -30,29 +30,20 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.scorer import score_file as score
     from kernel_archive.scoring.split import Split
 
-#: Public name -> its module and the name there ("" for the module); loaded on first use.
-_PUBLIC: Final[dict[str, tuple[str, str]]] = {
-    "Archive": ("kernel_archive.archive.open", "Archive"),
-    "Finding": ("kernel_archive.errors", "Finding"),
-    "Forecasts": ("kernel_archive.scoring.forecasts", "Forecasts"),
-    "KernelArchiveError": ("kernel_archive.errors", "KernelArchiveError"),
-    "Score": ("kernel_archive.scoring.record", "Score"),
-    "Split": ("kernel_archive.scoring.split", "Split"),
-    "assign_bins": ("kernel_archive.bins", "assign_bins"),
-    "bin_of": ("kernel_archive.bins", "bin_of"),
-    "build": ("kernel_archive.pipeline", "build"),
-    "check_forecasts": ("kernel_archive.scoring.reader", "check_forecasts"),
-    "compare": ("kernel_archive.scoring.compare", "compare_files"),
-    "load": ("kernel_archive.publishing.pull", "load"),
-    "load_split": ("kernel_archive.scoring.load", "load_split"),
-    "metrics": ("kernel_archive.scoring.metrics", ""),
-    "open_archive": ("kernel_archive.archive.open", "open_archive"),
-    "read_forecasts": ("kernel_archive.scoring.reader", "read_forecasts"),
-    "rewards": ("kernel_archive.scoring.rewards", ""),
-    "score": ("kernel_archive.scoring.scorer", "score_file"),
-    "validate": ("kernel_archive.pipeline", "validate"),
+#: Public name -> the module that has it; loaded on first use.
+_PUBLIC: Final = {
+    **dict.fromkeys(("Archive", "open_archive"), "archive.open"),
+    **dict.fromkeys(("assign_bins", "bin_of"), "bins"),
+    **dict.fromkeys(("Finding", "KernelArchiveError"), "errors"),
+    **dict.fromkeys(("build", "validate"), "pipeline"),
+    "load": "publishing.pull",
+    **dict.fromkeys(("Forecasts", "Score", "Split", "compare", "load_split"), "scoring"),
+    **dict.fromkeys(
+        ("check_forecasts", "metrics", "read_forecasts", "rewards", "score"), "scoring"
+    ),
 }
-
+#: Public name -> its name in its module, where that differs.
+_INNER: Final = {"compare": "compare_files", "score": "score_file"}
 #: Name before 1.0 -> name from then on.
 _RENAMED: Final = {"ScoreRecord": "Score", "Target": "Split", "load_target": "load_split"}
 
@@ -88,10 +79,8 @@ def __getattr__(name: str) -> Any:
         )
     if name not in _PUBLIC:
         raise AttributeError(f"module 'kernel_archive' has no attribute {name!r}")
-    module, inner = _PUBLIC[name]
-    loaded = importlib.import_module(module)
-    value = getattr(loaded, inner) if inner else loaded
-    globals()[name] = value
+    module = importlib.import_module(f"kernel_archive.{_PUBLIC[name]}")
+    value = globals()[name] = getattr(module, _INNER.get(name, name))
     return value
 
 

@@ -39,18 +39,16 @@ BIN_NAMES: Final[tuple[str, ...]] = (
 class BinScheme(msgspec.Struct, frozen=True):
     """A rule that assigns a speedup to one of eight bins."""
 
-    name: Scheme  # ``paper`` or ``released``
-    #: The seven inner edges, ascending, in x (reference time / candidate time).
-    edges: tuple[float, ...]
+    name: Scheme
+    edges: tuple[float, ...]  # the seven inner ones, ascending, in x
     right_closed: bool  # whether an edge belongs to the bin below it
     #: Representatives of bins 1 and 8 where no row gives an empirical mean.
     fallback_ends: tuple[float, float]
 
     def interval(self, bin_: int) -> tuple[float, float]:
         """Give lower and upper edge of a bin, in x; 0 and infinity at the ends."""
-        lows = (0.0, *self.edges)
-        highs = (*self.edges, math.inf)
-        return lows[bin_ - 1], highs[bin_ - 1]
+        edges = (0.0, *self.edges, math.inf)
+        return edges[bin_ - 1], edges[bin_]
 
     def describe(self, bin_: int) -> str:
         """Write the interval as text, for example ``0.25 < S <= 0.5``."""
@@ -74,22 +72,14 @@ SCHEMES: Final[dict[Scheme, BinScheme]] = {
 
 
 def scheme(name: str) -> BinScheme:
-    """Look up a scheme by name.
-
-    Raises:
-        UsageError: the name is neither ``paper`` nor ``released``.
-    """
-    for key, value in SCHEMES.items():
-        if key == name:
-            return value
-    raise UsageError(f"unknown bin scheme {name!r}. {suggestion(name, SCHEMES)}")
+    """Look up a scheme by name; any other is a UsageError."""
+    if name not in SCHEMES:
+        raise UsageError(f"unknown bin scheme {name!r}. {suggestion(name, SCHEMES)}")
+    return SCHEMES[name]
 
 
 def bin_of(speedup: float, name: Scheme = DEFAULT_SCHEME) -> int:
-    """Assign one speedup to its bin, 1 to 8.
-
-    Raises:
-        DataError: the speedup is not finite or not above 0.
+    """Assign one speedup to its bin, 1 to 8; errors as in :func:`assign_bins`.
 
     >>> bin_of(1.71), bin_of(1.71, "released")
     (6, 5)
@@ -102,29 +92,22 @@ def assign_bins(
 ) -> NDArray[np.int8]:
     """Assign every speedup to its bin, 1 to 8.
 
-    Args:
-        speedups: array of any shape, in x, finite and above 0.
-        name: the scheme.
-        row_ids: names of the rows, for the error.
-
-    Returns:
-        int8 array of the same shape.
+    Speedups are an array of any shape, in x; the bins are int8 of the same shape.
 
     Raises:
-        DataError: a speedup is not finite or not above 0; every such row is named.
+        DataError: a speedup is not finite or not above 0; 20 such rows are named, by ``row_ids``.
     """
     s = np.asarray(speedups, dtype=np.float64)
     bad = ~(np.isfinite(s) & (s > 0))
     if bad.any():
-        where = np.flatnonzero(bad.ravel())
+        message = "a speedup must be finite and above 0"
+        rows = [
+            (row_ids[i] if row_ids is not None else i, float(s.flat[i]))
+            for i in np.flatnonzero(bad)[:20]
+        ]
         raise DataError.from_findings(
-            Finding(
-                code="bad-speedup",
-                message="a speedup must be finite and above 0",
-                field=f"speedup[{row_ids[i] if row_ids is not None else i}]",
-                value=repr(float(s.ravel()[i])),
-            )
-            for i in where[:20]
+            Finding(code="bad-speedup", message=message, field=f"speedup[{row}]", value=repr(value))
+            for row, value in rows
         )
     rule = scheme(name)
     side: Literal["left", "right"] = "left" if rule.right_closed else "right"
@@ -140,11 +123,9 @@ def representatives(
     of the speedups in them (``speedups`` and ``bins``, of shape (n,)), or the scheme's fallback.
     """
     rule = scheme(name)
-    s = np.asarray(speedups, dtype=np.float64)
-    y = np.asarray(bins)
     inner = np.asarray(rule.edges)
     m = np.concatenate(([0.0], np.sqrt(inner[:-1] * inner[1:]), [0.0]))
     for b, fallback in zip((1, N_BINS), rule.fallback_ends, strict=True):
-        chosen = s[y == b]
+        chosen = np.asarray(speedups, dtype=np.float64)[np.asarray(bins) == b]
         m[b - 1] = math.fsum(chosen.tolist()) / len(chosen) if len(chosen) else fallback
     return m

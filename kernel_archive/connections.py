@@ -14,8 +14,7 @@ from kernel_archive.errors import HubError, printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Seconds without a byte after which a request counts as broken.
-TIMEOUT: Final = 60.0
+TIMEOUT: Final = 60.0  # seconds without a byte after which a request counts as broken
 #: Bytes a second: an answer that comes slower is broken off after :data:`TIMEOUT` of waiting.
 LEAST_RATE: Final = 1000
 #: Seconds that the client waits at most, each of five times, when the Hub asks it to wait.
@@ -83,18 +82,15 @@ def _new_client() -> Any:
     from huggingface_hub.utils._http import default_client_factory
 
     client = default_client_factory()
-    hooks = client.event_hooks
-    hooks["request"] = [*hooks.get("request", []), _limit_time]
-    hooks["response"] = [*hooks.get("response", []), _check_answer]
-    client.event_hooks = hooks
+    client.event_hooks["request"].append(_limit_time)
+    client.event_hooks["response"].append(_check_answer)
     return client
 
 
 def bound_requests() -> None:
     """Bound every request that the Hub's library makes in this process from now on.
 
-    Done once: a new client reads all certificates of this machine, which takes longer than most
-    requests.
+    Done once: a new client reads all certificates of this machine, which takes long.
     """
     from huggingface_hub import set_client_factory
     from huggingface_hub.utils import _http

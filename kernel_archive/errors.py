@@ -1,7 +1,5 @@
-"""Faults as records, and the exceptions that carry them.
+"""Faults as records, which print, go to JSON and can be filtered, and exceptions that carry them.
 
-A :class:`Finding` is one fault or remark: where it is (file, line, field, value), what it is, and
-the way out. The same object prints in a terminal, goes to JSON and can be filtered.
 ``raise DataError.of(code="bad-row", message="...", file=..., line=...)`` raises one finding,
 ``raise DataError.from_findings(findings)`` several.
 """
@@ -42,27 +40,16 @@ def suggestion(name: object, known: Iterable[str]) -> str:
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One fault or remark about one place.
+    """One fault or remark about one place."""
 
-    Attributes:
-        code: stable kebab-case name of the rule, for example ``bad-json``.
-        message: what is wrong, one sentence without a final stop.
-        severity: ``error``, ``warning`` or ``info``.
-        file: the file, as the user named it or relative to the builder.
-        line: line number from 1.
-        field: the field, as a dotted path.
-        value: the offending value, already made printable.
-        fix: the way out.
-    """
-
-    code: str
-    message: str
+    code: str  # stable kebab-case name of the rule, for example ``bad-json``
+    message: str  # what is wrong, one sentence without a final stop
     severity: Literal["error", "warning", "info"] = "error"
-    file: str | None = None
-    line: int | None = None
-    field: str | None = None
-    value: str | None = None
-    fix: str | None = None
+    file: str | None = None  # as the user named it or relative to the builder
+    line: int | None = None  # from 1
+    field: str | None = None  # as a dotted path
+    value: str | None = None  # the offending value, already made printable
+    fix: str | None = None  # the way out
 
     def render(self) -> str:
         """Write one line: ``file:line: field: message (got value). fix``."""
@@ -83,7 +70,7 @@ class KernelArchiveError(Exception):
 
     def __init__(self, message: str, *, findings: Sequence[Finding] = ()) -> None:
         super().__init__(message)
-        self.findings: tuple[Finding, ...] = tuple(findings)
+        self.findings = tuple(findings)
 
     @classmethod
     def of(cls, *, code: str, message: str, **place: Any) -> Self:

@@ -15,7 +15,6 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExe
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
@@ -23,24 +22,12 @@ from kernel_archive.errors import KernelArchiveError, UsageError, printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-#: Dask makes a call again this many times after an error of its machine.
-RETRIES: Final = 2
-#: Hand over at most this many calls at a time; the others wait here.
-MAX_IN_FLIGHT: Final = 500
+RETRIES: Final = 2  # Dask makes a call again this many times after an error of its machine
+MAX_IN_FLIGHT: Final = 500  # hand over at most this many calls at a time; the others wait here
 #: Look after this many silent seconds whether the scheduler is still there.
 WATCH_SECONDS: Final = 5.0
-#: Give up connecting to a scheduler after this many seconds.
-CONNECT_SECONDS: Final = 10
+CONNECT_SECONDS: Final = 10  # give up connecting to a scheduler after this many seconds
 _KEPT: Final = "What was staged is kept. Build again"
-_KILLED_PROCESS: Final = (
-    "a process was killed from outside (out of memory?), perhaps at {}; or the script that started "
-    f'the work lacks `if __name__ == "__main__":`. {_KEPT}, with --jobs 1 if need be'
-)
-_KILLED_WORKERS: Final = (
-    f"several workers in turn were killed (out of memory?). {_KEPT} with more memory per worker, "
-    "or take the run out of its path"
-)
-_LOST_SCHEDULER: Final = f"the Dask scheduler is gone. {_KEPT} when it is back"
 
 Result = TypeVar("Result")
 
@@ -64,11 +51,6 @@ class SerialExecutor(Executor):
         except Exception as error:  # noqa: BLE001 - the future carries it
             future.set_exception(error)
         return future
-
-
-def collect_results(executor: Executor, calls: Sequence[Call[Result]]) -> list[Result]:
-    """Run all calls; return results in their order. Errors as in :func:`iterate_results`."""
-    return [result for _, result in sorted(iterate_results(executor, calls), key=itemgetter(0))]
 
 
 def iterate_results(
@@ -99,7 +81,11 @@ def iterate_results(
                 yield running.pop(future), result
     except BrokenProcessPool as error:
         name = calls[min(running.values(), default=0)].name
-        raise KernelArchiveError(_KILLED_PROCESS.format(name)) from error
+        raise KernelArchiveError(
+            f"a process was killed from outside (out of memory?), perhaps at {name}; or the script "
+            'that started the work lacks `if __name__ == "__main__":`. '
+            f"{_KEPT}, with --jobs 1 if need be"
+        ) from error
     finally:
         for future in running:
             future.cancel()
@@ -119,7 +105,10 @@ def _result_of(future: Future[Any], call: Call[Any]) -> Any:
     if isinstance(error, BrokenProcessPool):
         raise error
     if type(error).__name__ == "KilledWorker":
-        error = KernelArchiveError(_KILLED_WORKERS)
+        error = KernelArchiveError(
+            f"several workers in turn were killed (out of memory?). {_KEPT} with more memory per "
+            "worker, or take the run out of its path"
+        )
     elif error is None and isinstance(future.result(), KernelArchiveError):
         error = future.result()
     if error is not None:
@@ -133,7 +122,7 @@ def _check_scheduler(executor: Executor, ended: Iterable[Future[Any]] = ()) -> N
     client = getattr(executor, "_client", None)  # where distributed keeps it
     gone = client is not None and client.status != "running"
     if gone or any(future.cancelled() for future in ended):
-        raise KernelArchiveError(_LOST_SCHEDULER)
+        raise KernelArchiveError(f"the Dask scheduler is gone. {_KEPT} when it is back")
 
 
 @contextmanager

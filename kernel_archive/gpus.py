@@ -31,25 +31,17 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Gpu(GpuFacts, frozen=True, kw_only=True):
-    """A GPU model.
+    """A GPU model."""
 
-    Attributes:
-        name: canonical name.
-        aliases: other names seen in logs (device names, cloud names).
-    """
-
-    name: str
-    aliases: tuple[str, ...] = ()
+    name: str  # canonical
+    aliases: tuple[str, ...] = ()  # other names seen in logs (device names, cloud names)
 
 
-def _read_gpus() -> dict[str, Gpu]:
-    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    tables = tomllib.loads(text).items()
-    return {name: msgspec.convert({"name": name, **facts}, Gpu) for name, facts in tables}
-
-
+_TABLES: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 #: GPU by canonical name, from ``gpus.toml``.
-GPUS: Final = _read_gpus()
+GPUS: Final[dict[str, Gpu]] = {
+    name: msgspec.convert({"name": name, **facts}, Gpu) for name, facts in _TABLES.items()
+}
 
 
 def _key(name: str) -> str:
@@ -81,11 +73,9 @@ def same_gpu(one: str, other: str) -> bool:
     >>> same_gpu("NVIDIA GeForce RTX 4090", "rtx4090"), same_gpu("H100", "H200")
     (True, False)
     """
-    one, other = (
-        re.sub(r"^(nvidia|geforce|amd|radeon|instinct)+", "", _key(canonical_gpu(n)))
-        for n in (one, other)
-    )
-    return one == other
+    makers = re.compile(r"^(nvidia|geforce|amd|radeon|instinct)+")
+    names = {makers.sub("", _key(canonical_gpu(name))) for name in (one, other)}
+    return len(names) == 1
 
 
 def gpu_facts(name: str, stated: Mapping[str, Gpu] | None = None) -> Gpu:

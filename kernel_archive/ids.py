@@ -38,13 +38,9 @@ def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _id(data: bytes) -> str:
-    return sha256_hex(data)[:ID_LENGTH]
-
-
 def program_id(code: str) -> str:
     """Make the id of a program: 32 hex digits of sha256 of its canonical text in UTF-8."""
-    return _id(_utf8(canonical_text(code)))
+    return sha256_hex(_utf8(canonical_text(code)))[:ID_LENGTH]
 
 
 def kernel_id(*, problem: str, reference_program_id: str, gpu: str, program: str) -> str:
@@ -53,12 +49,13 @@ def kernel_id(*, problem: str, reference_program_id: str, gpu: str, program: str
     First 32 hex digits of sha256 over problem, reference program id (empty where the reference is
     unknown), GPU and program id, separated by NUL.
     """
-    return _id(f"{problem}\0{reference_program_id}\0{gpu}\0{program}".encode())
+    parts = f"{problem}\0{reference_program_id}\0{gpu}\0{program}"
+    return sha256_hex(parts.encode())[:ID_LENGTH]
 
 
 def evaluation_id(*, search_id: str, node_id: str) -> str:
     """Make the id of an evaluation from its search and the id that its log gives it."""
-    return _id(_utf8(f"evaluation\0{search_id}\0{node_id}"))
+    return sha256_hex(_utf8(f"evaluation\0{search_id}\0{node_id}"))[:ID_LENGTH]
 
 
 _CPP_MARKS: Final = ("#include", "__global__", "__device__", "{", ";")
@@ -89,10 +86,8 @@ def _is_docstring(code: str, position: int) -> bool:
     """Tell whether the string that opens at a position is a statement of its own."""
     # Only so far back, so that a line of megabytes costs no more than others.
     near = code[max(0, position - 400) : position].rstrip(_STRING_PREFIX)
-    line = near[near.rfind("\n") + 1 :]
-    if line and not line.isspace():
-        return False
-    return near.rstrip()[-1:] not in _BEFORE_VALUE
+    starts_line = not near[near.rfind("\n") + 1 :].strip()
+    return starts_line and near.rstrip()[-1:] not in _BEFORE_VALUE
 
 
 def _drop_comments(code: str) -> str:
@@ -131,7 +126,7 @@ def token_id(code: str) -> str:
     Programs share it that differ only in comments and ASCII white space, also inside a string
     literal; names count.
     """
-    return _id(_utf8(_drop_comments(code)).translate(None, _BLANKS))
+    return sha256_hex(_utf8(_drop_comments(code)).translate(None, _BLANKS))[:ID_LENGTH]
 
 
 def canonical_json(value: Any) -> bytes:
@@ -152,7 +147,5 @@ def logical_digest(rows: Iterable[tuple[str, bytes]]) -> str:
     """
     total = hashlib.sha256()
     for key, digest in sorted(rows):
-        total.update(_utf8(key))
-        total.update(b"\0")
-        total.update(digest)
+        total.update(_utf8(key) + b"\0" + digest)
     return f"sha256:{total.hexdigest()}"

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import io
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernel_archive.archive.build import Build, BuildOptions, BuildResult
-from kernel_archive.archive.manifest import write_manifest
+from kernel_archive.archive.manifest import MANIFEST_NAME, write_manifest
+from kernel_archive.archive.open import default_directory, open_archive
 from kernel_archive.archive.swap import locked_stage, replaced_directory
+from kernel_archive.archive.validate import ValidationReport, validate_measured
+from kernel_archive.errors import UsageError
+from kernel_archive.publishing.card import check_card, write_card
 from kernel_archive.splits import SPLIT_TABLES
 from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from kernel_archive.archive.build import Advance
-    from kernel_archive.archive.validate import ValidationReport
     from kernel_archive.selection.make import RemadeSplit
 
 
@@ -32,7 +35,6 @@ def build(
     Raises:
         KernelArchiveError: with findings that name file, line, field and way out.
     """
-    from kernel_archive.publishing.card import write_card
     from kernel_archive.selection.make import make_splits, store_published
 
     run = Build(BuildOptions(builders=builders, **options), _content_digest())
@@ -62,11 +64,7 @@ def ensure_archive(
 
     Raises:
         ArchiveNotFoundError: the named directory holds no archive.
-        KernelArchiveError: as :func:`build`; a directory that holds something else is left alone.
     """
-    from kernel_archive.archive.manifest import MANIFEST_NAME
-    from kernel_archive.archive.open import default_directory, open_archive
-
     if directory is not None:
         return open_archive(directory).path
     default = default_directory()
@@ -90,27 +88,24 @@ def remake_split(
     definition to change, where ``None`` leaves a field as it is.
 
     Raises:
-        UsageError: the split was published by others and should be another; or the GPU must be
-            named.
+        UsageError: the split was published by others, its labels are withheld, or it needs a GPU.
         LeakageError: training would hold something of the evaluation.
     """
-    from kernel_archive.archive.open import open_archive
-    from kernel_archive.errors import UsageError
-    from kernel_archive.publishing.card import write_card
     from kernel_archive.selection.make import remade_split
 
     facts = open_archive(directory).manifest.splits.get(table)
-    if facts is not None and facts.origin == "withheld":
+    origin = facts.origin if facts is not None else ""
+    how = {"definition": definition, "gpu": gpu, **changes}
+    asked = ", ".join(name for name, value in how.items() if value is not None)
+    if origin == "withheld":
         raise UsageError(
             f"{table} can't be made again: its labels are withheld, and the kernels behind them. "
             "Build the archive again from its logs"
         )
-    how = {"definition": definition, "gpu": gpu, **changes}
-    asked = [name for name, value in how.items() if value is not None]
-    if facts is not None and facts.origin == "published" and asked:
+    if origin == "published" and asked:
         raise UsageError(
             f"{table} of this archive was published by others and is kept as it is: it can't have "
-            f"another {', '.join(asked)}. score --bins labels its rows by another scheme"
+            f"another {asked}. score --bins labels its rows by another scheme"
         )
     with remade_split(directory, table, **how) as made:
         if made.directory is not None:
@@ -124,13 +119,9 @@ def withhold_labels(directory: str | Path, folder: str | Path) -> list[Path]:
     What is left in the directory is the archive's public part.
 
     Raises:
-        UsageError: labels are withheld already, a split was published by others, or the folder is
-        inside the archive.
+        UsageError: labels are withheld already or published, or the folder is inside the archive.
         TargetExistsError: there is something in the folder.
     """
-    from pathlib import Path
-
-    from kernel_archive.publishing.card import write_card
     from kernel_archive.selection.withheld import withheld_labels
 
     with withheld_labels(Path(directory), Path(folder)) as new:
@@ -143,11 +134,7 @@ def validate(path: str | Path | None = None) -> ValidationReport:
 
     Raises:
         ArchiveNotFoundError: there is no archive.
-        ArchiveMismatchError: the manifest can't be read.
     """
-    from kernel_archive.archive.open import open_archive
-    from kernel_archive.archive.validate import validate_measured
-    from kernel_archive.publishing.card import check_card
     from kernel_archive.selection.check import check_splits
 
     return validate_measured(open_archive(path), (("splits", check_splits), ("card", check_card)))
@@ -156,11 +143,9 @@ def validate(path: str | Path | None = None) -> ValidationReport:
 def _content_digest() -> str:
     """Digest of the split definitions and card templates, on which a build depends."""
     total = hashlib.sha256()
-    for folder in ("splits", "cards"):
-        root = content_path(folder)
+    for root in (content_path("splits"), content_path("cards")):
         for path in sorted(root.rglob("*")):
             if path.is_file() and "frozen" not in path.parts:
-                total.update(
-                    path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0"
-                )
+                name = path.relative_to(root).as_posix().encode()
+                total.update(b"".join((name, b"\0", path.read_bytes(), b"\0")))
     return total.hexdigest()

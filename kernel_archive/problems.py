@@ -54,15 +54,14 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return tuple(case.shape for case in self.cases)
 
 
-def _read_problem(path: Path) -> Problem:
-    """Read one file of ``problem_data/``."""
-    fields = tomllib.loads(path.read_text(encoding="utf-8"))
-    return msgspec.convert({"name": path.stem, **fields}, Problem)
-
-
 _FILES: Final = sorted(Path(__file__).with_name("problem_data").glob("*.toml"))
 #: Problem by canonical id, in alphabetical order.
-PROBLEMS: Final[dict[str, Problem]] = {path.stem: _read_problem(path) for path in _FILES}
+PROBLEMS: Final[dict[str, Problem]] = {
+    path.stem: msgspec.convert(
+        {"name": path.stem, **tomllib.loads(path.read_text("utf-8"))}, Problem
+    )
+    for path in _FILES
+}
 #: Ids of the six evaluation tasks, in the order of every table.
 GPU_MODE_TASKS: Final = tuple(
     name for name, p in PROBLEMS.items() if p.family == "gpu_mode" and p.cases

@@ -14,10 +14,7 @@ from typing import Final
 #: Languages from the one that is usually slowest to the one that is usually fastest.
 LANGUAGE_ORDER: Final = ("other", "pytorch", "triton", "gluon", "cuda")
 
-#: Comments of C and C++.
-_C_COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-
-
+_C_COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)  # comments of C and C++
 _DOUBLE: Final = re.compile(r"\bfloat64\b|\.double\(|\btorch\.double\b|\bdouble\b|\bfp64\b")
 _SLEEP: Final = re.compile(
     r"\btime\.sleep\b|\bnanosleep\b|__nanosleep|\btorch\.cuda\._sleep\b|\busleep\b"
@@ -111,9 +108,7 @@ def _discards(code: str) -> bool:
 def _fetches(loop: ast.For) -> bool:
     """Tell whether a loop brings numbers to the host, one by one."""
     return any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in _TO_HOST
+        isinstance(node, ast.Call) and getattr(node.func, "attr", None) in _TO_HOST
         for statement in loop.body
         for node in ast.walk(statement)
     )
@@ -121,27 +116,26 @@ def _fetches(loop: ast.For) -> bool:
 
 def _repeats(loop: ast.For) -> bool:
     """Tell whether a loop does the same a fixed number of times."""
-    call = loop.iter
-    fixed = (
-        isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Name)
-        and call.func.id == "range"
-        and len(call.args) == 1
-        and isinstance(call.args[0], ast.Constant)
-    )
-    if not fixed or not isinstance(loop.target, ast.Name):
-        return False
+    match loop:
+        case ast.For(
+            target=ast.Name(id=index),
+            iter=ast.Call(func=ast.Name(id="range"), args=[ast.Constant()]),
+        ):
+            pass
+        case _:
+            return False
     stored: set[str] = set()
     loaded: set[str] = set()
     written = False
     for node in (n for statement in loop.body for n in ast.walk(statement)):
-        if isinstance(node, ast.Name):
-            (loaded if isinstance(node.ctx, ast.Load) else stored).add(node.id)
-        # What is changed in place carries over to the next pass.
-        written |= isinstance(node, ast.AugAssign | ast.Yield | ast.Break | ast.Return)
-        written |= isinstance(node, ast.Subscript | ast.Attribute) and isinstance(
-            node.ctx, ast.Store
-        )
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            written |= node.func.attr in _CHANGING or node.func.attr.endswith("_")
-    return not written and bool(stored) and loop.target.id not in loaded and not stored & loaded
+        match node:
+            case ast.Name(id=name):
+                (loaded if isinstance(node.ctx, ast.Load) else stored).add(name)
+            # What is changed in place carries over to the next pass.
+            case ast.AugAssign() | ast.Yield() | ast.Break() | ast.Return():
+                written = True
+            case ast.Subscript(ctx=ast.Store()) | ast.Attribute(ctx=ast.Store()):
+                written = True
+            case ast.Call(func=ast.Attribute(attr=method)):
+                written |= method in _CHANGING or method.endswith("_")
+    return not written and bool(stored) and index not in loaded and not stored & loaded

@@ -82,21 +82,14 @@ def _read_tables() -> dict[str, Table]:
     shared = {name: _column(name, fields) for name, fields in content["columns"].items()}
     tables: dict[str, Table] = {}
     for name, facts in content["tables"].items():
-        if "like" in facts:
-            columns = tables[facts["like"]].columns
-        else:
-            columns = tuple(
-                shared[entry] if isinstance(entry, str) else _column(entry["name"], entry)
-                for entry in facts["columns"]
-            )
-        tables[name] = Table(
-            name=name,
-            title=facts["title"],
-            splits=tuple(facts["splits"]),
-            key=facts["key"],
-            columns=columns,
-            derived=facts.get("derived", False),
+        columns = tuple(
+            shared[entry] if isinstance(entry, str) else _column(entry["name"], entry)
+            for entry in facts.get("columns", ())
         )
+        columns = columns or tables[facts["like"]].columns
+        facts.pop("like", None)
+        facts |= {"splits": tuple(facts["splits"]), "columns": columns}
+        tables[name] = Table(name=name, **facts)
     return tables
 
 

@@ -66,29 +66,19 @@ def _read_splits() -> dict[str, SplitSpec]:
     return splits
 
 
-#: Name -> split, in the order in which they are made.
-SPLITS: Final = _read_splits()
+SPLITS: Final = _read_splits()  # name -> split, in the order in which they are made
 #: The rows of recorded held-out searches, which are replayed; they have no table of their own.
 REPLAY: Final = SPLITS.pop("replay")
 #: Table -> its split; an archive's tables and manifest name a split by its table.
-SPLIT_TABLES: Final[dict[str, SplitSpec]] = {split.table: split for split in SPLITS.values()}
-
+SPLIT_TABLES: Final = {split.table: split for split in SPLITS.values()}
 #: The splits whose rows are forecast and scored.
-FORECAST_SPLITS: Final[dict[str, SplitSpec]] = {
-    name: split for name, split in SPLITS.items() if split.kind != "train"
-}
-
+FORECAST_SPLITS: Final = {name: split for name, split in SPLITS.items() if split.kind != "train"}
 #: The splits whose rows are candidates against a reference.
-EVALUATIONS: Final[dict[str, SplitSpec]] = {
-    name: split for name, split in SPLITS.items() if split.kind == "eval"
-}
+EVALUATIONS: Final = {name: split for name, split in SPLITS.items() if split.kind == "eval"}
 
 
 def split_of(name: str) -> SplitSpec:
-    """Look up a split by its name or its table.
-
-    Raises:
-        UsageError: there is none; the nearest name is suggested.
+    """Look up a split by its name or its table; a UsageError suggests the nearest name.
 
     >>> split_of("discovery").table, split_of("discovery_pairs").name
     ('discovery_pairs', 'discovery')

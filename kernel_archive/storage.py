@@ -34,8 +34,7 @@ def sync(path: Path) -> None:
 def new_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Give a temporary path to write, which takes the place of ``path`` when the block ends well.
 
-    Readers see the old file or the new one, never a part. The directory must exist. With
-    ``durable`` this holds after a power failure, too; without it the file may be empty then.
+    Readers see the old file or the new one, with ``durable`` also after a power failure.
     """
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
     try:
@@ -65,10 +64,8 @@ def check_new(path: str | Path, *, force: bool = False) -> None:
     """
     target = Path(path)
     if target.is_dir() or (target.exists() and not force):
-        shown = printable(str(path), 300)
-        raise TargetExistsError(
-            f"{shown} exists already. Give another name, or --force to replace it"
-        )
+        advice = "Give another name, or --force to replace it"
+        raise TargetExistsError(f"{printable(str(path), 300)} exists already. {advice}")
     if not target.parent.is_dir():
         raise UsageError(f"there is no directory {printable(str(target.parent), 300)}")
 
@@ -83,34 +80,23 @@ def write_new(path: str | Path, data: bytes, *, force: bool = False) -> None:
 def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
     """Hold a lock file while the block runs; the lock ends with the process, the file stays.
 
-    Waits for another process that holds the lock, unless ``busy`` is given. Follows no link.
-
-    Raises:
-        KernelArchiveError: another process holds the lock: ``busy``.
+    Waits for another process that holds the lock; with ``busy``, that is an error of these words.
+    Follows no link.
     """
     import filelock
 
-    lock = filelock.FileLock(path, blocking=busy is None)
     try:
-        lock.acquire()
+        lock = filelock.FileLock(path).acquire(blocking=busy is None)
     except filelock.Timeout:
         raise KernelArchiveError(str(busy)) from None
-    try:
+    with lock:
         yield
-    finally:
-        lock.release()
 
 
 def content_path(folder: Literal["builders", "splits", "cards", "leaderboard", "prompts"]) -> Path:
-    """Find a folder of reviewed content: in the wheel when installed, else in the checkout.
-
-    Raises:
-        FileNotFoundError: the installation is broken.
-    """
+    """Find a folder of reviewed content: in the wheel when installed, else in the checkout."""
     package = Path(__file__).resolve().parent
     for candidate in (package / "_content" / folder, package.parent / folder):
         if candidate.is_dir():
             return candidate
-    raise FileNotFoundError(
-        f"the package's own folder {folder!r} is missing: reinstall kernel-archive"
-    )
+    raise FileNotFoundError(f"its own folder {folder!r} is missing: reinstall kernel-archive")

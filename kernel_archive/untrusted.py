@@ -1,8 +1,7 @@
 """Open files that strangers made, in bounded memory and time.
 
 A few kilobytes can stand for gigabytes: a compressed stream of zeros, one long line. So nothing
-reads a file without a bound: :func:`read_whole` gives the bytes of a plain, gzip or zstd file,
-:class:`Lines` its lines. :mod:`kernel_archive.untrusted_tables` reads Parquet.
+reads a file without a bound. :mod:`kernel_archive.untrusted_tables` reads Parquet.
 """
 
 from __future__ import annotations
@@ -28,35 +27,27 @@ if TYPE_CHECKING:
 MAX_LINE_BYTES: Final = 1 << 20
 #: Values of one JSON text: beyond it the text is not decoded, as objects take far more than text.
 MAX_VALUES: Final = 4_000_000
-#: A compressed file is refused beyond this many bytes and this many times its own size; logs
-#: come to 50 times.
+# A compressed file is refused beyond this many bytes and times its own size; logs come to 50 times.
 _FREE_BYTES: Final = 32 << 20
 _EXPANSION: Final = 100
 _BUFFER_BYTES: Final = 1 << 20
-
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 #: First bytes of a compressed file -> name of its compression in Arrow.
 _COMPRESSIONS: Final = {b"\x1f\x8b": "gzip", _ZSTD: "zstd"}
 #: The bit of a zstd frame's fifth byte that says that a checksum stands at its end.
 _ZSTD_CHECKSUM: Final = 4
-#: The first page of a Parquet file with checksums: its header (Thrift) begins with type, two sizes
-#: and the checksum, each a mark and a number of variable length.
+#: The header (Thrift) of a Parquet page with a checksum begins with type, two sizes and the
+#: checksum, each a mark and a number of variable length.
 _CHECKED_PAGE: Final = re.compile(rb"PAR1(?:\x15[\x80-\xff]*[\x00-\x7f]){3}\x15", re.DOTALL)
 
 
 class UntrustedFileError(Exception):
-    """Raised when a file can't be read or is too large; never for what its content says.
-
-    Attributes:
-        code: ``unreadable`` or ``file-too-large``.
-        fix: the way out.
-    """
+    """Raised when a file is ``unreadable`` or ``file-too-large``; never for what it says."""
 
     def __init__(self, code: str, message: str, fix: str | None = None) -> None:
         super().__init__(message)
-        self.code = code
-        self.fix = fix
+        self.code, self.fix = code, fix
 
     @classmethod
     def of(cls, error: OSError | ValueError) -> UntrustedFileError:
@@ -73,24 +64,22 @@ def regular_file(path: str | Path) -> Path:
     """Check that a path names a regular file that can be opened.
 
     Raises:
-        UntrustedFileError: it is missing, a directory, not readable, or a pipe or a device, which
-            could block for ever.
+        UntrustedFileError: it can't, or is a pipe or a device, which could block for ever.
     """
+    file = Path(path)
     try:
-        is_regular = stat.S_ISREG(Path(path).stat().st_mode)
-        if is_regular:
-            Path(path).open("rb").close()
+        if not stat.S_ISREG(file.stat().st_mode):
+            message = "this is no file, but a directory, a pipe or a device"
+            raise UntrustedFileError("unreadable", message, "Name a file")
+        file.open("rb").close()
     except (OSError, ValueError) as error:
         raise UntrustedFileError.of(error) from None
-    if not is_regular:
-        message = "this is no file, but a directory, a pipe or a device"
-        raise UntrustedFileError("unreadable", message, "Name a file")
-    return Path(path)
+    return file
 
 
 def _start(path: Path) -> bytes:
     with path.open("rb", buffering=0) as stream:
-        return stream.read(5)
+        return stream.read(64)
 
 
 def is_parquet(path: Path) -> bool:
@@ -105,8 +94,7 @@ def is_compressed(path: Path) -> bool:
 
 def lacks_checksum(path: Path) -> bool:
     """Tell whether the file is zstd or Parquet without checksums: damage may go unnoticed."""
-    with path.open("rb", buffering=0) as stream:
-        start = stream.read(64)
+    start = _start(path)
     if start.startswith(b"PAR1"):
         return len(start) == 64 and _CHECKED_PAGE.match(start) is None
     return start.startswith(_ZSTD) and len(start) > 4 and not start[4] & _ZSTD_CHECKSUM
@@ -123,26 +111,23 @@ def allowance(path: Path, most: int) -> int:
 def open_uncompressed(path: Path) -> Iterator[IO[bytes]]:
     """Open a file without its compression: gzip, zstd or none, told apart by its first bytes.
 
-    Whoever reads it bounds how much. The checksum of the compression, if there is one, is checked
-    at its end: what was read before it fails is only salvage.
+    Whoever reads it bounds how much. What was read before a checksum at its end fails is salvage.
 
     Raises:
         UntrustedFileError: it can't be opened; or in the block, where the stream is damaged.
     """
-    stream: Any
     try:
         start = _start(path)
         codec = next((name for mark, name in _COMPRESSIONS.items() if start.startswith(mark)), None)
         if codec is None:
-            stream = path.open("rb", buffering=_BUFFER_BYTES)
+            raw: Any = path.open("rb", buffering=0)
         else:
             import pyarrow as pa
 
             raw = pa.input_stream(str(path), compression=codec)
-            stream = io.BufferedReader(raw, _BUFFER_BYTES)
     except OSError as error:
         raise UntrustedFileError.of(error) from None
-    with stream:
+    with io.BufferedReader(raw, _BUFFER_BYTES) as stream:
         try:
             yield stream
         except (OSError, MemoryError) as error:
@@ -200,13 +185,6 @@ class Lines:
     """The non-empty lines of a file with their numbers, and findings where a line can't be had.
 
     Lines longer than ``max_line`` are skipped.
-
-    Attributes:
-        name: the file as findings state it.
-        lines: lines read so far, empty ones included.
-        n_bytes: bytes read so far, decompressed.
-        ended_mid_line: whether the last line has no line end.
-        at_end: whether the whole file was read, and the checksum of its compression holds.
     """
 
     def __init__(
@@ -219,9 +197,11 @@ class Lines:
         name: str | None = None,
     ) -> None:
         self.path = path
-        self.name = name or printable(str(path), 300)
-        self.lines = self.n_bytes = 0
-        self.ended_mid_line = self.at_end = False
+        self.name = name or printable(str(path), 300)  # as findings state it
+        self.lines = 0  # read so far, empty ones included
+        self.n_bytes = 0  # read so far, decompressed
+        self.ended_mid_line = False  # whether the last line has no line end
+        self.at_end = False  # whether all was read, and the checksum of its compression holds
         self._max_bytes, self._max_lines, self._max_line = max_bytes, max_lines, max_line
         self._sha256 = hashlib.sha256()
 
@@ -231,7 +211,6 @@ class Lines:
         return f"sha256:{self._sha256.hexdigest()}"
 
     def __iter__(self) -> Iterator[tuple[int, bytes] | Finding]:
-        """Yield number and text of each line, or a finding."""
         try:
             with open_uncompressed(self.path) as stream:
                 yield from self._read(stream)

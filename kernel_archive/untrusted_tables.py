@@ -34,17 +34,6 @@ _BATCH_ROWS: Final = 256
 _FRUGAL: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1"}
 
 
-class ChildLimits(msgspec.Struct, frozen=True):
-    """What the child reads of a file, and up to where."""
-
-    wanted: list[str] | None  # columns to read, the others come as None; all where it is None
-    rows: int  # refuse a table with more rows
-    total: int  # stop after this many bytes of rows
-    row: int  # leave out a row with more bytes
-    memory: int  # bytes of address space, beyond which an allocation fails
-    seconds: int  # processor time, after which the process is killed
-
-
 class _RefusedError(Exception):
     """Raised with a code and a message, for a table that is not read to its end."""
 
@@ -63,29 +52,31 @@ def parquet_rows(
     Columns that are not ``wanted`` come as ``None``, so that their names are known. Starting the
     child takes about 0.3 s, so shards of our own making are read without it.
     """
-    limits = ChildLimits(
-        wanted=None if wanted is None else sorted(wanted),
-        rows=max_rows,
-        total=max_bytes,
-        row=max_row,
-        memory=MAX_CHILD_BYTES,
-        seconds=MAX_CHILD_SECONDS,
-    )
+    limits = {
+        "wanted": None if wanted is None else sorted(wanted),  # None for all columns
+        "rows": max_rows,  # refuse a table with more rows
+        "total": max_bytes,  # stop after this many bytes of rows
+        "row": max_row,  # leave out a row with more bytes
+        "memory": MAX_CHILD_BYTES,
+        "seconds": MAX_CHILD_SECONDS,
+    }
     try:
         for line, frame in enumerate(_frames(path, limits), 1):
             if isinstance(frame, dict):
                 yield line, frame
             elif frame is None:
-                message = f"the row holds more than {max_row >> 20} MiB of text"
-                place: dict[str, Any] = {"file": name, "line": line, "fix": "Shorten its texts"}
-                yield Finding(code="line-too-long", message=message, **place)
+                message, fix = (
+                    f"the row holds more than {max_row >> 20} MiB of text",
+                    "Shorten its texts",
+                )
+                yield Finding(code="line-too-long", message=message, file=name, line=line, fix=fix)
             elif frame:
                 yield Finding(code=frame[0], message=printable(frame[1], 200), file=name)
     except OSError as error:
         yield Finding(code="unreadable", message=f"cannot be read: {error.strerror}", file=name)
 
 
-def _frames(path: Path, limits: ChildLimits) -> Iterator[dict[str, Any] | list[str] | None]:
+def _frames(path: Path, limits: dict[str, Any]) -> Iterator[dict[str, Any] | list[str] | None]:
     """Start a child for a file, and decode what it sends up to the list at the end."""
     with (
         path.open("rb") as file,
@@ -112,15 +103,15 @@ def _frames(path: Path, limits: ChildLimits) -> Iterator[dict[str, Any] | list[s
     yield ["unreadable", "no Parquet file that can be read: the process that read it ended early"]
 
 
-def _send_rows(limits: ChildLimits) -> None:
+def _send_rows(limits: dict[str, Any]) -> None:
     """Send every row of the table on standard input."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(sys.stdin.buffer, page_checksum_verification=True) as table:
         names, n_rows = table.schema_arrow.names, table.metadata.num_rows
-        wanted = [name for name in names if limits.wanted is None or name in limits.wanted]
-        if n_rows > limits.rows:
-            message = f"the table has {n_rows:,} rows, and at most {limits.rows:,} are read"
+        wanted = [name for name in names if limits["wanted"] is None or name in limits["wanted"]]
+        if n_rows > limits["rows"]:
+            message = f"the table has {n_rows:,} rows, and at most {limits['rows']:,} are read"
             raise _RefusedError("file-too-large", message)
         if len(set(wanted)) < len(wanted):
             twice = max(wanted, key=wanted.count)
@@ -132,10 +123,10 @@ def _send_rows(limits: ChildLimits) -> None:
                 (fields,) = batch.slice(i, 1).to_pylist(maps_as_pydicts="strict")
                 row = msgspec.msgpack.encode(dict.fromkeys(names) | fields, enc_hook=str)
                 total += len(row)
-                if total > limits.total:
-                    message = f"the table holds more than {limits.total >> 20} MiB of text"
+                if total > limits["total"]:
+                    message = f"the table holds more than {limits['total'] >> 20} MiB of text"
                     raise _RefusedError("file-too-large", message)
-                _send(row if len(row) <= limits.row else msgspec.msgpack.encode(None))
+                _send(row if len(row) <= limits["row"] else msgspec.msgpack.encode(None))
 
 
 def _send(frame: bytes) -> None:
@@ -144,16 +135,16 @@ def _send(frame: bytes) -> None:
 
 def main() -> None:
     """Read the limits from the command line, keep to them, and send the rows and the end."""
-    limits = msgspec.json.decode(sys.argv[1], type=ChildLimits)
-    resource.setrlimit(resource.RLIMIT_AS, (limits.memory, limits.memory))
-    resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
+    limits = msgspec.json.decode(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_AS, (limits["memory"],) * 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (limits["seconds"],) * 2)
     end: list[Any] = []
     try:
         _send_rows(limits)
     except _RefusedError as error:
         end = [*error.args]
     except MemoryError:
-        end = ["file-too-large", f"reading it takes more than {limits.memory >> 20} MiB"]
+        end = ["file-too-large", f"reading it takes more than {limits['memory'] >> 20} MiB"]
     except Exception as error:  # noqa: BLE001 - whatever Arrow makes of a damaged file
         end = ["unreadable", f"no Parquet file that can be read: {error}"]
     _send(msgspec.msgpack.encode(end))

@@ -19,13 +19,7 @@ from support.dask_cluster import scheduler, workers
 
 from kernel_archive import executors
 from kernel_archive.errors import DataError, KernelArchiveError, UsageError
-from kernel_archive.executors import (
-    Call,
-    SerialExecutor,
-    collect_results,
-    iterate_results,
-    open_executor,
-)
+from kernel_archive.executors import Call, SerialExecutor, iterate_results, open_executor
 
 
 def calls(*functions):
@@ -36,6 +30,11 @@ def calls(*functions):
 def squares(n):
     """Calls with results that are easy to check."""
     return calls(*(partial(pow, i, 2) for i in range(n)))
+
+
+def collect_results(executor, calls):
+    """The results in the order of the calls."""
+    return [result for _, result in sorted(iterate_results(executor, calls))]
 
 
 def fail(n):
@@ -85,10 +84,8 @@ def test_after_an_error_or_a_stop_no_further_call_begins(tmp_path, pool, serial)
 
 def test_a_killed_process_is_one_clear_error():
     """A process that is killed from outside is no riddle: the call it had is named."""
-    with (
-        pytest.raises(KernelArchiveError, match=r"killed from outside.*at call 0"),
-        open_executor(2) as executor,
-    ):
+    killed = pytest.raises(KernelArchiveError, match=r"killed from outside.*at call 0")
+    with killed, open_executor(2) as executor:
         collect_results(executor, calls(kill_self, partial(time.sleep, 0.1)))
 
 
@@ -118,16 +115,11 @@ def test_wrong_usage(monkeypatch):
     """A wrong address, an address without the engine, and a missing extra each name the way out."""
     monkeypatch.setattr(executors, "CONNECT_SECONDS", 0.5)
     nobody = "tcp://127.0.0.1:9"
-    with (
-        pytest.raises(UsageError, match=f"answers at {nobody}"),
-        open_executor(engine="dask", scheduler=nobody),
-    ):
-        pass
-    with (
-        pytest.raises(UsageError, match="goes with --engine dask"),
-        open_executor(2, scheduler=nobody),
-    ):
-        pass
+    faults = {f"answers at {nobody}": "dask", "goes with --engine dask": "local"}
+    for message, engine in faults.items():
+        wrong = open_executor(2, engine=engine, scheduler=nobody)
+        with pytest.raises(UsageError, match=message), wrong:
+            pass
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(UsageError, match=r"kernel-archive\[dask\]"), open_executor(engine="dask"):
         pass

@@ -45,18 +45,13 @@ def test_language(code, language):
 )
 def test_artificial_patterns(body, patterns):
     """Each pattern is found where it is, and not in the loops and words of honest programs."""
-    assert (
-        artificial_patterns(
-            f"import torch\n\n\ndef custom_kernel(x, y, n, s):\n{body}    return y\n"
-        )
-        == patterns
-    )
+    code = f"import torch\n\n\ndef custom_kernel(x, y, n, s):\n{body}    return y\n"
+    assert artificial_patterns(code) == patterns
 
 
 def test_pattern_of_the_reference_is_none():
     """Where the reference itself sorts or computes in 64 bits, a program may."""
     code = "def custom_kernel(x):\n    return x.double().sort(-1).values\n"
     assert artificial_patterns(code) == ["double", "sort"]
-    assert (
-        artificial_patterns(code, "def reference(x):\n    return torch.topk(x.double(), 4)\n") == []
-    )
+    reference = "def reference(x):\n    return torch.topk(x.double(), 4)\n"
+    assert artificial_patterns(code, reference) == []

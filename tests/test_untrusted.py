@@ -99,16 +99,9 @@ def test_a_damaged_stream_ends_with_a_finding(tmp_path, data):
 
 def test_what_is_no_regular_file_is_refused_without_opening_it(tmp_path):
     """A missing file, a directory, a pipe that would block, a device, a name with a NUL."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    cases = {
-        "no such file": tmp_path / "x",
-        "directory": tmp_path,
-        "pipe": pipe,
-        "device": "/dev/zero",
-        "cannot": "a\0b",
-    }
-    for message, path in cases.items():
+    os.mkfifo(tmp_path / "pipe")
+    cases = {"no such file": tmp_path / "x", "directory": tmp_path, "pipe": tmp_path / "pipe"}
+    for message, path in (*cases.items(), ("device", "/dev/zero"), ("cannot", "a\0b")):
         with pytest.raises(UntrustedFileError, match=message):
             regular_file(path)
 

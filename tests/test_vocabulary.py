@@ -27,11 +27,9 @@ def test_gpu_aliases(given_, canonical):
 
 def test_gpu_aliases_are_unambiguous_and_facts_have_sources():
     """No alias names two GPUs; every figure says where it comes from."""
-    names = [
-        key for g in gpus.GPUS.values() for key in {gpus._key(a) for a in (g.name, *g.aliases)}
-    ]
-    assert len(names) == len(set(names))
-    assert all(g.source for g in gpus.GPUS.values())
+    for gpu in gpus.GPUS.values():
+        assert {gpus.canonical_gpu(name) for name in (gpu.name, *gpu.aliases)} == {gpu.name}
+        assert gpu.source
     assert {"A100-80GB", "L40S", "H100", "H200"} <= gpus.GPUS.keys()
     assert gpus.gpu_facts("NVIDIA H200").multiprocessors == 132
     assert gpus.gpu_facts("Quantum 9").source is None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-import tempfile
 import tomllib
 from collections import Counter
 from contextlib import suppress
@@ -132,12 +131,10 @@ def _reader(folder: Path, name: str) -> str:
 
 def _answer(folder: Path, file: str, select: str) -> dict[str, list[Any]]:
     """Return the columns of a query over one table; none where DuckDB cannot read it."""
-    with tempfile.TemporaryFile() as answer:
-        try:
-            result = run_query(select, folder, {"file": file}, answer, seconds=60)
-            return dict(result.to_pydict())
-        except (QueryError, ValueError):  # a text that is no UTF-8
-            return {}
+    try:
+        return dict(run_query(select, folder, {"file": file}, seconds=60).to_pydict())
+    except (QueryError, ValueError):  # a text that is no UTF-8
+        return {}
 
 
 def _table(folder: Path, names: Sequence[str]) -> Draft | None:

@@ -4,36 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kernel_archive.readers.agentic import AGENTIC_RUN
-from kernel_archive.readers.attempts import ATTEMPTS
-from kernel_archive.readers.checkpoints import GREEDY, HILL_CLIMBING, PUCT_V1
-from kernel_archive.readers.eval_set import EVAL_SET_JSONL
-from kernel_archive.readers.hub import DISCOVERY_PAIRS, EVAL_SET, HUB_EVENTS, TRAINING_POOL
-from kernel_archive.readers.puct import BIN_FILLER, PUCT_EVENTS
-from kernel_archive.readers.rollouts import TTT_ROLLOUTS
-from kernel_archive.readers.sql import SQL
-from kernel_archive.readers.theory_builder import THEORY_BUILDER
+from kernel_archive.readers import attempts, checkpoints, hub, puct, rows, sql
+from kernel_archive.readers.log_reader import log_format
 
 if TYPE_CHECKING:
     from kernel_archive.readers.files import ReaderSpec
+    from kernel_archive.readers.log_reader import LogReader
 
+#: Format -> how its logs are read; ``formats.toml`` has the facts of each.
+_LOGS: Final[dict[str, type[LogReader]]] = {
+    "puct-events": puct.EventLog,
+    "puct-checkpoint": checkpoints.Archived,
+    "greedy-checkpoint": checkpoints.Greedy,
+    "hill-climbing-checkpoint": checkpoints.Archived,
+    "ttt-rollouts": rows.Rollouts,
+    "agentic-run": rows.AgenticRun,
+    "theory-builder": puct.TheoryBuilder,
+    "bin-filler": puct.EventLog,
+    "eval-set-jsonl": rows.EvalSet,
+    "attempts": attempts.Attempts,
+    "hub-events": hub.HubEvents,
+    "hub-eval-set": hub.Published,
+    "hub-discovery-pairs": hub.Published,
+    "hub-training-pool": hub.Published,
+}
 READERS: Final[dict[str, ReaderSpec]] = {
-    spec.name: spec
-    for spec in (
-        PUCT_EVENTS,
-        PUCT_V1,
-        GREEDY,
-        HILL_CLIMBING,
-        TTT_ROLLOUTS,
-        AGENTIC_RUN,
-        THEORY_BUILDER,
-        BIN_FILLER,
-        EVAL_SET_JSONL,
-        ATTEMPTS,
-        HUB_EVENTS,
-        EVAL_SET,
-        DISCOVERY_PAIRS,
-        TRAINING_POOL,
-        SQL,
-    )
+    **{name: log_format(name, reader) for name, reader in _LOGS.items()},
+    sql.SQL.name: sql.SQL,
 }

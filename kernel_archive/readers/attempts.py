@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.readers.events import Attempt
-from kernel_archive.readers.log_reader import LogReader, feedback_of, log_format
+from kernel_archive.readers.log_reader import LogReader, feedback_of
 from kernel_archive.readers.salvage import RowKind
 from kernel_archive.readers.values import natural, object_of, seconds_between, step_number, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kernel_archive.readers.records import Evaluation
+
 #: A program that was started later than this after the one before it begins a new batch.
 BATCH_SECONDS: Final = 1200
-#: A brief with more goals, or a log with more batches, is no chain of rounds.
-MAX_ROUNDS: Final = 8
+MAX_ROUNDS: Final = 8  # a brief with more goals, or a log with more batches, is no chain of rounds
 
 
-class _Attempts(LogReader):
+class Attempts(LogReader):
     """An agent's run."""
 
     kind = RowKind(Attempt)
@@ -59,46 +60,43 @@ class _Attempts(LogReader):
         """Complete the facts, and add to every program what its author was told."""
         super().complete_facts()
         brief = object_of(object_of(self.facts.hyperparameters).get("brief"))
-        records = list(self.nodes.values())
-        batches: list[list[str]] = []
-        for i, record in enumerate(records):
+        batches: list[list[Evaluation]] = []
+        started_at = None
+        for record in self.nodes.values():
             record.aim = text_of(brief.get("aim"))
-            gap = seconds_between(records[i - 1].started_at, record.started_at) if i else None
+            gap = seconds_between(started_at, record.started_at)
             if not batches or (gap is not None and gap > BATCH_SECONDS):
                 batches.append([])
-            batches[-1].append(record.node_id)
+            batches[-1].append(record)
+            started_at = record.started_at
         later = brief.get("later_goals")
         goals = [brief.get("goal_bin"), *(later if isinstance(later, list) else [])]
-        expected = [[self._expected[node] for node in batch] for batch in batches]
+        expected = [[self._expected[record.node_id] for record in batch] for batch in batches]
         for batch, goal in zip(batches, batch_goals(goals, expected), strict=True):
-            for node in batch:
-                self.nodes[node].goal_bin = goal
+            for record in batch:
+                record.goal_bin = goal
 
 
 def _likeliest_bin(forecast: dict[str, Any] | None) -> int | None:
     """Return the likeliest bin of an author's forecast; ``None`` where it has none."""
     p = object_of(forecast).get("probabilities")
-    if not isinstance(p, list) or not all(isinstance(x, int | float) for x in p) or not p:
+    if not isinstance(p, list) or not p or not all(isinstance(x, int | float) for x in p):
         return None
     return p.index(max(p)) + 1
 
 
 def batch_goals(goals: Sequence[Any], expected: Sequence[Sequence[int | None]]) -> list[int | None]:
-    """Find the goal of every batch of a chain.
+    """Find the goal of every batch of a chain, from the likeliest bin of each of its programs.
 
     A brief lists the goals of the rounds in their order, and the log does not say which round a
-    batch is of. Authors write for the goal and say which bin they expect. So of all orders in
-    which batches can meet the goals that one counts which lies nearest to the expected bins.
-
-    Args:
-        goals: bins, as the brief has them.
-        expected: the likeliest bin of each program, batch by batch.
+    batch is of. So of all orders in which batches can meet the goals that one counts which lies
+    nearest to the bins that the authors expect.
 
     >>> batch_goals([1, 6], [[1, 1], [2, 1], [6, 5]])
     [1, 1, 6]
     """
     known = all(natural(goal, N_BINS) for goal in goals)
-    stated = len(goals) == 1 or None not in [b for batch in expected for b in batch]
+    stated = len(goals) == 1 or not any(None in batch for batch in expected)
     if not known or not stated or max(len(goals), len(expected)) > MAX_ROUNDS:
         return [None] * len(expected)
 
@@ -108,6 +106,3 @@ def batch_goals(goals: Sequence[Any], expected: Sequence[Sequence[int | None]]) 
 
     orders: list[Any] = list(combinations_with_replacement(goals, len(expected)))
     return list(min(orders, key=distance))
-
-
-ATTEMPTS: Final = log_format("attempts", _Attempts)

@@ -1,30 +1,34 @@
-"""Facts of a search from the files beside its log, by one table: file -> column -> place."""
+"""Facts of a search, and times and tokens of its programs, from the files beside its log.
+
+``beside.toml`` says where each file states which fact. ``timing.jsonl`` has a line with the wall
+time of each evaluation, ``invocations/`` a file per call to a GPU or a model; neither names the
+evaluation, so they count only where nothing else fits.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import tomllib
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from kernel_archive.errors import Finding
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.problems import normalise_problem
-from kernel_archive.readers.values import (
-    finite,
-    inner_value,
-    not_negative,
-    object_of,
-    objects_of,
-    seconds_between,
-    text_of,
-)
+from kernel_archive.readers import values
+from kernel_archive.readers.events import TimingLine
+from kernel_archive.readers.records import EVALUATION_FAILED, Evaluation, SearchFacts
+from kernel_archive.readers.salvage import FindingLog, RowKind, Salvage
+from kernel_archive.readers.values import natural, not_negative, object_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kernel_archive.readers.files import RunFiles
-    from kernel_archive.readers.records import SearchFacts
-    from kernel_archive.readers.salvage import FindingLog
 
 #: File -> column of the facts -> places in the file; ``beside.toml`` says how to read it.
 _FACTS: Final[dict[str, dict[str, str]]] = tomllib.loads(
@@ -38,10 +42,17 @@ _NORMALISE: Final = {"problem": normalise_problem, "gpu": canonical_gpu}
 _SOUND: Final[dict[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(("problem", "gpu", "reference_code", "model"), text_of),
     **dict.fromkeys(("gpu_seconds", "wall_seconds"), not_negative),
-    **dict.fromkeys(("benchmark_cases", "correctness_cases"), objects_of),
-    "tolerance": lambda v: {k: x for k, x in object_of(v).items() if finite(x) is not None} or None,
+    **dict.fromkeys(("benchmark_cases", "correctness_cases"), values.objects_of),
+    "tolerance": lambda v: (
+        {k: x for k, x in object_of(v).items() if values.finite(x) is not None} or None
+    ),
     "finished": lambda v: v if isinstance(v, bool) else None,
 }
+_TIMING: Final[RowKind[TimingLine]] = RowKind(TimingLine)
+#: Evaluations of one speedup begun before a timing line that may still be running in it.
+_MAX_OVERLAP: Final = 100
+#: Seconds after its time limit in which a request may still be seen to end.
+_TIMEOUT_SLACK_S: Final = 60.0
 
 
 def add_facts(run: RunFiles, facts: SearchFacts, findings: FindingLog) -> None:
@@ -74,14 +85,15 @@ def add_stated(
                 message = f"the log says {column} {before!r}, {file} says {value!r}; the log counts"
                 findings.error("facts-disagree", message, file=name, field=column)
     if file == "run.json" and facts.wall_seconds is None:
-        facts.wall_seconds = seconds_between(text_of(data.get("start")), text_of(data.get("end")))
+        start, end = text_of(data.get("start")), text_of(data.get("end"))
+        facts.wall_seconds = values.seconds_between(start, end)
 
 
 def _value(data: dict[str, Any], column: str, places: list[str]) -> Any:
     """Return what a file states of one column, or ``None``."""
     merged: dict[str, Any] = {}
     for place in places:
-        value = data if place == "*" else inner_value(data, place.lstrip("="))
+        value = data if place == "*" else values.inner_value(data, place.lstrip("="))
         if column in _SOUND:
             value = _SOUND[column](value)
             if value is not None:
@@ -91,3 +103,114 @@ def _value(data: dict[str, Any], column: str, places: list[str]) -> Any:
         else:
             merged |= object_of(value)
     return merged or None
+
+
+def add_durations(
+    run: RunFiles, evaluations: list[Evaluation], facts: SearchFacts, findings: FindingLog
+) -> None:
+    """Add GPU seconds and tokens of evaluations from the files of the run."""
+    settings = facts.hyperparameters or {}
+    search = object_of(settings.get("search"))
+    limit = values.positive({**settings, **search}.get("per_request_timeout_s"))
+    for record in evaluations:
+        # A longer span holds a crash, and the time until the search was resumed.
+        if limit is not None and (record.gpu_seconds or 0.0) > limit + _TIMEOUT_SLACK_S:
+            record.gpu_seconds = None
+            facts.counts["durations_with_downtime"] += 1
+    _add_invocations(run, evaluations, findings)
+    path = run.find("timing.jsonl")
+    if path is None or path not in run.files or path == run.path:
+        return
+    log, name = FindingLog(), run.name(path)
+    lines = [row for _, row in Salvage(_TIMING, name, log, Counter()).rows(run.lines(path))]
+    for finding in log:
+        findings.add(msgspec.structs.replace(finding, code="bad-timing", severity="warning"))
+    if name not in run.unsound:
+        _add_timing(lines, evaluations, facts)
+
+
+def _add_timing(lines: list[TimingLine], evaluations: list[Evaluation], facts: SearchFacts) -> None:
+    """Give evaluations the wall times of timing lines, and count the lines that fit none.
+
+    A line fits the only evaluation of its speedup, or the only one in whose span it lies, or is
+    itself the only one without a time.
+    """
+    groups: dict[float | None, list[Evaluation]] = defaultdict(list)
+    for record in sorted(evaluations, key=_start):
+        groups[record.speedup].append(record)
+    n_lines = Counter(line.speedup for line in lines)
+    left: list[TimingLine] = []
+    timed: set[str] = set()
+    for line in lines:
+        fitting = groups[line.speedup]
+        if line.speedup is None or not len(fitting) == n_lines[line.speedup] == 1:
+            fitting = [r for r in _around(line, fitting) if r.node_id not in timed]
+        if len(fitting) == 1:
+            _set_time(fitting[0], line)
+            timed.add(fitting[0].node_id)
+        else:
+            left.append(line)
+    bare = [r for r in evaluations if r.started_at is None and r.gpu_seconds is None]
+    if len(bare) == len(left) == 1 and left[0].speedup == bare[0].speedup:
+        _set_time(bare[0], left.pop())
+    # Where the log holds no failures, only their timing lines tell that they ran.
+    has_failures = any(record.outcome != "success" for record in evaluations)
+    n_lost = 0 if has_failures else sum(line.speedup is None for line in left)
+    facts.counts["evaluations_without_program"] = n_lost
+    facts.counts["timing_lines_unmatched"] = len(left) - n_lost
+
+
+def _set_time(record: Evaluation, line: TimingLine) -> None:
+    """Give an evaluation the times of its timing line."""
+    wall = not_negative(line.wall_s)
+    record.gpu_seconds = record.gpu_seconds if wall is None else wall
+    if record.started_at is None and record.completed_at is None:
+        record.started_at, record.completed_at = line.started_at, line.completed_at
+
+
+def _start(record: Evaluation) -> str:
+    """Return when an evaluation began; ISO 8601 texts of one zone compare as times."""
+    return record.started_at or ""
+
+
+def _around(line: TimingLine, group: list[Evaluation]) -> list[Evaluation]:
+    """Return the evaluations of a group, sorted by start, in whose time span a line lies."""
+    if line.started_at is None or line.completed_at is None:
+        return []
+    last = bisect_right(group, line.started_at, key=_start)
+    return [
+        record
+        for record in group[max(0, last - _MAX_OVERLAP) : last]
+        if record.started_at and (record.completed_at or "") >= line.completed_at
+        # What its driver gave up may have timed anything but a success.
+        if line.kind == record.outcome or record.error_type == EVALUATION_FAILED
+    ]
+
+
+def _add_invocations(run: RunFiles, evaluations: list[Evaluation], findings: FindingLog) -> None:
+    """Add GPU seconds and tokens from the records of calls, where each program has its own."""
+    seconds: dict[str, list[tuple[str, float]]] = defaultdict(list)  # by program: time, seconds
+    tokens: dict[str, list[tuple[int | None, int | None]]] = defaultdict(list)
+    for path in (path for path in run.files if path.parent.name == "invocations"):
+        value = run.json(path)
+        if not isinstance(value, dict):
+            message = "an invocation record that cannot be read is skipped"
+            findings.warning("bad-invocation", message, file=run.name(path))
+            continue
+        wall = not_negative(value.get("wall_clock_seconds"))
+        program, child = text_of(value.get("code_sha256")), text_of(value.get("child_code_sha256"))
+        if program is not None and wall is not None:
+            seconds[program].append((str(value.get("timestamp_utc")), wall))
+        elif child is not None:
+            counts = natural(value.get("input_tokens")), natural(value.get("output_tokens"))
+            tokens[child].append(counts)
+    groups: dict[str, list[Evaluation]] = defaultdict(list)
+    for record in evaluations if seconds or tokens else ():
+        groups[hashlib.sha256(record.code.encode()).hexdigest()].append(record)
+    for sha, group in groups.items():
+        group.sort(key=lambda record: record.completed_at or "")  # the root has no time: first
+        if len(seconds[sha]) == len(group):
+            for record, (_, wall) in zip(group, sorted(seconds[sha]), strict=True):
+                record.gpu_seconds = wall
+        if len(tokens[sha]) == len(group) == 1 and group[0].input_tokens is None:
+            group[0].input_tokens, group[0].output_tokens = tokens[sha][0]

@@ -1,26 +1,26 @@
 """Saved states of searches: ``puct-``, ``hill-climbing-`` and ``greedy-checkpoint``.
 
-The first two hold the nodes that the search kept, with their parents; programs that failed are not
-in them. A greedy search's holds every candidate with its result. All are JSON: a Python pickle, as
-hill climbs write it, is refused, since reading one can run anything.
+All are JSON: a Python pickle, as hill climbs write it, is refused, since reading one can run
+anything.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from kernel_archive.errors import Finding
 from kernel_archive.readers.events import Feedback, Node
-from kernel_archive.readers.log_reader import LogReader, feedback_of, log_format
+from kernel_archive.readers.log_reader import LogReader, feedback_of
 from kernel_archive.readers.records import EVALUATION_FAILED
-from kernel_archive.readers.salvage import BadRow, RowKind
 from kernel_archive.readers.values import inner_value, natural, object_of, objects_of, text_of
+from kernel_archive.untrusted import misfit
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+T = TypeVar("T")
 _FIX_PICKLE: Final = (
     "Where the search's own package is installed, write JSON: json.dump({'archive': "
     "[n.model_dump(mode='json') for n in c.archive], 'visited': [], "
@@ -28,65 +28,41 @@ _FIX_PICKLE: Final = (
 )
 
 
-class _Scored(msgspec.Struct):
-    """The result of a greedy search's candidate."""
-
-    kind: str
-    speedup: float | None = None
-    reason: str | None = None
-    execution_feedback: Feedback | None = None
-
-
-class _Candidate(msgspec.Struct):
-    """A candidate; without a result its scoring raised, or never came to an end."""
-
-    ulid: str
-    code: str
-    parent_ulid: str | None = None
-    evaluation: _Scored | None = None
-
-
-_NODE: Final[RowKind[Node]] = RowKind(Node)
-_CANDIDATE: Final[RowKind[_Candidate]] = RowKind(_Candidate)
-
-
-class _State(LogReader):
+class Checkpoint(LogReader):
     """A search whose state is one JSON value."""
 
-    def value(self, path: Path) -> Any:
-        """Read the whole state; ``None``, reported, where it can't be."""
+    def value(self, path: Path) -> dict[str, Any]:
+        """Read the whole state; empty, reported, where it can't be."""
         if self.run.head(path, 1) == b"\x80":  # as every pickle of protocol 2 or later begins
             message = "a Python pickle is not read: loading one can run anything"
             self.error("python-pickle", message, fix=_FIX_PICKLE)
-            return None
+            return {}
         value = self.run.json(path)
         if isinstance(value, Finding):
             self.findings.add(value)
-            return None
-        return value
+        return object_of(value)
 
-    def struct(self, kind: RowKind[Any], value: Any, where: str) -> Any:
+    def struct(self, kind: type[T], value: Any, where: str) -> T | None:
         """Make a struct of one node; ``None``, reported, where it is none."""
         try:
-            return kind.convert(value)
-        except BadRow as error:
-            self.error("bad-node", f"{error.args[0]}; the node is skipped", field=where)
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            self.error("bad-node", f"{misfit(error)[0]}; the node is skipped", field=where)
             return None
 
 
-class _Checkpoint(_State):
-    """The nodes of the last archive of a search."""
+class Archived(Checkpoint):
+    """The nodes that a search kept, with their ancestors; programs that failed are not in it."""
 
     def read(self, path: Path) -> bool:
         """Read the archive; parents are the nearest ancestors stated."""
-        value = object_of(self.value(path))
+        value = self.value(path)
         archive, seeds = value.get("archive"), value.get("seed_ids")
         if not isinstance(archive, list):
             return False
         self.facts.counts["steps_completed"] += natural(value.get("current_step")) or 0
         for i, entry in enumerate(archive):
-            where = f"archive[{i}]"
-            node: Node | None = self.struct(_NODE, entry, where)
+            node = self.struct(Node, entry, f"archive[{i}]")
             if node is None:
                 continue
             if node.evaluation is not None and node.evaluation.observation.kind == "forecast":
@@ -100,12 +76,42 @@ class _Checkpoint(_State):
                 ancestor_node_ids=tuple(node.ancestors[1:]),
                 is_root=is_seed or not node.ancestors,
             )
-            self.add_result(record, feedback_of(node.evaluation), field=f"{where}.evaluation")
+            field = f"archive[{i}].evaluation"
+            self.add_result(record, feedback_of(node.evaluation), field=field)
         return True
 
 
-class _Greedy(_State):
-    """The candidates of a greedy search, and what its rounds say of them."""
+class _Scored(msgspec.Struct):
+    """The result of a greedy search's candidate."""
+
+    kind: str
+    speedup: float | None = None
+    reason: str | None = None
+    execution_feedback: Feedback | None = None
+
+    def verdict(self) -> Feedback:
+        """Return what the harness said, unless the search called the time invalid."""
+        feedback, is_valid = self.execution_feedback, self.kind == "valid"
+        if feedback is None:
+            kind = "success" if is_valid else self.reason or ""
+            return Feedback(kind, speedup=self.speedup if is_valid else None)
+        if is_valid or feedback.kind != "success":
+            return feedback
+        message = f"the search called the timed result invalid: {self.reason}"
+        return Feedback("incorrect", error_message=message)
+
+
+class _Candidate(msgspec.Struct):
+    """A candidate; without a result its scoring raised, or never came to an end."""
+
+    ulid: str
+    code: str
+    parent_ulid: str | None = None
+    evaluation: _Scored | None = None
+
+
+class Greedy(Checkpoint):
+    """Every candidate of a greedy search with its result, and what its rounds say of them."""
 
     def read(self, path: Path) -> bool:
         """Read a checkpoint; return whether it has candidates."""
@@ -129,7 +135,7 @@ class _Greedy(_State):
                     raised[str(attempt.get("candidate_ulid"))] = object_of(attempt.get("error"))
         for name, entry in candidates.items():
             where = f"candidates.candidates.{name}"
-            candidate: _Candidate | None = self.struct(_CANDIDATE, entry, where)
+            candidate = self.struct(_Candidate, entry, where)
             if candidate is None:
                 continue
             record = self.new_evaluation(
@@ -140,7 +146,7 @@ class _Greedy(_State):
                 is_root=candidate.parent_ulid is None,
             )
             if candidate.evaluation is not None:
-                self.add_result(record, _verdict(candidate.evaluation), field=where)
+                self.add_result(record, candidate.evaluation.verdict(), field=where)
             elif candidate.ulid in raised:
                 self.facts.counts["evaluation_failed"] += 1
                 error = raised[candidate.ulid]
@@ -150,20 +156,3 @@ class _Greedy(_State):
             else:
                 self.facts.n_pending += 1
         return True
-
-
-def _verdict(scored: _Scored) -> Feedback:
-    """Return what the harness said, unless the search called the time invalid."""
-    feedback, is_valid = scored.execution_feedback, scored.kind == "valid"
-    if feedback is not None and (is_valid or feedback.kind != "success"):
-        return feedback
-    if feedback is not None:
-        message = f"the search called the timed result invalid: {scored.reason}"
-        return Feedback("incorrect", error_message=message)
-    kind = "success" if is_valid else scored.reason or ""
-    return Feedback(kind, speedup=scored.speedup if is_valid else None)
-
-
-PUCT_V1: Final = log_format("puct-checkpoint", _Checkpoint)
-HILL_CLIMBING: Final = log_format("hill-climbing-checkpoint", _Checkpoint)
-GREEDY: Final = log_format("greedy-checkpoint", _Greedy)

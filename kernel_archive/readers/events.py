@@ -1,8 +1,6 @@
 """The words of search logs: every event, row and result that readers parse and recorders write.
 
-One struct per line of ``events.jsonl`` (max-reward PUCT, v2 and v3), ``attempts.jsonl`` and
-``timing.jsonl``, and the results inside them. Decoding skips every field that is not named here;
-encoding leaves out every field that was not set. A field that a log may lack has a default.
+Decoding skips every field that is not named here; encoding leaves out every field that was not set.
 """
 
 from __future__ import annotations
@@ -49,14 +47,10 @@ class Observation(msgspec.Struct, omit_defaults=True):
 
 
 class LoggedEvaluation(msgspec.Struct):
-    """The ``evaluation`` object of an event, a node or an attempt.
-
-    The reward is what the search aims at: a speedup, a distance to a bin, a ratio of microseconds
-    or a forecast. Readers never take it for a speedup.
-    """
+    """The ``evaluation`` object of an event, a node or an attempt."""
 
     observation: Observation
-    reward: float | msgspec.UnsetType | None = msgspec.UNSET
+    reward: float | msgspec.UnsetType | None = msgspec.UNSET  # what the search aims at: no speedup
 
 
 class Node(msgspec.Struct):
@@ -118,24 +112,23 @@ class StepCompleted(_Event, tag="step_completed"):
     step: int | None = None
 
 
-class _OfRequest(_Event):
-    """An event of one request."""
+class _OfRequest(_Event, kw_only=True):
+    """An event of one request; times are ISO 8601."""
 
     request_id: str
+    parent_ulid: str | None = None
+    started_at: str | None = None
+    completed_at: str | None = None
 
 
 class MutationRequested(_OfRequest, tag="mutation_requested"):
     """A program was asked for."""
-
-    parent_ulid: str | None = None
-    started_at: str | None = None
 
 
 class MutationCompleted(_OfRequest, tag="mutation_completed"):
     """A program was proposed."""
 
     code: str | None = None
-    completed_at: str | None = None
     llm_usage: Usage | None = None
 
 
@@ -143,14 +136,12 @@ class MutationFailed(_OfRequest, tag="mutation_failed"):
     """A proposal gave no program."""
 
     reason: str | None = None
-    completed_at: str | None = None
 
 
 class ForecastCompleted(_OfRequest, tag="forecast_completed"):
     """A program was forecast, not measured."""
 
     forecast: Any = None
-    completed_at: str | None = None
     llm_usage: Usage | None = None
 
 
@@ -171,9 +162,7 @@ class EvaluationRequested(_OfRequest, tag="evaluation_requested"):
 
     code: str
     child_ulid: str | None = None
-    parent_ulid: str | None = None
     from_mutation_request_id: str | None = None
-    started_at: str | None = None
     step: int | None = None
 
 
@@ -181,34 +170,26 @@ class EvaluationCompleted(_OfRequest, tag="evaluation_completed"):
     """The result of a request. It carries neither program nor (in v2) parent."""
 
     evaluation: LoggedEvaluation
-    parent_ulid: str | None = None
-    completed_at: str | None = None
-    step: int | None = None
 
 
 class EvaluationFailed(_OfRequest, tag="evaluation_failed"):
     """The driver gave an evaluation up: there is no verdict of the harness."""
 
     reason: str | None = None
-    parent_ulid: str | None = None
-    completed_at: str | None = None
-    step: int | None = None
 
 
 #: v3: events of which nothing is read but that they happened.
-_BARE: Final = [
-    msgspec.defstruct(kind, [], bases=(_Event,), tag=kind)
-    for kind in (
-        *("forecast_requested", "forecast_failed"),
-        *("mutations_drained", "forecasts_drained", "evaluations_drained"),
-    )
-]
+_BARE: Final = (
+    *("forecast_requested", "forecast_failed"),
+    *("mutations_drained", "forecasts_drained", "evaluations_drained"),
+)
 #: Kind -> struct, of every event.
 EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
-    str(cls.__struct_config__.tag): cls
-    for base in (_Event, _OfRequest)
-    for cls in base.__subclasses__()
-    if cls is not _OfRequest
+    **{kind: msgspec.defstruct(kind, [], bases=(_Event,), tag=kind) for kind in _BARE},
+    **{str(cls.__struct_config__.tag): cls for cls in _OfRequest.__subclasses__()},
+    "search_initialized": SearchInitialized,
+    "step_started": StepStarted,
+    "step_completed": StepCompleted,
 }
 #: What a line of an event log may be, for a decoder.
 Event: Any = reduce(or_, EVENT_TYPES.values())

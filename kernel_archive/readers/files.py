@@ -9,36 +9,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from kernel_archive import untrusted
 from kernel_archive.errors import Finding
-from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
+from kernel_archive.readers.records import Evaluation, PublishedRow, Record, SearchFacts
 from kernel_archive.readers.values import BAD_JSON, any_json, safe_text
-from kernel_archive.untrusted import (
-    Lines,
-    UntrustedFileError,
-    allowance,
-    is_compressed,
-    lacks_checksum,
-    open_uncompressed,
-    read_whole,
-)
+from kernel_archive.untrusted import UntrustedFileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from kernel_archive.readers.records import Record
-
-#: A longer line, or row of a table, is reported and skipped; it is never held in memory.
-MAX_LINE_BYTES: Final = 16 << 20
-#: Reading stops after this many lines of a log.
-MAX_LINES: Final = 5_000_000
-#: Reading stops after this many bytes of a log or table, decompressed.
-MAX_FILE_BYTES: Final = 1 << 30
-#: A file that must be held whole (a checkpoint) is refused when it is larger.
-MAX_WHOLE_BYTES: Final = 128 << 20
+MAX_LINE_BYTES: Final = 16 << 20  # a longer line, or row of a table, is reported and skipped
+MAX_LINES: Final = 5_000_000  # reading stops after this many lines of a log
+MAX_FILE_BYTES: Final = 1 << 30  # and after this many bytes of a log or table, decompressed
+MAX_WHOLE_BYTES: Final = 128 << 20  # a larger checkpoint or file of settings is refused
 #: Codes of findings that blame the recipe; all others are damage of one run alone.
 MISTAKES: Final = frozenset({"bad-utf8", "wrong-format", "bad-columns", "nothing-counts"})
-#: Endings of any file that a reader reads.
-SUFFIXES: Final = ("", ".zst", ".gz")
+SUFFIXES: Final = ("", ".zst", ".gz")  # endings of any file that a reader reads
 #: Whether a path is a file. Most files looked for are missing: no ``Path`` is made for each.
 is_file: Final = os.path.isfile
 
@@ -53,8 +39,7 @@ class RunFiles:
     def __init__(
         self, path: Path, base: Path, spec: ReaderSpec, settings: Mapping[str, Any] | None = None
     ) -> None:
-        self.path = path
-        self.base = base
+        self.path, self.base, self.format = path, base, spec.name
         self.settings: dict[str, Any] = dict(settings or {})
         self.root = path if path.is_dir() else path.parent
         #: Names of compressed files that could not be read to an end at which their checksum holds.
@@ -92,30 +77,26 @@ class RunFiles:
 
     def lines(self, path: Path) -> Iterator[tuple[int, bytes] | Finding]:
         """Yield the lines of a file with their numbers from 1, and a finding where one is lost."""
-        name = self.name(path)
-        if is_compressed(path):
+        name, most = self.name(path), untrusted.allowance(path, MAX_FILE_BYTES)
+        if untrusted.is_compressed(path):
             self.unsound.add(name)  # until it was read to its end
-        lines = Lines(
-            path,
-            max_bytes=allowance(path, MAX_FILE_BYTES),
-            max_lines=MAX_LINES,
-            max_line=MAX_LINE_BYTES,
-            name=name,
-        )
+        bounds = {"max_bytes": most, "max_lines": MAX_LINES, "max_line": MAX_LINE_BYTES}
+        lines = untrusted.Lines(path, name=name, **bounds)
         yield from lines
         if lines.at_end:
             self.unsound.discard(name)
 
     def head(self, path: Path, n: int) -> bytes:
         """Read the first bytes of a file, decompressed; none where it can't be read."""
-        with suppress(UntrustedFileError), open_uncompressed(path) as stream:
+        with suppress(UntrustedFileError), untrusted.open_uncompressed(path) as stream:
             return stream.read(n)
         return b""
 
     def whole(self, path: Path) -> bytes | Finding:
         """Read a whole file; a finding where it can't be."""
         try:
-            return read_whole(path, max_bytes=allowance(path, MAX_WHOLE_BYTES))
+            most = untrusted.allowance(path, MAX_WHOLE_BYTES)
+            return untrusted.read_whole(path, max_bytes=most)
         except UntrustedFileError as error:
             return error.finding(self.name(path))
 
@@ -148,7 +129,7 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
 
         Rows of a damaged compressed file are dropped; files without a checksum are counted.
         """
-        n_unsound, n_unchecked = 0, sum(map(lacks_checksum, run.files))
+        n_unsound, n_unchecked = 0, sum(map(untrusted.lacks_checksum, run.files))
         for record in [*self.records(run)]:  # only then it is known which files are sound
             if isinstance(record, Evaluation | PublishedRow):
                 if record.source_file in run.unsound:

@@ -8,55 +8,44 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
+from functools import partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from kernel_archive.errors import Finding, printable
 from kernel_archive.problems import PROBLEMS
-from kernel_archive.readers.beside import add_facts
-from kernel_archive.readers.durations import add_durations
-from kernel_archive.readers.files import ReaderSpec
-from kernel_archive.readers.records import EVALUATION_FAILED, Case, Evaluation, SearchFacts
-from kernel_archive.readers.salvage import FindingLog, Salvage
+from kernel_archive.readers.beside import add_durations, add_facts
+from kernel_archive.readers.files import ReaderSpec, RunFiles
+from kernel_archive.readers.records import EVALUATION_FAILED, Case, Evaluation, Record, SearchFacts
+from kernel_archive.readers.salvage import FindingLog, RowKind, Salvage
 from kernel_archive.readers.values import positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from kernel_archive.readers.events import Feedback, LoggedEvaluation
-    from kernel_archive.readers.files import RunFiles
-    from kernel_archive.readers.records import Record
-    from kernel_archive.readers.salvage import RowKind
 
 #: Format -> what it is; ``formats.toml`` says what each field means.
-_FORMATS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
+FORMATS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
     (Path(__file__).parent / "formats.toml").read_text(encoding="utf-8")
 )
-#: Failure -> fields of the feedback that name the error, and that describe it; the first counts.
-_ERROR_FIELDS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    "compile_failed": (("compilation_error_name",), ("compilation_error",)),
-    "runtime_error": (
-        ("runtime_error_name",),
-        ("runtime_error", "traceback", "runtime_error_traceback"),
-    ),
-    "incorrect": ((), ("error_message", "correctness_issue")),
-    "infrastructure_failure": ((), ("reason",)),
+#: Outcome -> field of the feedback that names the error, and those that say more, the best first.
+_ERROR_FIELDS: Final = {
+    "success": ("", ""),
+    "compile_failed": ("compilation_error_name", "compilation_error"),
+    "runtime_error": ("runtime_error_name", "runtime_error traceback runtime_error_traceback"),
+    "incorrect": ("", "error_message correctness_issue"),
+    "infrastructure_failure": ("", "reason"),
 }
 #: Faults of a whole file, which say more than that it is of another format.
-_FILE_FAULTS: Final = frozenset(
-    {"unreadable", "line-too-long", "file-too-large", "bad-utf8", "python-pickle"}
-)
-_PROBLEMS_BY_SHAPE: Final[dict[frozenset[str], list[str]]] = {}
-for _problem in PROBLEMS.values():
-    _PROBLEMS_BY_SHAPE.setdefault(frozenset(_problem.shape_fields), []).append(_problem.name)
+_FILE_FAULTS: Final = ("unreadable", "line-too-long", "file-too-large", "bad-utf8", "python-pickle")
 
 
 def feedback_of(evaluation: LoggedEvaluation | None) -> Feedback | None:
     """Return the harness's feedback in a logged evaluation; ``None`` for a forecast."""
-    observation = evaluation.observation if evaluation is not None else None
-    if observation is not None and observation.inner is not None:
-        observation = observation.inner
-    return observation.feedback if observation is not None else None
+    if evaluation is None:
+        return None
+    return (evaluation.observation.inner or evaluation.observation).feedback
 
 
 def _from_ns(time: object) -> float | None:
@@ -93,6 +82,11 @@ class LogReader:
         add_durations(self.run, evaluations, facts, self.findings)
         facts.counts = Counter({name: n for name, n in sorted(facts.counts.items()) if n})
 
+    def add_tokens(self, sent: int | None, answered: int | None) -> None:
+        """Add the tokens of one call of a model to those of the search."""
+        self.facts.input_tokens = (self.facts.input_tokens or 0) + (sent or 0)
+        self.facts.output_tokens = (self.facts.output_tokens or 0) + (answered or 0)
+
     def records(self) -> Iterator[Record]:
         """Yield evaluations, findings and facts."""
         yield from self.nodes.values()
@@ -112,13 +106,12 @@ class LogReader:
             self.add_row(line, row)
         return any_read
 
-    def error(self, code: str, message: str, **where: Any) -> None:
-        """Report a fault in the log."""
-        self.findings.error(code, message, file=self.file, **where)
+    def report(self, severity: Any, code: str, message: str, **where: Any) -> None:
+        """Report a fault in the log, or what was salvaged or left out."""
+        self.findings.report(severity, code, message, file=self.file, **where)
 
-    def warning(self, code: str, message: str, **where: Any) -> None:
-        """Report something that was salvaged or left out."""
-        self.findings.warning(code, message, file=self.file, **where)
+    error = partialmethod(report, "error")
+    warning = partialmethod(report, "warning")
 
     def new_evaluation(self, **fields: Any) -> Evaluation:
         """Make an evaluation of this log that has no verdict yet."""
@@ -127,17 +120,17 @@ class LogReader:
     def add(self, record: Evaluation) -> None:
         """Add an evaluation; of several of one node the last verdict of a harness counts."""
         node, earlier = record.node_id, self.nodes.get(record.node_id)
-        if earlier is not None:
-            line, before = record.source_line, earlier.source_line
-            n_logged = earlier.n_logged + 1
-            if record.error_type == EVALUATION_FAILED:
-                record = earlier
-            record.n_logged = n_logged
-            self.facts.counts["results_doubled"] += 1
-            message = f"a result of node {printable(node)} again; the last of a harness counts"
-            fix = None if before is None else f"the earlier one is on line {before}"
-            self.warning("doubled-result", message, line=line, value=node, fix=fix)
-        self.nodes[node] = record
+        if earlier is None:
+            self.nodes[node] = record
+            return
+        self.facts.counts["results_doubled"] += 1
+        message = f"a result of node {printable(node)} again; the last of a harness counts"
+        before = earlier.source_line
+        fix = None if before is None else f"the earlier one is on line {before}"
+        self.warning("doubled-result", message, line=record.source_line, value=node, fix=fix)
+        last = earlier if record.error_type == EVALUATION_FAILED else record
+        last.n_logged = earlier.n_logged + 1
+        self.nodes[node] = last
 
     def add_result(
         self,
@@ -149,7 +142,7 @@ class LogReader:
     ) -> None:
         """Add an evaluation with what its harness said; without a known outcome it is left out."""
         outcome: Any = feedback.kind if feedback is not None else None
-        if feedback is None or (outcome != "success" and outcome not in _ERROR_FIELDS):
+        if feedback is None or outcome not in _ERROR_FIELDS:
             self.facts.counts["unknown_outcomes"] += 1
             message = "the result has no outcome that these logs know; it is left out"
             self.error("unknown-outcome", message, line=line, field=field, value=outcome)
@@ -158,16 +151,14 @@ class LogReader:
         if outcome == "success":
             self._set_success(record, feedback, field)
         else:
-            stated = [
-                next(filter(None, (getattr(feedback, name) for name in names)), None)
+            record.error_type, record.error_text = (
+                next(filter(None, (getattr(feedback, name) for name in names.split())), None)
                 for names in _ERROR_FIELDS[outcome]
-            ]
-            record.error_type, record.error_text = stated
+            )
         self.add(record)
 
     def _set_success(self, record: Evaluation, feedback: Feedback, field: str) -> None:
         """Set speedup and times of a program that passed."""
-        line = record.source_line
         stated = feedback.aggregated_speedup
         if stated is None:
             stated = feedback.speedup
@@ -176,9 +167,9 @@ class LogReader:
         if record.speedup is None:
             # Non-finite numbers are written as null: no measurement, not the program's fault.
             self.facts.counts["successes_without_speedup"] += 1
+            line = record.source_line
             message = f"success without a finite speedup above 0: {stated}"
-            place = None if line is not None else field
-            self.warning("null-score", message, line=line, field=place)
+            self.warning("null-score", message, line=line, field=field if line is None else None)
             record.outcome, record.error_type = "infrastructure_failure", "missing_speedup"
             record.error_text = "logged as a success without a finite speedup above 0"
             return
@@ -190,50 +181,42 @@ class LogReader:
 
     def _case(self, fields: dict[str, Any]) -> Case:
         """Make a timed case of its fields; those without a meaning of their own are the shape."""
-        speedup = fields.pop("speedup", None)
+        speedup = positive(fields.pop("speedup", None))
         runtime, reference = fields.pop("runtime_ns", None), fields.pop("ref_runtime_ns", None)
         fields.pop("seed", None)  # the random seed of the inputs is no shape
         key = str(fields)
-        shape = self._shapes.get(key)
-        if shape is None:
-            sizes = {k: size for k, size in fields.items() if not isinstance(size, list | dict)}
-            shape = self._shapes[key] = sizes
-        return Case(shape, positive(speedup), _from_ns(runtime), _from_ns(reference))
+        if key not in self._shapes:
+            self._shapes[key] = {
+                name: size for name, size in fields.items() if not isinstance(size, list | dict)
+            }
+        return Case(self._shapes[key], speedup, _from_ns(runtime), _from_ns(reference))
 
     def _problem(self) -> str | None:
         """Return the one problem whose cases have the shape fields read, if it is only one."""
         shapes = {frozenset(shape) for shape in self._shapes.values() if shape}
-        names = [name for fields in shapes for name in _PROBLEMS_BY_SHAPE.get(fields, [None])]
-        return names[0] if len(names) == 1 else None
-
-
-def _blames_file(finding: Finding, *, is_object: bool) -> bool:
-    """Tell whether a finding explains why nothing could be read of a file.
-
-    A file that begins as an object and is no JSON, or has one broken line, is damaged; a log of
-    other lines is of another format.
-    """
-    damage = {("bad-json", None), ("truncated-line", 1)}
-    is_damaged = is_object and (finding.code, finding.line) in damage
-    return is_damaged or finding.code in _FILE_FAULTS
+        names = [p.name for p in PROBLEMS.values() if frozenset(p.shape_fields) in shapes]
+        return names[0] if len(names) == len(shapes) == 1 else None
 
 
 def log_format(name: str, reader: Callable[[RunFiles, Path, FindingLog], LogReader]) -> ReaderSpec:
     """Make the spec of a format with one log per search, of its facts in ``formats.toml``."""
-    facts = _FORMATS[name]
-    log = facts.get("log", [])
+    facts = FORMATS[name]
+    log: list[str] = facts.get("log", [])
 
     def records(run: RunFiles) -> Iterator[Record]:
         """Yield the evaluations of one search, what was wrong, and its facts."""
         path = run.log(*log)
         findings = FindingLog()
-        search = reader(run, path, findings) if path is not None else None
-        if search is not None and path is not None and search.read(path):
-            search.complete_facts()
-            yield from search.records()
-            return
-        is_object = path is not None and run.head(path, 1) == b"{"
-        faults = [finding for finding in findings if _blames_file(finding, is_object=is_object)]
+        if path is not None:
+            search = reader(run, path, findings)
+            if search.read(path):
+                search.complete_facts()
+                yield from search.records()
+                return
+        faults = [finding for finding in findings if finding.code in _FILE_FAULTS]
+        if path is not None and run.head(path, 1) == b"{":  # begun as an object, and broken off
+            damage = {("bad-json", None), ("truncated-line", 1)}
+            faults += [finding for finding in findings if (finding.code, finding.line) in damage]
         yield from faults
         if all(finding.severity != "error" for finding in faults):
             message = f"no whole record of the format {name!r} can be read of it"
@@ -244,11 +227,6 @@ def log_format(name: str, reader: Callable[[RunFiles, Path, FindingLog], LogRead
                 file=run.name(path or run.path),
             )
 
-    return ReaderSpec(
-        name=name,
-        title=facts["title"],
-        expects=facts["expects"],
-        files=(*log, *facts.get("beside", [])),
-        version=facts["version"],
-        records=records,
-    )
+    stated = {key: facts[key] for key in ("title", "expects", "version")}
+    files = (*log, *facts.get("beside", []))
+    return ReaderSpec(name=name, files=files, records=records, **stated)

@@ -1,8 +1,8 @@
 """Rows from the lines of a log, whatever happened to the log.
 
-A line is decoded once, by a typed decoder that skips what nobody reads; where that fails, as what
-Python writes, with ``NaN`` and lone surrogates. A line that is no JSON is searched for a whole row:
-a writer that goes on after a crash glues its first row to the broken line.
+A line is decoded by a typed decoder; where that fails, as what Python writes, with ``NaN`` and lone
+surrogates. A line that is no JSON is searched for a whole row: a writer that goes on after a crash
+glues its first row to the broken line.
 """
 
 from __future__ import annotations
@@ -20,61 +20,33 @@ from kernel_archive.readers.values import BAD_JSON, any_json
 from kernel_archive.untrusted import misfit
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
 T = TypeVar("T")
 
-#: Findings of one code that are kept in full; the rest are counted.
-MAX_FINDINGS: Final = 50
+MAX_FINDINGS: Final = 50  # findings of one code that are kept in full; the rest are counted
 #: Places in a broken line that are tried as the start of a whole row, the last ones.
 _MAX_TRIES: Final = 20
 #: Give up after this many lines that are no rows; each is about 100 times slower to handle.
 _MAX_BAD_LINES: Final = 100_000
 
 
-class BadRow(Exception):  # noqa: N818 - no error of a user: caught in this module and its callers
-    """Raised for a value that is no row; ``args``: what is wrong, and the field if known."""
-
-
 class RowKind(Generic[T]):
-    """What a line of a format may be: one struct, a dictionary, or a union of event structs.
-
-    ``events`` are the ``kind`` of each event of a union.
-    """
+    """What a line of a format may be: a struct, a dictionary, or a union of events by kind."""
 
     def __init__(self, row: Any, events: Collection[str] = ()) -> None:
-        self.decode = msgspec.json.Decoder(row).decode
-        self.events = events
-        names = ("kind",) if events else getattr(row, "__struct_fields__", ())
-        #: How a row begins; a dictionary begins in any way.
-        self._start = (
-            re.compile(rb'\{\s?"(?:' + "|".join(names).encode() + rb')"\s?:') if names else None
-        )
-
-    def convert(self, value: Any) -> T:
-        """Make a row of decoded JSON.
-
-        Raises:
-            BadRow: it is no row.
-        """
-        if not isinstance(value, dict):
-            raise BadRow("no JSON object", None)
-        try:
-            return self.decode(msgspec.json.encode(value))  # type: ignore[no-any-return]
-        except msgspec.ValidationError as error:
-            raise BadRow(*misfit(error)) from None
-
-    def is_unknown(self, value: Any) -> bool:
-        """Tell whether decoded JSON is an event of a kind that is not known."""
-        kind = value.get("kind") if self.events and isinstance(value, dict) else None
-        return isinstance(kind, str) and kind not in self.events
+        self.row, self.events = row, events
+        self.decode: Callable[[bytes], T] = msgspec.json.Decoder(row).decode
+        names = ("kind",) if events else getattr(row, "__struct_fields__", ("",))
+        #: How a row begins, at least where it is a struct.
+        self._start = re.compile(rb'\{\s?"(?:%s)"\s?:' % "|".join(names).encode())
 
     def glued_row(self, line: bytes) -> T | None:
         """Find the row that a writer glued to a broken line, as it went on after a crash."""
-        starts = [match.start() for match in self._start.finditer(line)] if self._start else []
+        starts = [match.start() for match in self._start.finditer(line)]
         for start in starts[-_MAX_TRIES:]:
             with suppress(*BAD_JSON):
-                return self.decode(line[start:])  # type: ignore[no-any-return]
+                return self.decode(line[start:])
         return None
 
 
@@ -91,7 +63,6 @@ class Salvage(Generic[T]):
 
     def rows(self, lines: Iterable[tuple[int, bytes] | Finding]) -> Iterator[tuple[int, T]]:
         """Yield every row with its line, as far as it can be read."""
-        decode = self.kind.decode
         for item in lines:
             if isinstance(item, Finding):
                 self.findings.add(item)
@@ -102,7 +73,7 @@ class Salvage(Generic[T]):
                 self._report("error", "bad-json", f"{fault}; the line is skipped", broken)
                 self._broken = None
             try:
-                row = decode(line)
+                row: T | None = self.kind.decode(line)
             except BAD_JSON:
                 row = self._recovered(number, line)
             if row is not None:
@@ -121,27 +92,29 @@ class Salvage(Generic[T]):
             value = any_json(line)
         except BAD_JSON as error:
             row = self.kind.glued_row(line)
-            if row is not None:
-                self.counts["lines_salvaged"] += 1
-                message = "a piece of a row stands before a whole one; the whole one is kept"
-                self._report("warning", "glued-line", message, number)
-            else:
+            if row is None:
                 self.counts["lines_skipped"] += 1
                 self._broken = number, f"not valid JSON: {error}"
+                return None
+            self.counts["lines_salvaged"] += 1
+            message = "a piece of a row stands before a whole one; the whole one is kept"
+            self._report("warning", "glued-line", message, number)
             return row
-        if self.kind.is_unknown(value):
+        events = self.kind.events
+        event = value.get("kind") if events and isinstance(value, dict) else None
+        if isinstance(event, str) and event not in events:
             self.counts["events_unknown"] += 1
-            if value["kind"] not in self._unknown:
-                self._unknown.add(value["kind"])
+            if event not in self._unknown:
+                self._unknown.add(event)
                 message = "a kind of event that is not known; such events are skipped"
-                self._report("info", "unknown-event", message, number, value=value["kind"])
+                self._report("info", "unknown-event", message, number, value=event)
             return None
         try:
-            return self.kind.convert(value)
-        except BadRow as error:
-            fault, field = error.args
+            return msgspec.convert(value, self.kind.row)  # type: ignore[no-any-return]
+        except msgspec.ValidationError as error:
+            fault, field = misfit(error)
             self.counts["lines_skipped"] += 1
-            code = "bad-event" if self.kind.events else "bad-row"
+            code = "bad-event" if events else "bad-row"
             self._report("error", code, f"{fault}; the line is skipped", number, field=field)
             return None
 
@@ -158,19 +131,19 @@ class FindingLog:
 
     def add(self, finding: Finding) -> None:
         """Add a finding."""
-        self._counts[finding.code] += 1
-        if self._counts[finding.code] <= MAX_FINDINGS:
+        if self._is_kept(finding.code):
             self._kept.append(finding)
 
     def report(self, severity: Any, code: str, message: str, **where: Any) -> None:
         """Add a finding of these fields; ``value`` and ``field`` are made printable."""
-        if self._counts[code] >= MAX_FINDINGS:  # making one takes 40 times as long as counting it
-            self._counts[code] += 1
-            return
-        for name in ("value", "field"):
-            if where.get(name) is not None:
-                where[name] = printable(where[name])
-        self.add(Finding(code=code, message=message, severity=severity, **where))
+        if self._is_kept(code):  # making one takes 40 times as long as counting it
+            for name in {"value", "field"} & where.keys():
+                where[name] = None if where[name] is None else printable(where[name])
+            self._kept.append(Finding(code=code, message=message, severity=severity, **where))
+
+    def _is_kept(self, code: str) -> bool:
+        self._counts[code] += 1
+        return self._counts[code] <= MAX_FINDINGS
 
     error = partialmethod(report, "error")
     warning = partialmethod(report, "warning")
@@ -183,6 +156,4 @@ class FindingLog:
             if n > MAX_FINDINGS:
                 first = next(finding for finding in self._kept if finding.code == code)
                 message = f"{n - MAX_FINDINGS} more of this kind"
-                yield msgspec.structs.replace(
-                    first, message=message, line=None, field=None, value=None, fix=None
-                )
+                yield Finding(code=code, message=message, severity=first.severity, file=first.file)

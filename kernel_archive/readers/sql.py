@@ -17,33 +17,28 @@ from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 import pyarrow as pa
 
 from kernel_archive.errors import Finding, printable, suggestion
 from kernel_archive.readers import sql_doubts, sql_sandbox
-from kernel_archive.readers.files import ReaderSpec
-from kernel_archive.readers.records import Evaluation, SearchFacts
+from kernel_archive.readers.files import ReaderSpec, RunFiles
+from kernel_archive.readers.records import Evaluation, Record, SearchFacts
 from kernel_archive.readers.sql_doubts import COLUMNS
 from kernel_archive.readers.sql_sandbox import nodes_of
+from kernel_archive.readers.values import object_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kernel_archive.readers.files import RunFiles
-    from kernel_archive.readers.records import Record
-
-#: Memory of a query in DuckDB, and address space of its process; beyond them the query is refused.
-MEMORY_BYTES: Final = 2 << 30
-ADDRESS_SPACE_BYTES: Final = 8 << 30
-#: Size of the answer of one query; a larger one is refused.
+# Beyond these bounds a query is refused.
+MEMORY_BYTES: Final = 2 << 30  # in DuckDB
+ADDRESS_SPACE_BYTES: Final = 8 << 30  # of its process
 RESULT_BYTES: Final = 8 << 30
-#: Time of one query, s; a longer one is ended.
 SECONDS: Final = 600.0
-#: Files that one query may read; with more it is refused.
-MAX_FILES: Final = 500_000
+MAX_FILES: Final = 500_000  # that it may read
 #: Functions that may stand in the arguments of a function that reads files without hiding a path.
 _PLAIN: Final = frozenset({"list_value", "struct_pack", "getvariable", "row"})
 #: Table functions that read no file.
@@ -54,11 +49,7 @@ _OUTSIDE: Final = "a query reads only files in the folder of its source"
 
 
 class QueryError(Exception):
-    """Raised when a query is refused or fails; holds what to tell the user.
-
-    Attributes:
-        fix: the way out.
-    """
+    """Raised when a query is refused or fails; ``fix`` is the way out."""
 
     def __init__(self, message: str, fix: str | None = None) -> None:
         super().__init__(message)
@@ -67,28 +58,22 @@ class QueryError(Exception):
 
 @lru_cache(maxsize=64)
 def check_query(text: str) -> dict[str, Any]:
-    """Parse a query that must be exactly one SELECT.
-
-    Returns:
-        DuckDB's syntax tree.
+    """Parse a query that must be exactly one SELECT to DuckDB's syntax tree.
 
     Raises:
         QueryError: it is no SQL, several statements, or none that only reads.
     """
     with duckdb.connect(":memory:") as connection:
         try:
-            statements = connection.extract_statements(text)
+            kinds = [statement.type.name for statement in connection.extract_statements(text)]
         except (duckdb.Error, RuntimeError, ValueError) as error:
             raise QueryError(f"no SQL: {printable(str(error), 500)}") from None
-        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
-            raise QueryError(
-                f"the query must be exactly one SELECT, and is {printable(kinds, 100)}",
-                "WITH ... SELECT is one; COPY, ATTACH, SET and several statements are not",
-            )
-        row = connection.execute("SELECT json_serialize_sql(?)", [text]).fetchone()
-    tree = json.loads(row[0]) if row is not None else {}
-    return tree if isinstance(tree, dict) else {}
+        if kinds != ["SELECT"]:
+            shown = printable(", ".join(kinds) or "nothing", 100)
+            fix = "WITH ... SELECT is one; COPY, ATTACH, SET and several statements are not"
+            raise QueryError(f"the query must be exactly one SELECT, and is {shown}", fix)
+        ((tree,),) = connection.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
+    return object_of(json.loads(tree))
 
 
 def patterns_of(tree: dict[str, Any], variables: Iterable[str]) -> list[str]:
@@ -105,12 +90,8 @@ def patterns_of(tree: dict[str, Any], variables: Iterable[str]) -> list[str]:
             found.add(str(node.get("table_name")))
         elif node.get("type") == "TABLE_FUNCTION":
             call = node.get("function") or {}
-            inner = {
-                str(each.get("function_name"))
-                for each in nodes_of(call.get("arguments"))
-                if each.get("class") == "FUNCTION"
-            }
-            name = str(call.get("function_name"))
+            name, arguments = str(call.get("function_name")), nodes_of(call.get("arguments"))
+            inner = {a.get("function_name") for a in arguments if a.get("class") == "FUNCTION"}
             if name not in _NO_FILES and (inner - _PLAIN or name.startswith("query")):
                 found.add("**")
     return sorted(found)
@@ -140,60 +121,52 @@ def _matches(folder: Path, pattern: str) -> Iterable[str]:
     return filter(os.path.isfile, glob.iglob(f"{glob.escape(str(folder))}/{below}"))  # noqa: PTH207
 
 
-def _inputs(run: RunFiles) -> list[Path]:
-    """The files that a query may read, in a fixed order.
+class _Query:
+    """The query of a run, the folder that it may read, and its variable ``file``."""
 
-    Raises:
-        QueryError: the query is at fault, or there are too many files.
-    """
-    folder = run.root.resolve()
-    paths: set[str] = set()
-    for pattern in patterns_of(check_query(_query(run)), _variables(run).values()):
-        paths.update(islice(_matches(folder, pattern), MAX_FILES + 1))
-        if len(paths) > MAX_FILES:
-            message = f"more than {MAX_FILES:,} files match {printable(pattern, 60)}"
-            raise QueryError(message, "Name fewer files, or give every run a source of its own")
-    return [Path(name) for name in sorted(paths)]
+    def __init__(self, run: RunFiles) -> None:
+        self.text = str(run.settings.get("query") or "")
+        self.folder = run.root.resolve()
+        self.variables = {"file": run.path.name} if run.path.is_file() else {}
 
+    def inputs(self) -> dict[str, bool]:
+        """List the files that it may read, relative to its folder, and whether each lies in it."""
+        paths: set[str] = set()
+        for pattern in patterns_of(check_query(self.text), self.variables.values()):
+            paths.update(islice(_matches(self.folder, pattern), MAX_FILES + 1))
+            if len(paths) > MAX_FILES:
+                message = f"more than {MAX_FILES:,} files match {printable(pattern, 60)}"
+                fix = "Name fewer files, or give every run a source of its own"
+                raise QueryError(message, fix)
+        return {
+            os.path.relpath(path, self.folder): Path(path).resolve().is_relative_to(self.folder)
+            for path in sorted(paths)
+        }
 
-def _refuse_links(paths: Iterable[Path], folder: Path) -> None:
-    """Raise QueryError where a file is a link, or is behind one, that leads out of a folder."""
-    for path in paths:
-        if not path.resolve().is_relative_to(folder):
-            shown = printable(path.relative_to(folder).as_posix())
-            raise QueryError(
-                f"the link {shown} leads out of the folder: nothing is read",
-                f"{_OUTSIDE}: copy the file into it, or take the link away",
-            )
-
-
-def _query(run: RunFiles) -> str:
-    return str(run.settings.get("query") or "")
-
-
-def _variables(run: RunFiles) -> dict[str, str]:
-    """The variables of the query: ``file``, the matched file."""
-    return {"file": run.path.name} if run.path.is_file() else {}
+    def answer(self) -> pa.Table:
+        """Run the query, unless a file is or is behind a link that leads out of the folder."""
+        for name, is_inside in self.inputs().items():
+            if not is_inside:
+                message = f"the link {printable(name)} leads out of the folder: nothing is read"
+                fix = f"{_OUTSIDE}: copy the file into it, or take the link away"
+                raise QueryError(message, fix)
+        table = run_query(self.text, self.folder, self.variables)
+        _check_columns(table.column_names)
+        return table
 
 
 def _also(run: RunFiles) -> Iterator[Path]:
     """Yield the files whose digests name what was read, below the run's own folder."""
     with suppress(QueryError):
-        folder = run.root.resolve()
-        for path in _inputs(run):
-            if path.resolve().is_relative_to(folder):
-                yield run.root / path.relative_to(folder)
+        yield from (
+            run.root / name for name, is_inside in _Query(run).inputs().items() if is_inside
+        )
 
 
 def run_query(
-    query: str,
-    folder: Path,
-    variables: dict[str, str],
-    answer: IO[bytes],
-    *,
-    seconds: float = SECONDS,
+    query: str, folder: Path, variables: dict[str, str], *, seconds: float = SECONDS
 ) -> pa.Table:
-    """Run a query in the sandbox; its answer goes through a file that the caller closes.
+    """Run a query in the sandbox.
 
     Raises:
         QueryError: DuckDB refused it, or it took too much time or memory.
@@ -206,41 +179,37 @@ def run_query(
         "address_space": ADDRESS_SPACE_BYTES,
         "result_bytes": RESULT_BYTES,
     }
-    try:
-        child = subprocess.run(
-            [sys.executable, "-P", str(Path(sql_sandbox.__file__))],
-            input=json.dumps(request).encode(),
-            stdout=answer,
-            stderr=subprocess.PIPE,
-            cwd=folder,
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise QueryError(
-            f"the query took more than {seconds:.0f} s and was ended",
-            "See whether a join lacks its condition, or read fewer files at once",
-        ) from None
-    if child.returncode != 0:
-        said = child.stderr.decode("utf-8", "replace")
-        message = said if child.returncode == sql_sandbox.REFUSED else "its process was ended"
-        fix = None
-        if "Permission" in message or "disabled" in message:
-            fix = _OUTSIDE
-        elif child.returncode != sql_sandbox.REFUSED or "Memory" in message:
-            fix = f"It may take {MEMORY_BYTES >> 30} GiB: read fewer files or columns at once"
-        raise QueryError(printable(" ".join(message.split()), 600), fix)
-    answer.seek(0)
-    table = pa.ipc.open_stream(answer).read_all()
-    return table.replace_schema_metadata({"damaged": child.stderr or b"[]"})
+    with tempfile.TemporaryFile() as answer:
+        try:
+            child = subprocess.run(
+                [sys.executable, "-P", str(Path(sql_sandbox.__file__))],
+                input=json.dumps(request).encode(),
+                stdout=answer,
+                stderr=subprocess.PIPE,
+                cwd=folder,
+                timeout=seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            message = f"the query took more than {seconds:.0f} s and was ended"
+            fix = "See whether a join lacks its condition, or read fewer files at once"
+            raise QueryError(message, fix) from None
+        if child.returncode == 0:
+            answer.seek(0)
+            table = pa.ipc.open_stream(answer).read_all()
+            return table.replace_schema_metadata({"damaged": child.stderr or b"[]"})
+    is_refused = child.returncode == sql_sandbox.REFUSED
+    message = child.stderr.decode("utf-8", "replace") if is_refused else "its process was ended"
+    way_out = None
+    if "Permission" in message or "disabled" in message:
+        way_out = _OUTSIDE
+    elif not is_refused or "Memory" in message:
+        way_out = f"It may take {MEMORY_BYTES >> 30} GiB: read fewer files or columns at once"
+    raise QueryError(printable(" ".join(message.split()), 600), way_out)
 
 
 def _check_columns(names: list[str]) -> None:
-    """Refuse an answer that has a column which is none of an evaluation.
-
-    Raises:
-        QueryError: one is unknown or stands twice, or what an evaluation needs is missing.
-    """
+    """Refuse an answer with a column that is unknown, missing or there twice."""
     listed = "kernel-archive readers --columns lists all"
     for name in names:
         if name not in COLUMNS:
@@ -257,47 +226,33 @@ def _check_columns(names: list[str]) -> None:
 
 def _records(run: RunFiles) -> Iterator[Record]:
     """An evaluation for each row that counts, what was doubted, and how many rows were left out."""
-    folder = run.root.resolve()
+    query = _Query(run)
     try:
-        _refuse_links(_inputs(run), folder)
-        with tempfile.TemporaryFile() as answer:
-            table = run_query(_query(run), folder, _variables(run), answer)
-            _check_columns(table.column_names)
-            yield from _judged(run, table)
+        table = query.answer()
     except QueryError as error:
-        file, message = run.name(run.path), str(error)
-        yield Finding(code="wrong-format", message=message, fix=error.fix, file=file, field="query")
-
-
-def _judged(run: RunFiles, table: pa.Table) -> Iterator[Record]:
-    """The records of an answer."""
+        where: dict[str, Any] = {"file": run.name(run.path), "field": "query", "fix": error.fix}
+        yield Finding(code="wrong-format", message=str(error), **where)
+        return
     known = {run.name(path) for path in run.files}
-    root = run.root.resolve()
 
     @cache
     def named(given: str | None) -> str:
         """Name the file of a row as tables state it: the run, where the query did not read it."""
-        path = run.root / os.path.relpath(root / given, root) if given else run.path
-        return run.name(path) if run.name(path) in known else run.name(run.path)
+        below = os.path.relpath(query.folder / given, query.folder) if given else None
+        name = run.name(run.root / below if below else run.path)
+        return name if name in known else run.name(run.path)
 
-    judge = sql_doubts.Judge(table)
-    findings = [
-        Finding(
-            code="bad-row",
-            message=f"no row of a CSV file; left out: {printable(message.splitlines()[0], 200)}",
-            file=named(file),
-            line=line,
-        )
-        for file, line, message in json.loads((table.schema.metadata or {})[b"damaged"])
-    ]
-    findings += judge.findings(named)
-    if judge.refused:
-        yield from findings
-        return
-    for row in judge.rows():
-        yield Evaluation(**{**row, "source_file": named(row["source_file"])})
+    for file, line, fault in json.loads((table.schema.metadata or {})[b"damaged"]):
+        message = f"no row of a CSV file; left out: {printable(fault, 200)}"
+        yield Finding(code="bad-row", message=message, file=named(file), line=line)
+    judge = sql_doubts.Judge(table, named)
+    findings = [*judge.findings()]
+    if not judge.refused:
+        for row in judge.rows():
+            yield Evaluation(**{**row, "source_file": named(row["source_file"])})
     yield from findings
-    yield SearchFacts(counts=judge.counts())
+    if not judge.refused:
+        yield SearchFacts(counts=judge.counts())
 
 
 SQL: Final = ReaderSpec(

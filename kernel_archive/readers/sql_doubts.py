@@ -1,8 +1,8 @@
 """What is doubted of the rows of an ``sql`` source, and which count: SQL over the query's answer.
 
-A doubt is one finding about all rows that it concerns, with the numbers of the first. A row that
-contradicts itself stays in ``evaluations`` with the reason and counts nowhere else; a row that says
-too little is left out and counted. The doubts are data: ``sql_judged.sql`` and ``sql_doubts.toml``.
+A doubt is one finding about all rows that it concerns. A row that contradicts itself counts only in
+``evaluations``, with the reason; a row that says too little is left out. The doubts are data:
+``sql_judged.sql`` and ``sql_doubts.toml``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import re
 import tomllib
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
-import msgspec
 
 from kernel_archive.errors import Finding, printable
 from kernel_archive.gpus import same_gpu
@@ -26,18 +25,12 @@ if TYPE_CHECKING:
 
 _FOLDER: Final = Path(__file__).parent
 #: Columns that a query may return -> their type in DuckDB, and what each means.
-COLUMNS: Final[dict[str, tuple[str, str]]] = {
-    name: (kind, meaning)
-    for name, (kind, meaning) in tomllib.loads(
-        (_FOLDER / "sql_columns.toml").read_text(encoding="utf-8")
-    ).items()
-}
-#: Rows that one finding names, and words of outcomes.
-_ROWS_NAMED: Final = 5
-_WORDS_NAMED: Final = 8
+COLUMNS: Final[dict[str, list[str]]] = tomllib.loads(
+    (_FOLDER / "sql_columns.toml").read_text(encoding="utf-8")
+)
+_ROWS_NAMED: Final = 5  # in one finding
+_WORDS_NAMED: Final = 8  # likewise, of those that are no outcome
 _MEMORY: Final = "4GiB"
-_MISSING: Final = "('', 'none', 'null', 'nan', 'na', 'n/a', '<na>')"
-
 #: The failure that a word seems to say, the plainest first; ``None`` for words of success.
 _FAILURES: Final = (
     (None, r"(?<![a-z])(ok|pass(ed)?|success(ful)?|correct|valid|good|no_?error)(?![a-z])"),
@@ -60,67 +53,50 @@ def failure_of(word: str) -> str | None:
     return next((outcome for outcome, words in _FAILURES if re.search(words, lower)), None)
 
 
-class Doubt(msgspec.Struct, frozen=True):
-    """What is doubted of rows, in SQL over ``judged``."""
-
-    code: str
-    severity: Literal["error", "warning", "info"]
-    rows: str  # which rows
-    says: str  # what is said, with the numbers of the first row
-    field: str
-    fix: str | None = None
-
-
-_DOUBTS: Final = msgspec.convert(
-    tomllib.loads((_FOLDER / "sql_doubts.toml").read_text(encoding="utf-8"))["doubt"], list[Doubt]
-)
+#: What is doubted of which rows, in SQL over ``judged``.
+_DOUBTS: Final[list[dict[str, Any]]] = tomllib.loads(
+    (_FOLDER / "sql_doubts.toml").read_text(encoding="utf-8")
+)["doubt"]
 
 
 class Judge:
-    """The judged rows of one answer.
+    """The judged rows of one answer; ``file_of`` names the file of a row, or the run."""
 
-    Attributes:
-        refused: no row counts, and the findings say why.
-    """
-
-    def __init__(self, answer: pa.Table) -> None:
-        self._columns = frozenset(answer.column_names)
-        self.refused = False
+    def __init__(self, answer: pa.Table, file_of: Callable[[str | None], str]) -> None:
+        self.refused = False  # whether no row counts; the findings say why
+        self._file_of = file_of
+        self._columns = [name for name in COLUMNS if name in answer.column_names]
         self._connection = duckdb.connect(":memory:")
         self._connection.execute(f"SET threads = 1; SET memory_limit = '{_MEMORY}'")
-        text = duckdb.sqltypes.VARCHAR
-        truth = duckdb.sqltypes.BOOLEAN
+        text, truth = duckdb.sqltypes.VARCHAR, duckdb.sqltypes.BOOLEAN
         self._connection.create_function("same_gpu", same_gpu, [text, text], truth)
         self._connection.register("answer", answer)
-        cells = []
-        for name, (kind, _) in COLUMNS.items():
-            value = "NULL"
-            if name in self._columns:
-                cell = f'"{name}"::VARCHAR'
-                value = f"CASE WHEN lower(trim({cell})) NOT IN {_MISSING} THEN {cell} END"
-            if kind in ("INTEGER", "BIGINT"):
-                value = f"TRY_CAST({value} AS DOUBLE)"
-            cells.append(f"TRY_CAST({value} AS {kind}) AS {name}")
-        listed = ", ".join(cells)
-        self._connection.execute(
-            f"CREATE TABLE given AS SELECT row_number() OVER () AS n, {listed} FROM answer"
-        )
-        has_outcome = "outcome" in self._columns
-        both_times = self._columns >= {"runtime_us", "reference_runtime_us"}
-        self._connection.execute("SET VARIABLE has_outcome = ?", [has_outcome])
+        both_times = {"runtime_us", "reference_runtime_us"} <= {*self._columns}
+        self._connection.execute("SET VARIABLE has_outcome = ?", ["outcome" in self._columns])
         self._connection.execute("SET VARIABLE both_times = ?", [both_times])
-        others = [name for name in COLUMNS if name not in ("code", "source_file", "source_row")]
+        values = []
+        for name, (kind, _) in COLUMNS.items():
+            cell = name if name in self._columns else "NULL"
+            is_whole = kind in ("INTEGER", "BIGINT")
+            cell = f"TRY_CAST({cell} AS DOUBLE)" if is_whole else cell
+            values.append(f"TRY_CAST({cell} AS {kind}) AS {name}")
+        lists = {
+            "{cells}": [f'cell("{name}") AS {name}' for name in self._columns],
+            "{values}": values,
+            "{others}": [n for n in COLUMNS if n not in ("code", "source_file", "source_row")],
+        }
         script = (_FOLDER / "sql_judged.sql").read_text(encoding="utf-8")
-        self._connection.execute(script.replace("{others}", ", ".join(others)))
+        for name, parts in lists.items():
+            script = script.replace(name, ", ".join(parts))
+        self._connection.execute(script)
 
     def _all(self, query: str) -> list[tuple[Any, ...]]:
         return self._connection.execute(query).fetchall()
 
-    def findings(self, file_of: Callable[[str | None], str]) -> Iterator[Finding]:
+    def findings(self) -> Iterator[Finding]:
         """Yield what was doubted, each once; where no row counts, that is the last one."""
-        place = file_of(None)
-        found = [*self._bad_values(place), *self._unknown_outcomes(place)]
-        found += [finding for doubt in _DOUBTS for finding in self._doubted(doubt, file_of)]
+        found = [*self._bad_values(), *self._unknown_outcomes()]
+        found += [finding for doubt in _DOUBTS for finding in self._doubted(doubt)]
         yield from found
         total, counting = self._all(
             "SELECT count(*), count(*) FILTER (left_out IS NULL AND excluded IS NULL) FROM judged"
@@ -131,54 +107,46 @@ class Judge:
         if self.refused:
             message = f"none of its {total:,} rows counts" if total else "the query returns no row"
             fix = "Correct the query: see above, and what its joins and WHERE leave"
-            code, field = "nothing-counts", "query"
-            yield Finding(code=code, message=message, file=place, field=field, fix=fix)
+            where: dict[str, Any] = {"file": self._file_of(None), "field": "query", "fix": fix}
+            yield Finding(code="nothing-counts", message=message, **where)
 
-    def _doubted(self, doubt: Doubt, file_of: Callable[[str | None], str]) -> Iterator[Finding]:
+    def _doubted(self, doubt: dict[str, Any]) -> Iterator[Finding]:
         """Yield the finding of a doubt, if it concerns any row."""
+        facts = {key: doubt[key] for key in ("code", "severity", "field")}
         n, file, line, rows, message = self._all(
             f"""SELECT count(*), arg_min(source_file, n), arg_min(source_row, n),
                        list(coalesce(source_row, n) ORDER BY n)[:{_ROWS_NAMED}], arg_min(said, n)
-                FROM (SELECT *, {doubt.says} AS said FROM judged WHERE {doubt.rows})"""
+                FROM (SELECT *, {doubt["says"]} AS said FROM judged WHERE {doubt["rows"]})"""
         )[0]
         if not n:
             return
         if n > 1:
             listed = ", ".join(map(str, rows)) + (", ..." if n > len(rows) else "")
             message = f"{message}: {n:,} rows ({listed})"
-        yield Finding(
-            code=doubt.code,
-            severity=doubt.severity,
-            message=printable(message, 500),
-            file=file_of(file),
-            line=line,
-            field=doubt.field,
-            fix=doubt.fix,
-        )
+        where = {"file": self._file_of(file), "line": line, "fix": doubt.get("fix")}
+        yield Finding(message=printable(message, 500), **facts, **where)
 
-    def _bad_values(self, file: str) -> Iterator[Finding]:
+    def _bad_values(self) -> Iterator[Finding]:
         """Yield a finding for each column with cells that are no number, or no true or false."""
-        for name, (kind, _) in COLUMNS.items():
-            if name not in self._columns or kind == "VARCHAR":
-                continue
+        for name in (name for name in self._columns if COLUMNS[name][0] != "VARCHAR"):
             n, first, value = self._all(
-                f"""SELECT count(*), min(g.n), arg_min(a.cell, g.n) FROM given g
-                    JOIN (SELECT row_number() OVER () AS n, "{name}"::VARCHAR AS cell FROM answer) a
-                    USING (n)
-                    WHERE g.{name} IS NULL AND lower(trim(a.cell)) NOT IN {_MISSING}"""
+                f"""SELECT count(*), min(n), arg_min(cells.{name}, n)
+                    FROM cells JOIN given USING (n)
+                    WHERE given.{name} IS NULL AND cells.{name} IS NOT NULL"""
             )[0]
             if n:
+                kind = COLUMNS[name][0].lower()
                 yield Finding(
                     code="bad-value",
                     severity="warning",
-                    message=f"{n:,} cells hold no {kind.lower()}, first in row {first}",
-                    file=file,
+                    message=f"{n:,} cells hold no {kind}, first in row {first}",
+                    file=self._file_of(None),
                     field=name,
                     value=printable(value, 60),
                     fix="They count as missing",
                 )
 
-    def _unknown_outcomes(self, file: str) -> Iterator[Finding]:
+    def _unknown_outcomes(self) -> Iterator[Finding]:
         """Yield a finding of words that are no outcome, with the failures that they seem to say."""
         words = self._all(
             """SELECT coalesce(outcome, 'nothing'), count(*) AS n FROM judged
@@ -194,7 +162,7 @@ class Judge:
         yield Finding(
             code="unknown-outcome",
             message=f"{total:,} rows have no outcome that is known, and are left out: {listed}",
-            file=file,
+            file=self._file_of(None),
             field="outcome",
             fix=f"Say what they mean: CASE outcome {cases} ELSE outcome END",
         )

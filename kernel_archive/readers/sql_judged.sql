@@ -1,11 +1,14 @@
 -- The rows of a query's answer, given, with what follows from their own values and from the other rows of their problem.
--- {others}, has_outcome and both_times come from sql_doubts.py.
+-- {cells}, {values}, {others}, has_outcome and both_times come from sql_doubts.py.
 SET VARIABLE doubtful = 1.02::DOUBLE;  -- a speedup further from the ratio of its own times is doubted
 SET VARIABLE refused = 1.20::DOUBLE;  -- and beyond this it does not count
 SET VARIABLE spread = 2.0::DOUBLE;  -- one text's speedups spread further: it can't be one program that was measured again
 SET VARIABLE lowest = 0.25::DOUBLE;  -- upper edge of the lowest bin
 SET VARIABLE few = 4;  -- rows of a problem, or ratios, among which shares are judged
 SET VARIABLE path = '[\w./\\:@+-]{1,300}|[^\n]{1,300}\.(?:py|cu|cuh|cpp|cc|hip|txt|triton|ptx)';  -- a text that is no program
+CREATE MACRO cell(x) AS CASE WHEN lower(trim(x::VARCHAR)) NOT IN ('', 'none', 'null', 'nan', 'na', 'n/a', '<na>') THEN x::VARCHAR END;
+CREATE VIEW cells AS SELECT row_number() OVER () AS n, {cells} FROM answer;
+CREATE TABLE given AS SELECT n, {values} FROM cells;
 CREATE TABLE judged AS
 WITH ended AS (
   SELECT *, CASE WHEN NOT getvariable('has_outcome') THEN 'success'

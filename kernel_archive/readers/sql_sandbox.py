@@ -13,6 +13,7 @@ import json
 import os
 import resource
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,31 +23,28 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Exit status of a query that DuckDB refused; any other failure is this script's own.
-REFUSED = 3
-#: Rows that are written at once.
-_BATCH = 10_000
+REFUSED = 3  # exit status of a query that DuckDB refused; any other failure is this script's own
+_BATCH = 10_000  # rows that are written at once
 #: Lines of a CSV file among which its header is looked for, and bytes of its longest field.
 _HEAD_LINES, _FIELD_BYTES = 50, 16 << 20
-#: Damaged lines that are listed; the others are left out like them.
-_MAX_DAMAGED = 50
+_MAX_DAMAGED = 50  # damaged lines that are listed; the others are left out like them
 #: Options of ``read_csv`` that say what the lines mean; where one stands, they are read as it says.
 _FIXED = frozenset({"columns", "names", "skip", "quote", "escape", "comment"})
 
 
 def connect(memory: int, variables: dict[str, str], folder: str) -> duckdb.DuckDBPyConnection:
     """Open a database in memory that reads the files of one folder, and nothing else."""
-    extensions: dict[str, Any] = dict.fromkeys(
-        ("autoinstall_known_extensions", "autoload_known_extensions"), False
-    )
-    connection = duckdb.connect(":memory:", config=extensions)
+    settings: dict[str, Any] = {
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "threads": 1,  # the same rows in the same order on every machine
+        "memory_limit": f"{memory} bytes",
+        "temp_directory": "",
+    }
+    connection = duckdb.connect(":memory:", config=settings)
     quoted = folder.rstrip("/").replace("'", "''")
-    # One thread: the same rows in the same order on every machine.
-    connection.execute(f"SET threads = 1; SET memory_limit = '{memory} bytes'")
-    connection.execute("SET temp_directory = ''")
     for name, value in variables.items():
-        identifier = name.replace('"', '""')
-        connection.execute(f'SET VARIABLE "{identifier}" = ?', [value])
+        connection.execute(f"SET VARIABLE {name} = ?", [value])
     connection.execute(f"SET allowed_directories = ['{quoted}/']")
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
     return connection
@@ -84,20 +82,18 @@ def _without_damage(
     for call in sorted(calls, key=lambda call: -int(call["query_location"])):
         path, *options = [argument["expression"] for argument in call["function"]["arguments"]]
         stated = {o["left"]["column_names"][0]: o["right"] for o in options if "left" in o}
-        if path.get("function_name") == "getvariable":
-            variable = path["arguments"][0]["expression"]["literal"]["text"]
-            pattern = request["variables"][variable]
-        else:
-            pattern = path["literal"]["text"]
         if stated.keys() & _FIXED:
             continue
+        if path.get("function_name") == "getvariable":
+            pattern = request["variables"][path["arguments"][0]["expression"]["literal"]["text"]]
+        else:
+            pattern = path["literal"]["text"]
         mark = stated.get("delim", stated.get("sep", {})).get("literal", {}).get("text", ",")
         tables = [
             _sound_rows(file, mark, names, "filename" in stated, damaged)
             for file in sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - relative
         ]
-        name = f"sound_{call['query_location']}"
-        table = pa.concat_tables(tables)
+        table, name = pa.concat_tables(tables), f"sound_{call['query_location']}"
         connection.register(name, table if "all_varchar" in stated else _typed(table))
         last = (options or [path])[-1]
         end = int(last["query_location"]) + int(last["query_location_length"])
@@ -127,18 +123,17 @@ def _sound_rows(
             return [""], 1
 
     heads = [row_at(n)[0] for n in range(min(_HEAD_LINES, len(lines)))]
-    number = max(range(len(heads)), key=lambda n: (len(names.intersection(heads[n])), -n))
-    columns = heads[number]
-    damaged += [[path, n + 1, "It stands above the header."] for n in range(number)]
+    begin = max(range(len(heads)), key=lambda n: (len(names.intersection(heads[n])), -n))
+    columns = heads[begin]
+    damaged += [[path, n + 1, "It stands above the header."] for n in range(begin)]
     rows: list[list[str]] = []
-    begin = number + 1
+    begin += 1
     while begin < len(lines):
         row, n_lines = row_at(begin)
         if len(row) == len(columns):
             rows.append(row)
         elif row:
-            message = f"{len(row)} values for {len(columns)} columns."
-            damaged.append([path, begin + 1, message])
+            damaged.append([path, begin + 1, f"{len(row)} values for {len(columns)} columns."])
             n_lines = 1
         begin += n_lines
     cells = {name: [row[i] or None for row in rows] for i, name in enumerate(columns)}
@@ -151,11 +146,9 @@ def _typed(table: pa.Table) -> pa.Table:
     """Make numbers of the columns that hold nothing else."""
     for i, name in enumerate(table.column_names):
         for kind in (pa.int64(), pa.float64()):
-            try:
+            with suppress(pa.ArrowInvalid):
                 table = table.set_column(i, name, table[name].cast(kind))
                 break
-            except pa.ArrowInvalid:
-                continue
     return table
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
@@ -13,21 +14,14 @@ from kernel_archive.untrusted import MAX_VALUES, has_few_values
 
 #: What decoding hostile bytes can raise.
 BAD_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
-#: JSON nested deeper is refused.
-_MAX_DEPTH: Final = 100
-#: Largest values of an int32 and an int64 column; greater ones count as missing.
-_MAX_STEP: Final = 2**31 - 1
-_MAX_COUNT: Final = 2**63 - 1
+_MAX_DEPTH: Final = 100  # JSON nested deeper is refused
+_MAX_COUNT: Final = 2**63 - 1  # largest value of an int64 column; greater ones count as missing
 
 
 def any_json(data: bytes) -> Any:
-    """Decode JSON of unknown types to data that can be stored.
+    """Decode JSON of unknown types to data that can be stored; a ValueError says why it can't.
 
-    Reads what Python's own writer leaves, too: ``NaN``, ``Infinity``, huge integers, and lone
-    surrogates.
-
-    Raises:
-        ValueError: not JSON even so, nested too deeply, or too many values.
+    Reads what Python's own writer leaves, too: ``NaN``, huge integers, and lone surrogates.
     """
     if not has_few_values(data):
         raise ValueError(f"more than {MAX_VALUES:,} values")
@@ -43,11 +37,7 @@ def any_json(data: bytes) -> Any:
 
 
 def storable(value: Any, depth: int = 0) -> Any:
-    """Make decoded JSON storable: texts as UTF-8, numbers of 64 bits, bounded depth.
-
-    Raises:
-        ValueError: nested too deeply.
-    """
+    """Make decoded JSON storable: texts as UTF-8, numbers of 64 bits; ValueError if too deep."""
     if isinstance(value, str):
         return safe_text(value)
     if isinstance(value, int):
@@ -68,8 +58,9 @@ def object_of(value: object) -> dict[str, Any]:
 
 def objects_of(value: object) -> list[dict[str, Any]] | None:
     """Return a list of dictionaries as it is, else ``None``."""
-    is_one = isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
-    return value if is_one else None  # type: ignore[return-value]
+    if isinstance(value, list) and all(isinstance(entry, dict) for entry in value):
+        return value
+    return None
 
 
 def inner_value(value: object, path: str) -> Any:
@@ -95,13 +86,10 @@ def safe_text(text: str) -> str:
 
 def finite(value: object) -> float | None:
     """Return the number as a finite float; ``None`` for anything else, ``True`` included."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with suppress(OverflowError):
+            return float(value) if math.isfinite(value) else None
+    return None
 
 
 def positive(value: object) -> float | None:
@@ -129,14 +117,12 @@ def natural(value: object, limit: int = _MAX_COUNT) -> int | None:
 
 def step_number(value: object) -> int | None:
     """Return a number that a step column can hold, else ``None``."""
-    return natural(value, _MAX_STEP)
+    return natural(value, 2**31 - 1)
 
 
 def seconds_between(start: str | None, end: str | None) -> float | None:
     """Return the seconds between ISO 8601 times; ``None`` where there are none."""
-    try:
+    with suppress(ValueError, TypeError, OverflowError):
         first, last = datetime.fromisoformat(start or ""), datetime.fromisoformat(end or "")
-        seconds = (last - first).total_seconds()
-    except (ValueError, TypeError, OverflowError):
-        return None
-    return seconds if seconds >= 0 else None
+        return not_negative((last - first).total_seconds())
+    return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from readers.reading import LOG_FORMATS, SAMPLE_FILES, Read, read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 #: These need more than one damaged byte to be looked at whole, or are slow to read: fewer examples.
@@ -56,9 +54,9 @@ def test_junk_is_one_clear_finding(tmp_path: Path, name: str, junk: str) -> None
     assert errors
     assert len(result.findings) <= 52
     assert {f.file for f in result.findings} == {"log.jsonl"}
-    assert all(
-        f.message and "\n" not in f.render() and "\x1b" not in f.render() for f in result.findings
-    )
+    for finding in result.findings:
+        assert finding.message
+        assert not {"\n", "\x1b"} & {*finding.render()}
 
 
 @pytest.mark.parametrize("junk", JUNK)
@@ -70,14 +68,8 @@ def test_damaged_files_beside_a_log_cost_only_their_facts(
     run = tmp_path / "run_00"
     (run / "invocations").mkdir(parents=True)
     (run / "events.jsonl").write_bytes((source / "events.jsonl").read_bytes())
-    for name in (
-        "run.json",
-        "timing.jsonl",
-        "summary.json",
-        "../config.json",
-        "../experiment.json",
-        "invocations/a.json",
-    ):
+    beside = ("run.json", "timing.jsonl", "summary.json", "../config.json", "../experiment.json")
+    for name in (*beside, "invocations/a.json"):
         (run / name).write_bytes(JUNK[junk])
     result = read("puct-events", run, tmp_path)
     assert len(result.successes) == 29
@@ -85,30 +77,20 @@ def test_damaged_files_beside_a_log_cost_only_their_facts(
     assert {f.severity for f in result.findings} <= {"warning"}
 
 
-@lru_cache
-def _sample(path: Path) -> bytes:
-    return path.read_bytes()
-
-
-def _sound(damaged: Read, where: Callable[[], str], whole: dict[str, Any] | None = None) -> None:
-    """Nodes are unique and only successes have a speedup."""
-    names = {e.node_id for e in damaged.evaluations}
-    assert len(names) == len(damaged.evaluations), where()
-    for record in damaged.evaluations:
-        assert (record.speedup is not None) == (record.outcome == "success"), where()
-        assert record.speedup is None or 0 < record.speedup < float("inf"), where()
-    if whole is not None:
-        assert names <= whole.keys(), where()
-        for record in damaged.evaluations:
-            same = whole[record.node_id]
-            assert (record.code, record.speedup) == (same.code, same.speedup), where()
+def _sound(damaged: Read, where: str, whole: dict[str, Any]) -> None:
+    """Nodes are unique and those of the whole log, and only successes have a speedup."""
+    for name, record in damaged.by_node.items():
+        assert (record.speedup is not None) == (record.outcome == "success"), where
+        assert record.speedup is None or 0 < record.speedup < float("inf"), where
+        same = whole[name]
+        assert (record.code, record.speedup) == (same.code, same.speedup), where
 
 
 @pytest.mark.parametrize("name", SAMPLE_FILES)
 def test_cut_at_any_byte(simulated: Path, tmp_path: Path, name: str) -> None:
     """Any beginning of a log gives a part of its evaluations, and a finding."""
     source = simulated / SAMPLE_FILES[name]
-    data = _sample(source)
+    data = source.read_bytes()
     whole = {e.node_id: e for e in read(name, source, simulated).evaluations}
     path = tmp_path / source.name
 
@@ -117,7 +99,7 @@ def test_cut_at_any_byte(simulated: Path, tmp_path: Path, name: str) -> None:
     def check(at: int) -> None:
         path.write_bytes(data[:at])
         result = read(name, path, tmp_path)
-        _sound(result, lambda: f"cut at {at}", whole)
+        _sound(result, f"cut at {at}", whole)
         if data[at - 1 : at] != b"\n" and data[at : at + 1] not in (b"\n", b""):
             assert result.findings or len(result.evaluations) == len(whole), f"cut at {at}"
 

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from readers.reading import Read, read
+from readers.reading import read
 from support.puct import V2, forecast, gpu_mode, kernelbench, real, ulid
 
 if TYPE_CHECKING:
@@ -28,10 +28,6 @@ H200_RUNS = [
 ]
 
 
-def _with_verdict(result: Read) -> list[Any]:
-    return [e for e in result.evaluations if e.error_type != "evaluation_failed"]
-
-
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_sample_agrees_with_independent_count(simulated: Path, sample: str) -> None:
     """Evaluations, outcomes, programs, best speedup, pairs, tokens and GPU time are what another
@@ -39,7 +35,7 @@ def test_sample_agrees_with_independent_count(simulated: Path, sample: str) -> N
     """
     expected = json.loads((simulated / sample / "EXPECTED.json").read_text())
     result = read("puct-events", simulated / sample, simulated)
-    verdicts = _with_verdict(result)
+    verdicts = [e for e in result.evaluations if e.error_type != "evaluation_failed"]
     children = [e for e in verdicts if not e.is_root]
     passed = [e for e in children if e.outcome == "success"]
     assert len(children) == expected["n_evaluations"]
@@ -97,23 +93,19 @@ def test_h200_run_agrees_with_independent_count(
     """
     expected = h200_expected[name]
     result = read("puct-events", h200 / name, h200)
-    failures = Counter(
-        "evaluation_failed" if e.error_type == "evaluation_failed" else e.outcome
-        for e in result.evaluations
-        if e.outcome != "success"
-    )
+    failed = [e for e in result.evaluations if e.outcome != "success"]
+    lost = {"evaluation_failed"}
+    failures = Counter(e.error_type if e.error_type in lost else e.outcome for e in failed)
     assert not result.findings
     assert len(result.evaluations) == expected["evaluations"]
     assert failures == expected["failures"]
     assert result.unique == expected["unique_successful_programs"]
     assert len(result.pairs) == expected["parent_child_pairs_both_ran"]
-    assert round(max((e.speedup for e in result.successes), default=0.0), 4) == (
-        expected["best_speedup"] or 0.0
-    )
+    best = max((e.speedup for e in result.successes), default=0.0)
+    assert round(best, 4) == (expected["best_speedup"] or 0.0)
     assert result.facts.gpu_seconds == expected["gpu_seconds"]
-    assert sum(e.gpu_seconds or 0.0 for e in result.evaluations) == pytest.approx(
-        expected["gpu_seconds"], abs=0.02
-    )
+    seconds = sum(e.gpu_seconds or 0.0 for e in result.evaluations)
+    assert seconds == pytest.approx(expected["gpu_seconds"], abs=0.02)
     assert result.facts.gpu == "NVIDIA H200"
     assert result.facts.problem == name.split("/")[1].split("__", maxsplit=1)[0]
     assert "def " in result.facts.reference_code
@@ -127,26 +119,20 @@ def test_h200_run_agrees_with_independent_count(
 def test_kernelbench_arms_and_milliseconds(tmp_path: Path) -> None:
     """Trap 9: KernelBench has its own field names, and its ``runtime_us`` holds milliseconds."""
     log = V2(kernelbench(1.0)).step(0)
-    for n, kind in enumerate(
-        ("compile_failed", "runtime_error", "incorrect", "infrastructure_failure"), start=2
-    ):
+    kinds = ("compile_failed", "runtime_error", "incorrect", "infrastructure_failure")
+    for n, kind in enumerate(kinds, start=2):
         log.child(n, kernelbench(kind=kind))
     log.child(1, kernelbench(2.5, runtime_ms=0.4)).end(0)
     nodes = read("puct-events", log.write(tmp_path)).by_node
     fast = nodes[ulid(1)]
     assert (fast.speedup, fast.runtime_us, fast.reference_runtime_us) == (2.5, 400.0, 1000.0)
     assert not fast.cases
-    compile_failed = nodes[ulid(2)]
-    assert (compile_failed.error_type, compile_failed.error_text) == (
-        "CpuCompileError",
-        "nvcc fatal",
-    )
-    assert (nodes[ulid(3)].error_type, nodes[ulid(3)].error_text) == (
-        "RuntimeError",
-        "illegal access",
-    )
-    assert nodes[ulid(4)].error_text == "Output mismatch"
-    assert nodes[ulid(5)].error_text == "eval returned None"
+    assert [(nodes[ulid(n)].error_type, nodes[ulid(n)].error_text) for n in range(2, 6)] == [
+        ("CpuCompileError", "nvcc fatal"),
+        ("RuntimeError", "illegal access"),
+        (None, "Output mismatch"),
+        (None, "eval returned None"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -183,15 +169,10 @@ def test_null_scores_are_no_zeros(tmp_path: Path) -> None:
     """Trap 6: a success whose speedup was lost (null, NaN, Infinity, 0) is no success and has no
     speedup.
     """
-    log = (
-        V2()
-        .step(0)
-        .child(1, gpu_mode(None))
-        .child(2, gpu_mode(float("nan")))
-        .child(3, gpu_mode(float("inf")))
-    )
-    log.child(4, gpu_mode(0.0)).child(5, gpu_mode(-1.0)).child(6, gpu_mode(3.0)).end(0)
-    result = read("puct-events", log.write(tmp_path))
+    log = V2().step(0)
+    for n, speedup in enumerate((None, float("nan"), float("inf"), 0.0, -1.0, 3.0), start=1):
+        log.child(n, gpu_mode(speedup))
+    result = read("puct-events", log.end(0).write(tmp_path))
     lost = [result.by_node[ulid(n)] for n in range(1, 6)]
     assert {(e.outcome, e.speedup, e.error_type) for e in lost} == {
         ("infrastructure_failure", None, "missing_speedup")
@@ -278,9 +259,8 @@ def test_time_spans_that_hold_a_crash_are_no_gpu_time(tmp_path: Path) -> None:
     log = V2().step(0).ask(1)
     log.clock += 5000
     log.answer(1, gpu_mode(2.0)).child(2, gpu_mode(2.0)).write(run)
-    (tmp_path / "experiment.json").write_text(
-        json.dumps({"run": {"search": {"per_request_timeout_s": 900.0}}})
-    )
+    settings = {"run": {"search": {"per_request_timeout_s": 900.0}}}
+    (tmp_path / "experiment.json").write_text(json.dumps(settings))
     result = read("puct-events", run)
     assert [e.gpu_seconds for e in result.evaluations] == [None, None, 1.0]
     assert result.facts.counts["durations_with_downtime"] == 1
@@ -290,9 +270,8 @@ def test_time_spans_that_hold_a_crash_are_no_gpu_time(tmp_path: Path) -> None:
 def test_files_that_disagree_are_reported(tmp_path: Path) -> None:
     """A log of one problem in a directory of another is an error, the log counts."""
     run = V2().write(tmp_path / "run_00")
-    (tmp_path / "config.json").write_text(
-        json.dumps({"pack": "trimul", "hardware": {"gpu": "H100"}})
-    )
+    settings = {"pack": "trimul", "hardware": {"gpu": "H100"}}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
     result = read("puct-events", run)
     assert (result.facts.problem, result.facts.gpu) == ("cross_entropy", "H100")
     assert [(f.code, f.severity, f.field) for f in result.findings] == [

@@ -47,9 +47,8 @@ def test_lone_surrogates_in_every_field_are_storable(tmp_path: Path) -> None:
     source = recipe(tmp_path / "src", ("logs/run", "archive"))
     build_archive([str(source)], out=tmp_path / "a", jobs=1)
     archive = open_archive(tmp_path / "a")
-    assert archive.sql("SELECT DISTINCT problem FROM evaluations")["problem"].to_pylist() == [
-        "p\\ud800"
-    ]
+    problems = archive.sql("SELECT DISTINCT problem FROM evaluations")["problem"]
+    assert problems.to_pylist() == ["p\\ud800"]
     programs = set(archive.sql("SELECT code FROM kernels")["code"].to_pylist())
     assert programs == {"s = '\\ud800'", "a = '\\ud800'", "a = '\\udfff'"}
 
@@ -75,6 +74,7 @@ def gz(head: bytes, part: bytes, times: int, level: int = 9) -> Callable[[Path],
 
 
 STEP = b'{"kind":"step_completed","step":0}\n'
+NODES = b'{"archive":['
 LONG = b'{"kind":"step_completed","x":"'
 CASES = (
     b'{"attempt":1,"code":"x","evaluation":{"observation":{"feedback":{"kind":"success",'
@@ -83,15 +83,11 @@ CASES = (
 #: What it is -> format, file, writer.
 BOMBS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
     "parquet": ("hub-eval-set", "t.parquet", parquet_bomb),
-    "checkpoint": (
-        "puct-checkpoint",
-        "checkpoint.json.gz",
-        gz(b'{"archive":[', b"[]," * 100, 300_000),
-    ),
+    "checkpoint": ("puct-checkpoint", "c.json.gz", gz(NODES, b"[]," * 100, 300_000)),
     "broken checkpoint": (
         "puct-checkpoint",
-        "checkpoint.json",
-        lambda path: path.write_bytes(b'{"archive":[' + b"[]," * 10_000_000),
+        "c.json",
+        lambda path: path.write_bytes(NODES + b"[]," * 10_000_000),
     ),
     "events": ("puct-events", "e.jsonl.gz", gz(b"", STEP, 3_000_000, 1)),
     "one line": ("puct-events", "e.jsonl.gz", gz(LONG, b"x" * 1000, 250_000, 1)),
@@ -137,23 +133,16 @@ def test_bad_run_fails_alone(tmp_path: Path) -> None:
     log.child(log.root(program("seed")), program("fine"), 2.0)
     log.write(tmp_path / "src/logs/good")
     (tmp_path / "src/logs/bomb").mkdir()
-    row = (
-        json.dumps(
-            {"kind": "evaluation_requested", "request_id": "r", "code": "x" * 5_000_000}
-        ).encode()
-        + b"\n"
-    )
-    (tmp_path / "src/logs/bomb/events.jsonl.gz").write_bytes(gzip.compress(row * 20))
+    row = {"kind": "evaluation_requested", "request_id": "r", "code": "x" * 5_000_000}
+    data = (json.dumps(row) + "\n").encode() * 20
+    (tmp_path / "src/logs/bomb/events.jsonl.gz").write_bytes(gzip.compress(data))
     (tmp_path / "src/logs/torn").mkdir()
-    (tmp_path / "src/logs/torn/events.jsonl.gz").write_bytes(
-        b"\x1f\x8b\x08\0\0\0\0\0\0\3\xff\xff\xff\xff\xff"
-    )
+    torn = b"\x1f\x8b\x08\0\0\0\0\0\0\3\xff\xff\xff\xff\xff"
+    (tmp_path / "src/logs/torn/events.jsonl.gz").write_bytes(torn)
     source = recipe(tmp_path / "src", ("logs/*", "archive"), extra="")
-    source.write_text(
-        source.read_text().replace(
-            'role = "archive"', 'role = "archive"\nproblem = "cross_entropy"\ngpu = "H200"'
-        )
-    )
+    role = 'role = "archive"'
+    facts = f'{role}\nproblem = "cross_entropy"\ngpu = "H200"'
+    source.write_text(source.read_text().replace(role, facts))
     result = build_archive([str(source)], out=tmp_path / "a", jobs=1)
     assert result.rows["kernels"] == 2
     assert {(f.file, f.code) for f in result.shown} >= {

@@ -20,30 +20,25 @@ if TYPE_CHECKING:
 def event_rows(events: list[dict[str, Any]], search: str) -> list[dict[str, Any]]:
     """Events as the published table has them."""
     return [
-        {
-            "event_index": i,
-            "event_kind": e["kind"],
-            "payload": e,
-            "source_search": search,
-            "internal_experiment": "e1",
-        }
+        {"event_index": i, "event_kind": e["kind"], "payload": e, "source_search": search}
         for i, e in enumerate(events)
     ]
 
 
 def two_searches() -> list[dict[str, Any]]:
     """Two small searches, one behind the other."""
-    first = (
-        V2().step(0).child(1, gpu_mode(2.0)).child(2, gpu_mode(kind="incorrect"), parent=1).end(0)
-    )
-    second = (
-        V2(gpu_mode(1.5), root=50)
-        .step(0)
-        .child(51, gpu_mode(3.0), parent=50)
-        .ask(52, parent=50)
-        .end(0)
-    )
-    return event_rows(first.rows, "s1") + event_rows(second.rows, "s2")
+    first = V2().step(0).child(1, gpu_mode(2.0)).child(2, gpu_mode(kind="incorrect"), parent=1)
+    second = V2(gpu_mode(1.5), root=50).step(0).child(51, gpu_mode(3.0), parent=50)
+    second.ask(52, parent=50)
+    return event_rows(first.end(0).rows, "s1") + event_rows(second.end(0).rows, "s2")
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write a table as its name's ending says."""
+    if path.suffix == ".jsonl":
+        return write_lines(path, rows)
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "json text"])
@@ -54,12 +49,8 @@ def test_searches_of_one_file_stay_apart(tmp_path: Path, form: str) -> None:
     rows = two_searches()
     if form == "json text":
         rows = [{**row, "payload": json.dumps(row["payload"])} for row in rows]
-    path = tmp_path / ("events.jsonl" if form == "jsonl" else "events-00000-of-00001.parquet")
-    if form == "jsonl":
-        write_lines(path, rows)
-    else:
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    result = read("hub-events", path)
+    name = "events.jsonl" if form == "jsonl" else "events-00000-of-00001.parquet"
+    result = read("hub-events", write_table(tmp_path / name, rows))
     assert {(e.search, e.node_id, e.outcome, e.speedup) for e in result.evaluations} == {
         ("s1", ulid(0), "success", 1.0),
         ("s1", ulid(1), "success", 2.0),
@@ -78,22 +69,11 @@ def test_settings_from_the_summaries(tmp_path: Path) -> None:
     """Where the table of summaries lies beside, each search takes problem, GPU and model from its
     own.
     """
-    write_lines(
-        tmp_path / "s_summaries" / "x.jsonl",
-        [
-            {
-                "source_search": "s1",
-                "n_steps": 1,
-                "config_snapshot": {"pack": "cross_entropy", "hardware": {"gpu": "L40S"}},
-            },
-            {
-                "source_search": "s2",
-                "config_snapshot": json.dumps(
-                    {"mutator_model_slug": "m", "hardware": {"gpu": "H100"}}
-                ),
-            },
-        ],
-    )
+    first = {"pack": "cross_entropy", "hardware": {"gpu": "L40S"}}
+    second = json.dumps({"mutator_model_slug": "m", "hardware": {"gpu": "H100"}})
+    settings = {"s1": first, "s2": second}
+    summaries = [{"source_search": s, "config_snapshot": c} for s, c in settings.items()]
+    write_lines(tmp_path / "s_summaries" / "x.jsonl", summaries)
     path = write_lines(tmp_path / "s" / "events.jsonl", two_searches())
     facts = {f.search: f for f in read("hub-events", path, tmp_path).all_facts}
     assert (facts["s1"].gpu, facts["s1"].finished) == ("L40S", True)
@@ -110,9 +90,7 @@ def eval_row(n: int, speedup: float = 2.5, **more: Any) -> dict[str, Any]:
         "hardware": "NVIDIA A100-SXM4-80GB",
         "aggregated_speedup": speedup,
         "true_bin": bin_of(speedup, "released"),
-        "source_id": f"s/{n}",
         "source_search": "s1",
-        "internal_experiment": "e",
         **more,
     }
 
@@ -123,25 +101,16 @@ def test_evaluation_set_is_kept_as_published_and_measured(tmp_path: Path, form: 
     reference.
     """
     rows = [eval_row(3, 0.3), eval_row(1, 4.0), eval_row(2, 1.1, source_search="s2")]
-    path = tmp_path / f"t.{form}"
-    if form == "jsonl":
-        write_lines(path, rows)
-    else:
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    result = read("hub-eval-set", path)
+    result = read("hub-eval-set", write_table(tmp_path / f"t.{form}", rows))
     assert [(p.row_id, p.order, p.label, p.speedup) for p in result.published] == [
         ("c3", 0, 1, 0.3),
         ("c1", 1, 8, 4.0),
         ("c2", 2, 4, 1.1),
     ]
-    assert [
-        (e.node_id, e.search, e.speedup, e.reference_code, e.gpu, e.problem)
-        for e in result.evaluations
-    ] == [
-        ("c3", "s1", 0.3, "anchor", "NVIDIA A100-SXM4-80GB", "trimul"),
-        ("c1", "s1", 4.0, "anchor", "NVIDIA A100-SXM4-80GB", "trimul"),
-        ("c2", "s2", 1.1, "anchor", "NVIDIA A100-SXM4-80GB", "trimul"),
-    ]
+    measured = [("c3", "s1", 0.3), ("c1", "s1", 4.0), ("c2", "s2", 1.1)]
+    assert [(e.node_id, e.search, e.speedup) for e in result.evaluations] == measured
+    shared = {(e.reference_code, e.gpu, e.problem) for e in result.evaluations}
+    assert shared == {("anchor", "NVIDIA A100-SXM4-80GB", "trimul")}
     unchecked = {"files_without_checksum": 1} if form == "parquet" else {}
     counts = {"s1": {"published_rows": 2} | unchecked, "s2": {"published_rows": 1}}
     assert {f.search: f.counts for f in result.all_facts} == counts

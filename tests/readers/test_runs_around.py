@@ -28,16 +28,9 @@ def test_theory_builder_reads_inner_logs_only(tmp_path: Path) -> None:
     inner.write(tmp_path / "step_0000", "inner_events.jsonl")
     other.write(tmp_path / "step_0010", "inner_events.jsonl")
     trial = {"code": "child = 1\n", "evaluation": gpu_mode(2.0)}
-    result = {"hypothesis_id": "h", "trials": [trial, trial]}
-    outer = [
-        {
-            "kind": "theory_building_initialized",
-            "world_model": {"kernel_description": "k", "text": "t"},
-        },
-        {"kind": "experiment_completed", "request_id": "x", "result": result},
-        {"kind": "explanation_requested", "request_id": "y", "hypothesis": {}, "result": result},
-    ]
-    write_lines(tmp_path / "events.jsonl", outer)
+    trials = {"hypothesis_id": "h", "trials": [trial, trial]}
+    outer = {"kind": "experiment_completed", "request_id": "x", "result": trials}
+    write_lines(tmp_path / "events.jsonl", [outer, {**outer, "kind": "explanation_requested"}])
     found = read("theory-builder", tmp_path)
     assert [(e.node_id, e.step, e.is_root) for e in found.evaluations] == [
         (ulid(0), 0, True),
@@ -52,37 +45,16 @@ def test_theory_builder_reads_inner_logs_only(tmp_path: Path) -> None:
 # -- test-time training
 
 
-def rollout(n: int, step: int = 0, outcome: Any = None, **more: Any) -> dict[str, Any]:
-    """A row."""
-    evaluation = outcome or gpu_mode(2.0)["observation"]["feedback"]
-    return {
-        "step": step,
-        "group_index": 0,
-        "rollout_index": n % 2,
-        "timestamp_utc": "2026-05-01T00:00:00+00:00",
-        "parent_id": None,
-        "candidate_id": f"id{n}",
-        "raw_response": "r",
-        "parsed_code": f"x = {n}",
-        "outcome": evaluation,
-        "reward": 0.9,
-        "prompt_tokens": 10,
-        "response_tokens": 20,
-        "eval_time_s": 1.5,
-        **more,
-    }
-
-
 def test_constant_steps_are_no_time(tmp_path: Path) -> None:
     """Trap 19: under the real trainer every step is 0 and places repeat: the steps are left out and
     counted.
     """
-    result = read(
-        "ttt-rollouts", write_lines(tmp_path / "rollouts.jsonl", [rollout(n) for n in range(4)])
-    )
-    assert {e.step for e in result.evaluations} == {None}
+    outcome = gpu_mode(2.0)["observation"]["feedback"]
+    row = {"step": 0, "group_index": 0, "parsed_code": "x", "outcome": outcome, "reward": 0.9}
+    rows = [{**row, "rollout_index": n % 2, "candidate_id": f"id{n}"} for n in range(4)]
+    result = read("ttt-rollouts", write_lines(tmp_path / "rollouts.jsonl", rows))
+    assert [e.step for e in result.evaluations] == [None] * 4
     assert result.facts.counts["constant_steps"] == 4
-    assert len(result.evaluations) == 4
 
 
 # -- agents
@@ -125,78 +97,39 @@ def node(n: int, parent: int | None = None, evaluation: Any = None, **more: Any)
 
 def test_bad_nodes_of_a_checkpoint(tmp_path: Path) -> None:
     """Nodes that are none cost themselves only."""
-    compound = {
-        "observation": {"kind": "forecast", "estimate": {}, "expected_speedup": 9.0},
-        "reward": 9.0,
-    }
-    archive: list[Any] = [
-        node(0),
-        7,
-        {"ulid": "x"},
-        node(1, 0, {"observation": {}}),
-        node(2, 0, compound),
-        node(0),
-    ]
-    (tmp_path / "checkpoint.json").write_text(
-        json.dumps({"archive": archive, "visited": [], "current_step": 1})
-    )
+    compound = {"observation": {"kind": "forecast", "expected_speedup": 9.0}, "reward": 9.0}
+    unknown = node(1, 0, {"observation": {}})
+    archive = [node(0), 7, {"ulid": "x"}, unknown, node(2, 0, compound), node(0)]
+    (tmp_path / "checkpoint.json").write_text(json.dumps({"archive": archive}))
     result = read("hill-climbing-checkpoint", tmp_path)
     assert [(e.node_id, e.n_logged) for e in result.evaluations] == [(ulid(0), 2)]
     assert result.codes == ["bad-node", "bad-node", "unknown-outcome", "doubled-result"]
     assert result.facts.counts["compound_forecasts"] == 1
 
 
-def greedy(*candidates: dict[str, Any], rounds: Any = ()) -> dict[str, Any]:
-    """A greedy checkpoint."""
-    return {
-        "cursor": {"next_depth": 1, "parent_ulid": ulid(0)},
-        "candidates": {"candidates": {c.get("ulid", "?"): c for c in candidates}},
-        "trace": {"rounds": list(rounds)},
-    }
-
-
 def test_greedy_outcomes(tmp_path: Path) -> None:
     """The harness's feedback decides, except that an invalid candidate is never a success."""
     success = kernelbench(2.0, runtime_ms=0.5)["observation"]["feedback"]
     crash = kernelbench(kind="runtime_error")["observation"]["feedback"]
-    data = greedy(
-        {
-            "ulid": "a",
-            "code": "a",
-            "evaluation": {"kind": "valid", "speedup": 2.0, "execution_feedback": success},
-        },
-        {
-            "ulid": "b",
-            "code": "b",
-            "parent_ulid": "a",
-            "evaluation": {
-                "kind": "invalid",
-                "reason": "nonpositive_runtime",
-                "execution_feedback": success,
-            },
-        },
-        {
-            "ulid": "c",
-            "code": "c",
-            "parent_ulid": "a",
-            "evaluation": {"kind": "invalid", "reason": "incorrect", "execution_feedback": crash},
-        },
-        {"ulid": "d", "code": "d", "parent_ulid": "a", "evaluation": None},
-        {"ulid": "e", "code": "e", "parent_ulid": "a", "evaluation": None},
-        {"ulid": "f", "code": "f", "evaluation": {"kind": "invalid", "reason": "compile_failed"}},
-        {"code": "no id"},
-        rounds=[
-            {
-                "mutation_attempts": [
-                    {"kind": "success", "candidate_ulid": "b"},
-                    {"kind": "failure"},
-                ],
-                "scoring_attempts": [
-                    {"kind": "failure", "candidate_ulid": "d", "error": {"message": "boom"}}
-                ],
-            }
-        ],
-    )
+    valid = {"kind": "valid", "speedup": 2.0, "execution_feedback": success}
+    evaluations = {
+        "a": valid,
+        "b": {**valid, "kind": "invalid", "reason": "nonpositive_runtime"},
+        "c": {"kind": "invalid", "reason": "incorrect", "execution_feedback": crash},
+        "d": None,
+        "e": None,
+        "f": {"kind": "invalid", "reason": "compile_failed"},
+    }
+    candidates: dict[str, Any] = {
+        name: {"ulid": name, "code": name, "parent_ulid": "a", "evaluation": evaluation}
+        for name, evaluation in evaluations.items()
+    }
+    failed = {"kind": "failure", "candidate_ulid": "d", "error": {"message": "boom"}}
+    mutations = [{"kind": "success", "candidate_ulid": "b"}, {"kind": "failure"}]
+    data = {
+        "candidates": {"candidates": {**candidates, "?": {"code": "no id"}}},
+        "trace": {"rounds": [{"mutation_attempts": mutations, "scoring_attempts": [failed]}]},
+    }
     (tmp_path / "checkpoint.json").write_text(json.dumps(data))
     result = read("greedy-checkpoint", tmp_path)
     assert [(e.node_id, e.outcome, e.error_type, e.speedup) for e in result.evaluations] == [
@@ -218,14 +151,8 @@ def test_eval_set_rows(tmp_path: Path) -> None:
     """Repeated rows count once, other rows of one id are kept apart, labels of another rule are
     reported.
     """
-    row = {
-        "reference_code": "r",
-        "candidate_code": "c",
-        "hardware": {"device_name": "NVIDIA L40S"},
-        "aggregated_speedup": 2.5,
-        "true_bin": 6,
-        "source_id": "t/1",
-    }
+    row = {"reference_code": "r", "candidate_code": "c", "source_id": "t/1"}
+    row |= {"aggregated_speedup": 2.5, "true_bin": 6}
     rows = [
         row,
         row,
@@ -247,35 +174,22 @@ def test_eval_set_rows(tmp_path: Path) -> None:
 # -- invocation records
 
 
-def invoke(run: Path, name: str, **record: Any) -> None:
-    """Write an invocation record."""
-    (run / "invocations").mkdir(exist_ok=True, parents=True)
-    (run / "invocations" / f"{name}.json").write_text(json.dumps(record))
-
-
 def test_tokens_of_kernelbench_mutations(tmp_path: Path) -> None:
     """Tokens go to the one evaluation of a program."""
-    V2(kernelbench(1.0)).step(0).child(1, kernelbench(2.0), code="one").child(
-        2, kernelbench(3.0), code="two"
-    ).child(3, kernelbench(3.1), code="two").write(tmp_path)
-    tokens = {
-        "kind": "kernelbench_mutation_v2",
-        "model_slug": "m",
-        "input_tokens": 100,
-        "output_tokens": 10,
-    }
-    invoke(tmp_path, "a", **tokens, child_code_sha256=sha("one"))
-    invoke(tmp_path, "b", **tokens, child_code_sha256=sha("two"))
-    invoke(tmp_path, "c", **tokens, child_code_sha256=None, failure_reason="no code")
-    invoke(
-        tmp_path,
-        "d",
-        kind="trimul_feedback_mutation",
-        model_slug="m",
-        total_input_tokens=1000,
-        total_output_tokens=1,
-        child_code_sha256s=[sha("one")],
-    )
+    log = V2(kernelbench(1.0)).step(0).child(1, kernelbench(2.0), code="one")
+    log.child(2, kernelbench(3.0), code="two").child(3, kernelbench(3.1), code="two")
+    log.write(tmp_path)
+    (tmp_path / "invocations").mkdir()
+    tokens = {"kind": "kernelbench_mutation_v2", "input_tokens": 100, "output_tokens": 10}
+    totals = {"kind": "trimul_feedback_mutation", "total_input_tokens": 1000}
+    records = [
+        {**tokens, "child_code_sha256": sha("one")},
+        {**tokens, "child_code_sha256": sha("two")},
+        {**tokens, "child_code_sha256": None, "failure_reason": "no code"},
+        {**totals, "child_code_sha256s": [sha("one")]},
+    ]
+    for n, record in enumerate(records):
+        (tmp_path / "invocations" / f"{n}.json").write_text(json.dumps(record))
     result = read("puct-events", tmp_path)
     nodes = result.by_node
     assert (nodes[ulid(1)].input_tokens, nodes[ulid(1)].output_tokens) == (100, 10)
@@ -287,23 +201,14 @@ def test_tokens_of_kernelbench_mutations(tmp_path: Path) -> None:
 
 def test_timing_lines_are_never_guessed(tmp_path: Path) -> None:
     """Equal speedups without time spans match nothing; a unique one matches."""
-    archive = [
-        node(0),
-        node(1, 0, gpu_mode(3.0)),
-        node(2, 0, gpu_mode(3.0)),
-        node(3, 0, gpu_mode(4.0)),
-    ]
+    archive = [node(0), *(node(n, 0, gpu_mode(x)) for n, x in ((1, 3.0), (2, 3.0), (3, 4.0)))]
     (tmp_path / "checkpoint.json").write_text(json.dumps({"archive": archive, "visited": []}))
-    times = {
-        "kind": "success",
-        "started_at": "2026-05-01T00:00:00Z",
-        "completed_at": "2026-05-01T00:00:09Z",
-    }
-    write_lines(
-        tmp_path / "timing.jsonl",
-        [{**times, "speedup": s, "wall_s": w} for s, w in ((3.0, 1.0), (3.0, 2.0), (4.0, 3.0))]
-        + [{**times, "kind": "incorrect", "speedup": None, "wall_s": 7.0}, "{broken"],
-    )
+    begun, ended = "2026-05-01T00:00:00Z", "2026-05-01T00:00:09Z"
+    lines: list[Any] = [
+        {"speedup": x, "wall_s": wall, "started_at": begun, "completed_at": ended}
+        for x, wall in ((3.0, 1.0), (3.0, 2.0), (4.0, 3.0), (None, 7.0))
+    ]
+    write_lines(tmp_path / "timing.jsonl", [*lines, "{broken"])
     result = read("hill-climbing-checkpoint", tmp_path)
     assert [e.gpu_seconds for e in result.evaluations] == [None, None, None, 3.0]
     assert result.facts.counts == {"evaluations_without_program": 1, "timing_lines_unmatched": 2}

@@ -35,8 +35,8 @@ def values(*rows: tuple[Any, ...], columns: str) -> str:
 
 def judged(query: str) -> Read:
     """What is doubted of the rows of a query that reads no file: without the sandbox."""
-    judge = Judge(duckdb.sql(query).to_arrow_table())
-    result = Read(findings=list(judge.findings(lambda name: name or "q")))
+    judge = Judge(duckdb.sql(query).to_arrow_table(), lambda name: name or "q")
+    result = Read(findings=list(judge.findings()))
     if not judge.refused:
         result.evaluations = [
             Evaluation(**{**row, "source_file": row["source_file"] or "q"}) for row in judge.rows()
@@ -129,14 +129,14 @@ def test_links(folder: Path, pattern: str) -> None:
 
 def test_columns_are_those_of_an_evaluation(folder: Path) -> None:
     """A wrong one is named with the nearest; the program and a measurement are needed."""
-    (finding,) = ask(folder, "SELECT 'x y' AS code, 1 AS speeedup").findings
-    assert "Did you mean 'speedup'?" in str(finding.fix)
-    assert "no code" in ask(folder, "SELECT 1 AS speedup").findings[0].message
-    assert "no speedup" in ask(folder, "SELECT 'x y' AS code, 1 AS runtime_us").findings[0].message
-    assert (
-        "two columns"
-        in ask(folder, "SELECT 'x' AS code, 'y' AS code, 1 AS speedup").findings[0].message
-    )
+    for columns, said in {
+        "'x y' AS code, 1 AS speeedup": "Did you mean 'speedup'?",
+        "1 AS speedup": "no code",
+        "'x y' AS code, 1 AS runtime_us": "no speedup",
+        "'x' AS code, 'y' AS code, 1 AS speedup": "two columns",
+    }.items():
+        (finding,) = ask(folder, f"SELECT {columns}").findings
+        assert said in finding.render()
     fields = {*COLUMNS} - {"mean_runtime_us", "reference_gpu", "source_row"}
     known = {"runtime_us", "reference_runtime_us", *Evaluation.__struct_fields__}
     assert fields <= known
@@ -145,19 +145,12 @@ def test_columns_are_those_of_an_evaluation(folder: Path) -> None:
 def test_time_and_memory_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A query without end, or with too much in memory, is refused and says so."""
     monkeypatch.setattr(sql, "MEMORY_BYTES", 200 << 20)
-    (finding,) = ask(
-        folder, "SELECT list(range)::VARCHAR AS code, 1 AS speedup FROM range(100000000)"
-    ).findings
-    assert "Memory" in finding.message
-    endless = (
-        "WITH RECURSIVE t AS (SELECT 1 AS a UNION ALL SELECT a + 1 FROM t) SELECT a "
-        "FROM t WHERE a < 0"
-    )
-    with (
-        (folder / "answer").open("w+b") as answer,
-        pytest.raises(QueryError, match="more than 1 s"),
-    ):
-        sql.run_query(endless, folder, {}, answer, seconds=1.0)
+    large = "SELECT list(range)::VARCHAR AS code, 1 AS speedup FROM range(100000000)"
+    assert "Memory" in ask(folder, large).findings[0].message
+    numbers = "WITH RECURSIVE t AS (SELECT 1 AS a UNION ALL SELECT a + 1 FROM t)"
+    endless = f"{numbers} SELECT a FROM t WHERE a < 0"
+    with pytest.raises(QueryError, match="more than 1 s"):
+        sql.run_query(endless, folder, {}, seconds=1.0)
 
 
 @pytest.mark.parametrize(
@@ -203,12 +196,8 @@ def codes(*rows: tuple[Any, ...], columns: str) -> tuple[list[str], list[Any]]:
 def test_a_speedup_against_its_times() -> None:
     """Over 20 % off it does not count; the numbers and a likely unit are said."""
     columns = "code, speedup, runtime_us, reference_runtime_us"
-    rows = [
-        ("a b", 2.0, 1.0, 2.0),
-        ("c d", 2.1, 1.0, 2.0),
-        ("e f", 4.0, 1.0, 2.0),
-        ("g h", 2.0, 1.0, 2000.0),
-    ]
+    rows = [("a b", 2.0, 1.0, 2.0), ("c d", 2.1, 1.0, 2.0), ("e f", 4.0, 1.0, 2.0)]
+    rows.append(("g h", 2.0, 1.0, 2000.0))
     result = judged(values(*rows, columns=columns))
     assert [e.excluded is None for e in result.evaluations] == [True, True, False, False]
     assert result.codes == ["speedup-contradicted", "speedup-doubtful"]
@@ -264,22 +253,15 @@ def test_a_baseline_that_cannot_be() -> None:
     assert (result.codes, result.evaluations) == (["bad-baseline", "nothing-counts"], [])
     assert "5 of 5 speedups are below 0.25x, their median is 0.003x" in result.findings[0].message
     assert "AS speedup" in str(result.findings[0].fix)
-    stated = (
-        f"SELECT *, reference_runtime_us / runtime_us AS speedup FROM "
-        f"({values(*rows, columns=columns)})"
-    )
+    ratio = "reference_runtime_us / runtime_us AS speedup"
+    stated = f"SELECT *, {ratio} FROM ({values(*rows, columns=columns)})"
     assert len(judged(stated).successes) == 5
 
 
 def test_words_that_are_no_outcome() -> None:
     """They are counted and left out, with a CASE to write; never a success."""
-    rows = [
-        ("a b", "success"),
-        ("c d", "FAIL_BUILD"),
-        ("e f", "meh"),
-        ("g h", "compile_error"),
-        ("i j", None),
-    ]
+    words = ("success", "FAIL_BUILD", "meh", "compile_error", None)
+    rows = [(f"def f{n}(): ...", word) for n, word in enumerate(words)]
     query = f"SELECT *, 2 AS speedup FROM ({values(*rows, columns='code, outcome')})"
     result = judged(query)
     assert [e.outcome for e in result.evaluations] == ["success", "compile_failed"]
@@ -335,14 +317,8 @@ L40S = {"hardware": "NVIDIA L40S"}
 
 def result(sample: int, runtime: float = -1.0, **more: Any) -> dict[str, Any]:
     """A result of KernelBench; a pass where nothing else is said."""
-    base = {
-        "sample_id": sample,
-        "compiled": True,
-        "correctness": True,
-        "metadata": L40S,
-        "runtime": runtime,
-    }
-    return {**base, "runtime_stats": {}, **more}
+    passed = {"compiled": True, "correctness": True, "metadata": L40S, "runtime_stats": {}}
+    return {"sample_id": sample, "runtime": runtime, **passed, **more}
 
 
 WRONG = {"correctness": False}
@@ -403,10 +379,8 @@ def test_kernelbench_and_its_relatives(tmp_path: Path, results: Any) -> None:
                 (place / "runs/mine" / name).write_text(json.dumps(each))
     got = ask(place, shipped("queries/kernelbench"))
     first, second = got.successes
-    assert (first.node_id, first.speedup, second.node_id, second.speedup) == (
-        *("1/1/0", 2.0),
-        *("1/1/1", 0.5),
-    )
+    assert (first.node_id, first.speedup) == ("1/1/0", 2.0)
+    assert (second.node_id, second.speedup) == ("1/1/1", 0.5)
     assert (first.problem, first.gpu) == ("kernelbench_l1_p1", "NVIDIA L40S")
     assert (first.code, first.reference_code) == ("class ModelNew: n = 10\n", "class Model: ...\n")
     failures = [(e.outcome, e.error_text) for e in got.evaluations if e.outcome != "success"]
@@ -443,42 +417,24 @@ def checkpoint(place: Path, number: int, programs: list[Any]) -> None:
     folder = place / f"checkpoints/checkpoint_{number}/programs"
     folder.mkdir(parents=True)
     for name, parent, iteration, metrics in programs:
-        code = f"def kernel_{name.split('_migrant')[0]}(): ..."
-        value = {
-            "id": name,
-            "code": code,
-            "parent_id": parent,
-            "metrics": metrics,
-            "iteration_found": iteration,
-        }
+        value = {"id": name, "parent_id": parent, "metrics": metrics, "iteration_found": iteration}
+        value["code"] = f"def kernel_{name.split('_migrant')[0]}(): ..."
         (folder / f"{name}.json").write_text(json.dumps(value))
 
 
 def test_openevolve_migrants_and_failures(tmp_path: Path) -> None:
     """Copies on other islands count once."""
-    errors = [
-        {"error": "CompilationError: at 12:4"},
-        {"error": "RuntimeError: device"},
-        {"error": 0.0},
-        {},
-    ]
+    errors = [{"error": e} for e in ("CompilationError: at 12:4", "RuntimeError: device", 0.0)]
     failed = [
-        (f"p{n}", "root", n + 8, {"ms": 0.0, "ok": 0.0, **error}) for n, error in enumerate(errors)
+        (f"p{n}", "root", n + 8, {"ms": 0.0, "ok": 0.0, **error})
+        for n, error in enumerate([*errors, {}])
     ]
-    copies = [
-        ("a_migrant_1", "a", 3, PROGRAMS[1][3]),
-        ("a_migrant_1_migrant_2", "a_migrant_1", 3, PROGRAMS[1][3]),
-    ]
-    checkpoint(
-        tmp_path, 9, [*PROGRAMS, *copies, ("c", "a_migrant_1_migrant_2", 8, {"ms": 1.0}), *failed]
-    )
+    first, second = "a_migrant_1", "a_migrant_1_migrant_2"
+    copies = [(first, "a", 3, PROGRAMS[1][3]), (second, first, 3, PROGRAMS[1][3])]
+    checkpoint(tmp_path, 9, [*PROGRAMS, *copies, ("c", second, 8, {"ms": 1.0}), *failed])
     got = ask(tmp_path, shipped("queries/openevolve"))
-    assert [(e.node_id, e.parent_node_id) for e in got.successes] == [
-        ("root", None),
-        ("a", "root"),
-        ("b", "a"),
-        ("c", "a"),
-    ]
+    edges = [("root", None), ("a", "root"), ("b", "a"), ("c", "a")]
+    assert [(e.node_id, e.parent_node_id) for e in got.successes] == edges
     assert [(e.outcome, e.error_type) for e in got.evaluations if e.outcome != "success"] == [
         ("compile_failed", "CompilationError"),
         ("runtime_error", "RuntimeError"),
