@@ -145,8 +145,8 @@ def _recorded_pairs(archive: Archive) -> AskedPairs:
     return AskedPairs(
         split=REPLAY,
         scheme=DEFAULT_SCHEME,
-        row_ids=worlds.target.row_ids,
-        problems=worlds.target.tasks,
+        row_ids=worlds.split.row_ids,
+        problems=worlds.split.tasks,
         gpus=worlds.gpus,
         anchors=tuple(reference for reference, _ in texts),
         candidates=tuple(code for _, code in texts),

@@ -18,19 +18,19 @@ import msgspec
 import numpy as np
 
 from kernel_archive.errors import UsageError, suggestion
-from kernel_archive.scoring.draws import (
-    bootstrap,
-    chunk_sizes,
-    interval,
-    measure,
-    repeats_of,
-)
+from kernel_archive.scoring.draws import bootstrap, chunk_sizes, interval, measure, repeats_of
 from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import COMPARED, METRICS, metrics_of
 from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import ForecastFacts, Terms
 from kernel_archive.scoring.samples import REPEAT_FIELDS, ForecastRows, RowSample
-from kernel_archive.scoring.scorer import ScoreOptions, drawn_of, forecast_facts, means
+from kernel_archive.scoring.scorer import (
+    PredictedBin,
+    ScoreOptions,
+    drawn_of,
+    forecast_facts,
+    means,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -76,17 +76,17 @@ def compare(
     b: Forecasts,
     *,
     metrics: Sequence[str] | None = None,
-    **options: Unpack[ScoreOptions],
+    seed: int = 0,
+    draws: int = 10_000,
+    predicted_bin: PredictedBin = "argmax",
 ) -> Comparison:
     """Compare two submissions on the same rows, by ``metrics`` (:data:`COMPARED` when not given).
 
-    Options are those of a score; seed and draws are also those of the swaps.
+    Seed and draws are those of the bootstrap and of the swaps.
 
     Raises:
         UsageError: a metric is not known, or there are no draws.
     """
-    seed, draws = options.get("seed", 0), options.get("draws", 10_000)
-    rule = options.get("predicted_bin", "argmax")
     names = tuple(metrics) if metrics is not None else COMPARED[split.kind]
     if draws < 1:
         raise UsageError("a comparison needs draws")
@@ -94,26 +94,23 @@ def compare(
     for name in names:
         if name not in every:
             raise UsageError(f"unknown metric {name!r}. {suggestion(name, every)}")
-    rows_a, rows_b = (ForecastRows.of(split, cast, rule) for cast in (a, b))
-    values_a, values_b = (
-        means(repeats_of(rows, names, groups=False).overall) for rows in (rows_a, rows_b)
-    )
-    drawn_a, drawn_b = (
-        bootstrap(rows, seed=seed, draws=draws, names=names, groups=False).overall
-        for rows in (rows_a, rows_b)
-    )
-    defined = [name for name in names if None not in (values_a[name], values_b[name])]
-    p: dict[str, float | None] = dict.fromkeys(names)
-    p |= permutation_p(rows_a, rows_b, defined, seed=seed, draws=draws)
+    sides = rows_a, rows_b = [ForecastRows.of(split, cast, predicted_bin) for cast in (a, b)]
+    values = [means(repeats_of(rows, names, groups=False).overall) for rows in sides]
+    drawn = [
+        bootstrap(rows, seed=seed, draws=draws, names=names, groups=False).overall for rows in sides
+    ]
+    defined = [name for name in names if None not in (values[0][name], values[1][name])]
+    p = permutation_p(rows_a, rows_b, defined, seed=seed, draws=draws)
     corrected: dict[str, float | None] = {}
     for family in {METRICS[name].family for name in names}:
         members = [name for name in names if METRICS[name].family == family]
-        corrected |= dict(zip(members, holm([p[name] for name in members]), strict=True))
+        p_values = holm([p.get(name) for name in members])
+        corrected |= dict(zip(members, p_values, strict=True))
     table: dict[str, MetricDifference] = {}
     for name in names:
-        one, other = values_a[name], values_b[name]
+        one, other = values[0][name], values[1][name]
         difference = None if one is None or other is None else one - other
-        ends = None if difference is None else interval(drawn_a[name] - drawn_b[name])
+        ends = None if difference is None else interval(drawn[0][name] - drawn[1][name])
         low, high = ends or (None, None)
         table[name] = MetricDifference(
             a=one,
@@ -121,18 +118,18 @@ def compare(
             difference=difference,
             low=low,
             high=high,
-            p=p[name],
+            p=p.get(name),
             p_holm=corrected[name],
             better=_better(name, difference, corrected[name]),
         )
     return Comparison(
         kind=split.kind,
-        target=split.facts,
+        split=split.facts,
         scheme=split.scheme,
-        predicted_bin=rule,
+        predicted_bin=predicted_bin,
         seed=seed,
         draws=draws,
-        drawn=drawn_of(rows_a),
+        drawn=drawn_of(split),
         a=forecast_facts(a),
         b=forecast_facts(b),
         differences=table,
@@ -190,7 +187,8 @@ def permutation_p(
     """
     both = _side_by_side(a, b)
     n, rng = len(a), np.random.default_rng([seed, 1])
-    clusters = np.arange(n) if a.clusters is None else a.clusters
+    own = a.split.cluster_numbers
+    clusters = np.arange(n) if own is None else own
     observed = _swapped_differences(both, np.zeros((n, 1), bool), names)
     parts = []
     for size in chunk_sizes(2 * n, draws):

@@ -134,22 +134,23 @@ def decode_line(text: bytes) -> dict[str, Any]:
     """
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except UnicodeDecodeError as error:
-        fix = "Save the file as UTF-8"
-        raise LineError(fault_of("bad-utf8", f"not UTF-8: {error.reason}", fix=fix)) from None
     except RecursionError:
         fault = fault_of("nested-too-deeply", "nested too deeply to be a forecast")
         raise LineError(fault) from None
-    except msgspec.DecodeError as error:
-        try:  # which takes NaN, Infinity and 1e400, so that their fault can name the field
-            fields = json.loads(text)
-        except (ValueError, RecursionError):
-            fields = None
-        if isinstance(fields, dict):
-            return fields
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         shown = text[:80].decode(errors="replace")
         fault = fault_of("bad-json", f"not a JSON object in a line: {error}", value=shown)
-        raise LineError(fault) from None
+    try:  # which takes NaN, Infinity and 1e400, so that their fault can name the field
+        fields = json.loads(text)
+    except UnicodeDecodeError as error:
+        fix = "Save the file as UTF-8"
+        fault = fault_of("bad-utf8", f"not UTF-8: {error.reason}", fix=fix)
+    except (ValueError, RecursionError):
+        pass
+    else:
+        if isinstance(fields, dict):
+            return fields
+    raise LineError(fault)
 
 
 def read_line(fields: Mapping[str, Any]) -> ForecastLine:

@@ -1,7 +1,6 @@
 """State every metric, from ``metrics.toml``, and how it is computed.
 
-:data:`METRICS` is the one place where a metric is stated. Scores, comparisons, summaries, the board
-and the documentation are made from it.
+Scores, comparisons, summaries, the board and the documentation are made from :data:`METRICS`.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import msgspec
 import numpy as np
 
 from kernel_archive.scoring import calibration, order, rules
+from kernel_archive.scoring.arrays import once
 from kernel_archive.scoring.recovery import BUDGETS, recovery_area
 from kernel_archive.splits import Kind
 
@@ -23,18 +23,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.scoring.arrays import Bools, Floats
     from kernel_archive.scoring.samples import ForecastRows, RowSample
-
-__all__ = [
-    "COMPARED",
-    "HEADLINE",
-    "LEAD",
-    "LEADS",
-    "METRICS",
-    "RANKED_BY",
-    "RANKINGS",
-    "metrics_of",
-]
-
 
 #: Cues of an edit that find discoveries without reading it.
 SHORTCUTS: Final = ("parent_speedup", "language_change")
@@ -91,20 +79,19 @@ def _recovered(sample: RowSample, budgets: tuple[int, ...] = BUDGETS) -> Floats:
 
 def _pooled(sample: RowSample) -> Floats:
     """Take all rows as one candidate set."""
-    places = np.arange(len(sample.rows))
-    return np.asarray(sample.recovered(places, sample.weights, BUDGETS).mean(axis=0))
+    everywhere = np.arange(len(sample.rows))
+    return np.asarray(sample.recovered(everywhere, sample.weights, BUDGETS).mean(axis=0))
 
 
 def _of_confidence(
     sample: RowSample, formula: Callable[..., Floats], **values: Floats | Bools
 ) -> Floats:
-    """Apply a formula of confidence and one value of every row; ``values`` have shape (R, n)."""
+    """Apply a formula of confidence and one value of every parsed row, shape (R, n)."""
     rows = sample.rows
     return sample.mean(
         lambda r: formula(
             confidence=rows.confidence[r],
-            parsed=rows.parsed[r],
-            weights=sample.weights,
+            weights=sample.weights * rows.parsed[r][:, None],
             **{name: value[r] for name, value in values.items()},
         )
     )
@@ -121,22 +108,20 @@ def _average_precision(sample: RowSample, cutoff: float) -> Floats:
 
 def _lift(sample: RowSample, cutoff: float) -> Floats:
     """Compare the average precision with that of the better shortcut; NaN without one."""
-    cues = sample.rows.split.surface.cues
-    scores = [cues[name] for name in SHORTCUTS if name in cues]
-    if not scores:
+    split = sample.rows.split
+    precision = partial(order.average_precision, positive=split.speedups >= cutoff)
+    cues = [split.surface.cues[name] for name in SHORTCUTS if name in split.surface.cues]
+    if not cues:
         return np.full(sample.weights.shape[1], np.nan)
-    precision = partial(order.average_precision, positive=sample.rows.split.speedups >= cutoff)
-    better = max(scores, key=lambda shortcut: float(precision(scores=shortcut)))
-    own = _average_precision(sample, cutoff)
-    return own - precision(scores=better, weights=sample.weights)
+    better = max(cues, key=lambda cue: precision(scores=cue, weights=once(len(split))).item())
+    return _average_precision(sample, cutoff) - precision(scores=better, weights=sample.weights)
 
 
 def _skill(sample: RowSample, over: str) -> Floats:
     own = METRICS["crps"].of(sample)
     zero = sample.mean_over_rows(getattr(sample.rows, over)[None])
     with np.errstate(invalid="ignore", divide="ignore"):
-        skill: Floats = np.where(zero > 0, 1.0 - own / zero, np.nan)
-    return skill
+        return np.where(zero > 0, 1.0 - own / zero, np.nan)
 
 
 def _of_probabilities(formula: Callable[..., Floats], rows: ForecastRows) -> Floats:

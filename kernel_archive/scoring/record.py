@@ -10,7 +10,7 @@ import msgspec
 from kernel_archive._version import __version__
 from kernel_archive.errors import DataError, printable
 from kernel_archive.scoring.metrics import HEADLINE
-from kernel_archive.scoring.split import TargetFacts  # noqa: TC001 - msgspec resolves annotations at run time
+from kernel_archive.scoring.split import SplitIdentity  # noqa: TC001 - msgspec resolves annotations at run time
 from kernel_archive.splits import Kind  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     metric_version: str = METRIC_VERSION
     package: str = __version__
     kind: Kind
-    target: TargetFacts
+    split: SplitIdentity = msgspec.field(name="target")  # as stored scores call it
     scheme: str  # bin scheme of the labels
     predicted_bin: str  # ``argmax`` or ``stated``
     seed: int
@@ -214,15 +214,14 @@ class Score(Terms, frozen=True, kw_only=True):
             return {name: None if v is None else round(v, 3) for name, v in shown.items()}
 
         ends = ("mean", "std", "low", "high")
-        metrics = {
-            name: Metric(repeats=(), **rounded({end: getattr(metric, end) for end in ends}))
-            for name, metric in self.metrics.items()
-            if not name.startswith(_OF_FEW)
-        }
         replace = msgspec.structs.replace
         return replace(
             self,
-            metrics=metrics,
+            metrics={
+                name: Metric(repeats=(), **rounded({end: getattr(metric, end) for end in ends}))
+                for name, metric in self.metrics.items()
+                if not name.startswith(_OF_FEW)
+            },
             groups={},
             uniform=rounded(self.uniform),
             confusion=(),

@@ -121,10 +121,8 @@ def forecast_errors(*, predicted: Ints, speedups: Floats, representatives: Float
     return table[np.arange(table.shape[0]), np.asarray(predicted).astype(np.intp)]
 
 
-def confusion(*, predicted: Ints, bins: Ints) -> NDArray[np.int64]:
+def confusion(*, predicted: Ints, bins: Ints) -> tuple[tuple[int, ...], ...]:
     """Counts, shape (8, 8): rows measured bin, columns predicted bin; 0 is left out."""
-    guess = np.asarray(predicted).astype(np.intp)
-    truth = np.broadcast_to(np.asarray(bins).astype(np.intp), guess.shape)
-    valid = guess > 0
-    flat = (truth[valid] - 1) * N_BINS + guess[valid] - 1
-    return np.bincount(flat, minlength=N_BINS * N_BINS).reshape(N_BINS, N_BINS)
+    counts = np.zeros((N_BINS + 1, N_BINS + 1), np.int64)
+    np.add.at(counts, (np.broadcast_to(bins, predicted.shape), predicted), 1)
+    return tuple(tuple(row) for row in counts[1:, 1:].tolist())

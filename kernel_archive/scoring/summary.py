@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.reader import CheckReport
     from kernel_archive.scoring.record import Score
     from kernel_archive.scoring.replay import Replay, ReplayFigure
-    from kernel_archive.scoring.split import TargetFacts
+    from kernel_archive.scoring.split import SplitIdentity
     from kernel_archive.splits import Kind
 
 _SCORE_COLUMNS = [
@@ -44,13 +44,13 @@ class Sheet(NamedTuple):
     left: int = 1  # columns that are names, not figures
 
 
-def heading(target: TargetFacts, scheme: str) -> str:
+def heading(split: SplitIdentity, scheme: str) -> str:
     """Name what was scored against, in one line."""
-    name = "" if target.canonical else f", variant {target.split_name!r}"
-    version = f" {target.archive_version}" if target.archive_version else ""
-    gpus = f", {', '.join(target.gpus)}" if target.gpus else ""
-    what = f"{target.table}{name} of {target.archive_name}{version}{gpus}"
-    return f"{what}: {target.n_rows:,} rows, bins {scheme}"
+    name = "" if split.canonical else f", variant {split.split_name!r}"
+    version = f" {split.archive_version}" if split.archive_version else ""
+    gpus = f", {', '.join(split.gpus)}" if split.gpus else ""
+    what = f"{split.table}{name} of {split.archive_name}{version}{gpus}"
+    return f"{what}: {split.n_rows:,} rows, bins {scheme}"
 
 
 def score_sheets(record: Score) -> list[Sheet]:
@@ -70,7 +70,7 @@ def score_sheets(record: Score) -> list[Sheet]:
     if not all(record.beats_control.values()):
         notes.append(_MARK_NOTE)
     rows = [_metric_row(record, name) for name in shown if name in record.metrics]
-    title = f"{facts.name} on {heading(record.target, record.scheme)}"
+    title = f"{facts.name} on {heading(record.split, record.scheme)}"
     sheets = [Sheet(title, _SCORE_COLUMNS, rows, notes)]
     if record.pairs:
         columns = ["distance", "pairs", "in the right order", "by one more measurement"]
@@ -91,8 +91,8 @@ def score_sheets(record: Score) -> list[Sheet]:
 def score_remarks(record: Score) -> list[str]:
     """State what a reader of the figures should know besides: one sentence each."""
     f, deferral, out = record.forecasts, record.deferral, []
-    if not record.target.canonical:
-        variant = printable(record.target.split_name)
+    if not record.split.canonical:
+        variant = printable(record.split.split_name)
         out.append(f"This is the variant {variant!r} of the split: don't compare across.")
     if record.relabelled:
         out.append(f"Labels computed anew under {record.scheme}; the split has another scheme.")
@@ -137,7 +137,7 @@ def several_sheet(records: Sequence[Score]) -> Sheet:
     ]
     if any(cell.endswith(" *") for row in rows for cell in row):
         notes.insert(0, _MARK_NOTE)
-    title = heading(records[0].target, records[0].scheme)
+    title = heading(records[0].split, records[0].scheme)
     return Sheet(title, columns, rows, notes)
 
 
@@ -164,7 +164,7 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
         "Where interval and test disagree, the test decides: it is corrected for their number",
     ]
     columns = ["metric", a, b, "difference", "95 % interval", "p", "p (Holm)", "better"]
-    title = f"{a} against {b} on {heading(comparison.target, comparison.scheme)}"
+    title = f"{a} against {b} on {heading(comparison.split, comparison.scheme)}"
     return Sheet(title, columns, rows, notes)
 
 
@@ -255,5 +255,5 @@ def _group_sheet(record: Score) -> Sheet:
         span = _span(metrics[LEAD].low, metrics[LEAD].high, METRICS[LEAD].decimals)
         rows.append([group, f"{record.group_rows[group]:,}", first, span, *further])
     titles = [METRICS[name].title for name in names]
-    what = split_of(record.target.table).group
+    what = split_of(record.split.table).group
     return Sheet(f"By {what}", [what, "rows", titles[0], "95 % interval", *titles[1:]], rows, [])
