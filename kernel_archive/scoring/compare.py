@@ -18,9 +18,11 @@ import msgspec
 import numpy as np
 
 from kernel_archive.errors import UsageError, suggestion
+from kernel_archive.scoring.arrays import product
 from kernel_archive.scoring.draws import bootstrap, chunk_sizes, interval, measure, repeats_of
 from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import COMPARED, METRICS, metrics_of
+from kernel_archive.scoring.order import MAX_ROWS
 from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import ForecastFacts, Terms
 from kernel_archive.scoring.samples import REPEAT_FIELDS, ForecastRows, RowSample
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Bools, Floats
+    from kernel_archive.scoring.arrays import Bools, Floats, Ints
     from kernel_archive.scoring.forecasts import Forecasts
     from kernel_archive.scoring.reader import ForecastSource
     from kernel_archive.scoring.split import Split
@@ -186,22 +188,43 @@ def permutation_p(
     swaps. The differences must be defined.
     """
     both = _side_by_side(a, b)
-    n, rng = len(a), np.random.default_rng([seed, 1])
+    n, k, rng = len(a), a.split.n_clusters, np.random.default_rng([seed, 1])
     own = a.split.cluster_numbers
     clusters = np.arange(n) if own is None else own
     observed = _swapped_differences(both, np.zeros((n, 1), bool), names)
-    parts = []
+    # Of a thinned candidate set the pairs do not add up.
+    few = k < draws and not (a.split.kind == "eval" and 2 * n > MAX_ROWS)
+    sums = [name for name in names if METRICS[name].adds_up and few]
+    others = [name for name in names if name not in sums]
+    effects = _effects(both, clusters, sums, observed) if sums else {}
+    larger = dict.fromkeys(names, 0)
     for size in chunk_sizes(2 * n, draws):
-        flips = rng.integers(0, 2, size=(size, clusters.max() + 1), dtype=np.int8)
+        flips = rng.integers(0, 2, size=(size, k), dtype=np.int8)
         swapped = flips[:, clusters].astype(bool).T
-        parts.append(_swapped_differences(both, swapped, names))
-    p = {}
-    for name in names:
-        distance = abs(float(observed[name][0]))
-        slack = 1e-9 * max(distance, 1e-6)
-        larger = np.abs(np.concatenate([part[name] for part in parts])) >= distance - slack
-        p[name] = float(1 + np.sum(larger)) / (1 + draws)
-    return p
+        signs = np.where(flips.T, -1.0, 1.0)
+        differences = _swapped_differences(both, swapped, others)
+        differences |= {name: product(effect, signs) for name, effect in effects.items()}
+        for name in names:
+            distance = abs(float(observed[name][0]))
+            slack = 1e-9 * max(distance, 1e-6)
+            larger[name] += int(np.sum(np.abs(differences[name]) >= distance - slack))
+    return {name: (1 + count) / (1 + draws) for name, count in larger.items()}
+
+
+def _effects(
+    both: ForecastRows, clusters: Ints, names: Sequence[str], observed: dict[str, Floats]
+) -> dict[str, Floats]:
+    """Find what each of k clusters adds to differences that add up over rows: shape (k,).
+
+    Swapping one cluster alone takes twice of that away.
+    """
+    numbers, start, parts = np.arange(clusters.max() + 1), 0, []
+    for size in chunk_sizes(2 * len(clusters), len(numbers)):
+        alone = clusters[:, None] == numbers[start : start + size]
+        parts.append(_swapped_differences(both, alone, names))
+        start += size
+    swapped = {name: np.concatenate([part[name] for part in parts]) for name in names}
+    return {name: (observed[name] - swapped[name]) / 2 for name in names}
 
 
 def _swapped_differences(

@@ -169,7 +169,7 @@ def read_line(fields: Mapping[str, Any]) -> ForecastLine:
     if sum(form in present for form in forms) > 1:
         what, fix = "there are two distributions", f"Keep one of {', '.join(forms)}"
         raise LineError(fault_of("contradiction", what, "probabilities", fix=fix))
-    present = of_tool_call(of_published(present))
+    present = _one_form(present)
     for name in ("repeat", "predicted_bin"):  # data frames write whole numbers as 5.0 beside gaps
         if isinstance(present.get(name), float) and present[name].is_integer():
             present[name] = int(present[name])
@@ -190,25 +190,25 @@ def read_line(fields: Mapping[str, Any]) -> ForecastLine:
     return line
 
 
-def of_tool_call(fields: dict[str, Any]) -> dict[str, Any]:
-    """Bring the arguments of a tool call into the one form; other fields stay as they are."""
-    if fields.keys().isdisjoint(TOOL_FIELDS):
-        return fields
-    for name in TOOL_FIELDS:
-        if name not in fields:
-            what = "one of the eight probabilities is missing"
-            raise LineError(fault_of("missing-field", what, name))
-    return fields | {"probabilities": [fields[name] for name in TOOL_FIELDS]}
-
-
-def of_published(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Bring a row of the published predictions into the one form; other fields stay."""
+def _one_form(fields: dict[str, Any]) -> dict[str, Any]:
+    """Bring a tool call and a row of the published predictions into the form of a line."""
     named = dict(fields)
     for name in _PUBLISHED.keys() & fields.keys():
         named.setdefault(_PUBLISHED[name], named.pop(name))
-    if "bin_probabilities" not in fields:
-        return named
-    masses, field = fields["bin_probabilities"], "bin_probabilities"
+    if not fields.keys().isdisjoint(TOOL_FIELDS):
+        for name in TOOL_FIELDS:
+            if name not in fields:
+                what = "one of the eight probabilities is missing"
+                raise LineError(fault_of("missing-field", what, name))
+        named["probabilities"] = [fields[name] for name in TOOL_FIELDS]
+    if "bin_probabilities" in fields:
+        named["probabilities"] = _masses_by_bin(fields["bin_probabilities"])
+    return named
+
+
+def _masses_by_bin(masses: Any) -> list[Any] | None:
+    """Order the probabilities of a list of {bin, p}, or of a map; ``None`` where it is empty."""
+    field = "bin_probabilities"
     try:
         pairs = masses.items() if isinstance(masses, dict) else [(m["bin"], m["p"]) for m in masses]
     except (KeyError, TypeError):
@@ -217,9 +217,9 @@ def of_published(fields: Mapping[str, Any]) -> dict[str, Any]:
     by_bin = {str(label): mass for label, mass in pairs}
     wanted = [str(label) for label in range(1, N_BINS + 1)]
     if by_bin and (len(pairs) != N_BINS or sorted(by_bin) != wanted):
-        fault = fault_of("wrong-length", "must hold the bins 1 to 8, each once", field, masses)
-        raise LineError(fault)
-    return named | {"probabilities": [by_bin[label] for label in wanted] if by_bin else None}
+        what = "must hold the bins 1 to 8, each once"
+        raise LineError(fault_of("wrong-length", what, field, masses))
+    return [by_bin[label] for label in wanted] if by_bin else None
 
 
 def _faults(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -228,19 +228,17 @@ def _faults(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         fix = "Give the row_id of the split"
         yield fault_of("missing-field", "there is no row id", "row_id", fix=fix)
     for name in [name for name in _TYPES if name in fields]:
+        value = fields[name]
         try:
-            msgspec.convert(fields[name], _TYPES[name])
+            msgspec.convert(value, _TYPES[name])
         except msgspec.ValidationError:
-            if name == "probabilities" and isinstance(fields[name], list):
-                yield from _mass_faults(fields[name])
+            if name == "probabilities" and isinstance(value, list) and len(value) == N_BINS:
+                yield from _mass_faults(value)
             else:
-                yield fault_of(*_FAULTS[name], name, fields[name])
+                yield fault_of(*_FAULTS[name], name, value)
 
 
 def _mass_faults(masses: list[Any]) -> Iterator[dict[str, Any]]:
-    if len(masses) != N_BINS:
-        yield fault_of(*_FAULTS["probabilities"], "probabilities", masses)
-        return
     for number, mass in enumerate(masses):
         place = f"probabilities[{number}]"
         if type(mass) not in (int, float):

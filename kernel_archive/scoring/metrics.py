@@ -65,11 +65,20 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
         """1 where lower is better, else -1: the smaller ``sign * value`` is the better figure."""
         return -1 if self.better == "higher" else 1
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether a difference of two forecasters is a sum over rows: of row or pair means."""
+        return self.name in (*_ROWS, "crps_skill", "crps_skill_cue", "pair_accuracy", "close_pairs")
+
     def of(self, sample: RowSample) -> Floats:
         """Compute the metric in every draw of rows, mean over the repeats: shape (D,)."""
-        if self.name in _ROWS:
-            return sample.mean_over_rows(_ROWS[self.name](sample.rows))
-        return _DRAWS[self.name](sample)
+        if self.name not in sample.figures:
+            if self.name in _ROWS:
+                figure = sample.mean_over_rows(_ROWS[self.name](sample.rows))
+            else:
+                figure = _DRAWS[self.name](sample)
+            sample.figures[self.name] = figure
+        return sample.figures[self.name]
 
 
 def _recovered(sample: RowSample, budgets: tuple[int, ...] = BUDGETS) -> Floats:
@@ -98,12 +107,9 @@ def _of_confidence(
 
 
 def _average_precision(sample: RowSample, cutoff: float) -> Floats:
-    positive = sample.rows.split.speedups >= cutoff
-    return sample.mean(
-        lambda r: order.average_precision(
-            scores=sample.rows.exceedance(cutoff)[r], positive=positive, weights=sample.weights
-        )
-    )
+    scores, positive = sample.rows.exceedance(cutoff), sample.rows.split.speedups >= cutoff
+    precision = partial(order.average_precision, positive=positive, weights=sample.weights)
+    return sample.mean(lambda r: precision(scores=scores[r]))
 
 
 def _lift(sample: RowSample, cutoff: float) -> Floats:
@@ -114,7 +120,8 @@ def _lift(sample: RowSample, cutoff: float) -> Floats:
     if not cues:
         return np.full(sample.weights.shape[1], np.nan)
     better = max(cues, key=lambda cue: precision(scores=cue, weights=once(len(split))).item())
-    return _average_precision(sample, cutoff) - precision(scores=better, weights=sample.weights)
+    own = METRICS[f"average_precision_{cutoff:g}"].of(sample)
+    return own - precision(scores=better, weights=sample.weights)
 
 
 def _skill(sample: RowSample, over: str) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -138,6 +138,7 @@ class RowSample:
     #: Task -> shape (D,), how often it was drawn as a whole, where tasks are drawn.
     copies: Mapping[str, Floats] | None = None
     whole: RowSample | None = None  # the draws of all rows, when these are the rows of one group
+    figures: dict[str, Floats] = field(default_factory=dict)  # metrics that were computed of these
 
     @classmethod
     def once(cls, rows: ForecastRows) -> RowSample:
