@@ -236,22 +236,12 @@ def zero_of(split: Split) -> tuple[str, Floats]:
     return zero_name(split), crps(probabilities=split.zero.probabilities, bins=split.bins)
 
 
-def surface_columns(spec: SplitSpec) -> tuple[str, ...]:
-    """List the columns of a split's table that :func:`read_surface` reads."""
-    more = {
-        "eval": ("speedup_min", "speedup_max"),
-        "close": (spec.anchor, "first_kernel_id"),
-        "discovery": (spec.anchor, "parent_kernel_id"),
-    }[spec.kind]
-    known = (spec.known,) if spec.known else ()
-    return (spec.candidate, spec.kernel, spec.problem_column, *known, *more)
-
-
 def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[Any]]) -> Surface:
     """Read the surface of rows from their columns, and from the archive's kernels and dry runs."""
-    cues = _read_cues(archive, rows[spec.candidate], rows[spec.problem_column])
-    languages = tuple(map(language_of, rows[spec.candidate]))
-    surface = replace(Surface.plain(len(languages)), languages=languages, cues=cues)
+    codes = rows[spec.candidate]
+    cues = _read_cues(archive, codes, rows[spec.problem_column])
+    languages = tuple(map(language_of, codes))
+    surface = replace(Surface.plain(len(codes)), languages=languages, cues=cues)
     if spec.known:
         cues["same"] = np.array(rows[spec.known], np.float64)
     if spec.kind == "eval":
@@ -259,10 +249,9 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
         low, high, goals = _of_kernels(archive, rows[spec.kernel], columns)
         # The row's own columns, where it has them: withheld kernels are in no other table.
         own_low, own_high = (np.array(rows[name], np.float64) for name in columns[:2])
-        spreads = _spread(own_low, own_high, unknown=_spread(low, high))
         return replace(
             surface,
-            spreads=spreads,
+            spreads=_spread(own_low, own_high, unknown=_spread(low, high)),
             goals=None if np.isnan(goals).all() else goals,
             measured=_repeated(archive, rows[spec.kernel]),
         )
@@ -273,12 +262,12 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
         own, of_first = (_repeated(archive, rows[n]) for n in (spec.kernel, "first_kernel_id"))
         measured = None if own is None or of_first is None else own / of_first
         return replace(surface, cues=cues, measured=measured)
-    pairs = list(zip(anchors, rows[spec.candidate], strict=True))
-    changed = [language_of(parent) != language_of(child) for parent, child in pairs]
+    changed = [
+        language_of(code) != language for code, language in zip(anchors, languages, strict=True)
+    ]
     cues["language_change"] = np.array(changed, np.float64)
-    cues["length_change"] = np.log(
-        [(len(child) + 1.0) / (len(parent) + 1.0) for parent, child in pairs]
-    )
+    lengths = np.array([[len(code) + 1.0 for code in side] for side in (codes, anchors)])
+    cues["length_change"] = np.log(lengths[0] / lengths[1])
     (parents,) = _of_kernels(archive, rows["parent_kernel_id"], ("speedup",))
     if not np.isnan(parents).any():
         cues["parent_speedup"] = -parents

@@ -15,7 +15,8 @@ import numpy as np
 from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, UsageError
-from kernel_archive.scoring.controls import read_surface, surface_columns
+from kernel_archive.schema import TABLES
+from kernel_archive.scoring.controls import read_surface
 from kernel_archive.scoring.replay import load_worlds
 from kernel_archive.scoring.rules import normalise
 from kernel_archive.scoring.split import (
@@ -87,9 +88,9 @@ def load_split(
     if labels is not None and not withheld:
         what = f"the labels of {spec.name} are in the archive"
         raise UsageError(f"{what}: --labels is for withheld ones")
-    shown = ("row_id", spec.task, spec.group, "gpu", spec.value, "bin", "search_id")
-    columns = dict.fromkeys((*shown, *surface_columns(spec)))
-    table = opened.arrow(spec.table, columns=list(columns))
+    reference = spec.anchor if spec.kind == "eval" else ""  # many long texts, which nothing reads
+    columns = [name for name in TABLES[spec.table].schema.names if name != reference]
+    table = opened.arrow(spec.table, columns=columns)
     if withheld:
         table, facts = _with_labels(opened, spec, table, facts, labels)
     rows = {name: table[name].to_pylist() for name in columns}

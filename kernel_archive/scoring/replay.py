@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -73,34 +73,17 @@ class Worlds:
     worlds: tuple[World, ...]
 
 
-class _Step(NamedTuple):
-    """One program of a search, as a row of the evaluations; its fields are their columns."""
-
-    search_id: str
-    node_id: str
-    parent_node_id: str
-    kernel_id: str
-    problem: str
-    gpu: str
-    is_root: bool
-    excluded: str
-    source_line: int | None
-
-
-def _chains(archive: Archive) -> dict[str, bool]:
-    """Held-out searches for speed (not bin filling) -> whether they are chains.
-
-    Where some have natural programs, written one by one, the others are left out.
-    """
-    wrote = {str(b["name"]) for b in archive.manifest.builders if b.get("natural") is True}
-    columns = ("role", "search_id", "builder", "generation_method")
-    rows = [row for role, *row in table_rows(archive, "searches", *columns) if role == "held_out"]
-    natural = any(builder in wrote for _, builder, _ in rows)
-    return {
-        search: method == "agentic"
-        for search, builder, method in rows
-        if method != "bin_filling" and (builder in wrote or not natural)
-    }
+#: Programs of held-out searches for speed (not bin filling) in the order of their logs. Where some
+#: searches have natural programs, written one by one, the others are left out.
+_STEPS: Final = """
+SELECT e.search_id, e.node_id, e.parent_node_id, e.kernel_id, e.problem, e.gpu, e.is_root,
+    e.excluded, k.speedup, s.generation_method = 'agentic' AS is_chain
+FROM evaluations e JOIN searches s USING (search_id) LEFT JOIN kernels k USING (kernel_id)
+WHERE s.role = 'held_out' AND s.generation_method != 'bin_filling'
+    AND (list_contains($1::VARCHAR[], s.builder) OR NOT EXISTS (
+        SELECT 1 FROM searches WHERE role = 'held_out' AND list_contains($1::VARCHAR[], builder)))
+ORDER BY e.search_id, coalesce(e.source_line, 0), e.node_id
+"""
 
 
 def load_worlds(archive: Archive) -> Worlds:
@@ -109,56 +92,56 @@ def load_worlds(archive: Archive) -> Worlds:
     Raises:
         UsageError: the archive has no such searches, or its labels are withheld.
     """
-    chains = _chains(archive)
-    steps = [_Step(*row) for row in table_rows(archive, "evaluations", *_Step._fields)]
-    steps = [step for step in steps if step.search_id in chains]
-    if any(step.excluded == "withheld" for step in steps):
+    manifest = archive.manifest
+    natural = [str(b["name"]) for b in manifest.builders if b.get("natural") is True]
+    recorded = {"searches", "evaluations", "kernels"} <= set(archive.tables)
+    steps = archive.sql(_STEPS, [natural]).to_pylist() if recorded else []
+    if any(step["excluded"] == "withheld" for step in steps):
         raise UsageError(f"the labels of {archive.path} are withheld: it cannot be replayed")
-    speedups = dict(table_rows(archive, "kernels", "kernel_id", "speedup"))
     worlds: dict[str, World] = {}
     #: Kernel id -> its row, and the step that first measured it.
-    programs: dict[str, tuple[int, _Step]] = {}
+    programs: dict[str, tuple[int, dict[str, Any]]] = {}
     #: Node of its world -> by search and node id, and by world and row.
     of_node: dict[tuple[str, str], int] = {}
     of_row: dict[tuple[str, int], int] = {}
-    for step in sorted(steps, key=lambda s: (s.search_id, s.source_line or 0, s.node_id)):
-        chain, kernel = chains[step.search_id], step.kernel_id
-        name = f"{step.problem} on {step.gpu}" if chain else step.search_id
+    for step in steps:
+        search, chain, speedup = step["search_id"], step["is_chain"], step["speedup"]
+        name = f"{step['problem']} on {step['gpu']}" if chain else search
         if name not in worlds:
-            start = 1.0 if chain or not step.is_root else speedups.get(kernel) or np.nan
+            start = 1.0 if chain or not step["is_root"] else speedup or np.nan
             worlds[name] = World(name=name, rows=[-1], parents=[-1], speedups=[start])
-        if step.is_root and not chain:
-            of_node[step.search_id, step.node_id] = 0
+        if step["is_root"] and not chain:
+            of_node[search, step["node_id"]] = 0
             continue
-        row, _ = programs.setdefault(kernel, (len(programs), step))
+        row, _ = programs.setdefault(step["kernel_id"], (len(programs), step))
         world = worlds[name]
         if (name, row) not in of_row:
             of_row[name, row] = len(world)
             world.rows.append(row)
-            world.parents.append(of_node.get((step.search_id, step.parent_node_id), 0))
-            world.speedups.append(speedups.get(kernel, np.nan))
-        of_node[step.search_id, step.node_id] = of_row[name, row]
+            world.parents.append(of_node.get((search, step["parent_node_id"]), 0))
+            world.speedups.append(np.nan if speedup is None else speedup)
+        of_node[search, step["node_id"]] = of_row[name, row]
     if not programs:
         raise UsageError(f"the archive in {archive.path} has no held-out searches to replay")
-    first_steps, manifest = [step for _, step in programs.values()], archive.manifest
-    facts = SplitIdentity(
-        archive_name=manifest.name,
-        archive_version=manifest.version,
-        archive_digest=manifest.logical_digest,
-        table=REPLAY.table,
-        split_name="canonical",
-        gpus=tuple(sorted({step.gpu for step in first_steps})),
-        n_rows=len(programs),
-    )
+    first = [step for _, step in programs.values()]
+    gpus = tuple(step["gpu"] for step in first)
     split = Split.from_arrays(
         row_ids=list(programs),
-        tasks=[step.problem for step in first_steps],
-        speedups=[speedups.get(kernel, FAILED) for kernel in programs],
+        tasks=[step["problem"] for step in first],
+        speedups=[FAILED if step["speedup"] is None else step["speedup"] for step in first],
         split=REPLAY.name,
-        facts=facts,
+        facts=SplitIdentity(
+            archive_name=manifest.name,
+            archive_version=manifest.version,
+            archive_digest=manifest.logical_digest,
+            table=REPLAY.table,
+            split_name="canonical",
+            gpus=tuple(sorted(set(gpus))),
+            n_rows=len(programs),
+        ),
     )
-    recorded = tuple(world for _, world in sorted(worlds.items()) if len(world) > 1)
-    return Worlds(split=split, gpus=tuple(step.gpu for step in first_steps), worlds=recorded)
+    with_children = tuple(world for _, world in sorted(worlds.items()) if len(world) > 1)
+    return Worlds(split=split, gpus=gpus, worlds=with_children)
 
 
 def replay_texts(archive: Archive, worlds: Worlds) -> list[tuple[str, str]]:

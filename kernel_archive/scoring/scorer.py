@@ -182,11 +182,10 @@ def _beats_control(record: Score) -> dict[str, bool]:
     out: dict[str, bool] = {}
     for name in record.best_controls:
         metric, bar = record.metrics.get(name), record.control(name)
-        if metric is None or metric.low is None or metric.high is None or bar is None:
-            continue
-        slack = 1e-9 * max(abs(bar), 1e-3)
-        higher = METRICS[name].better == "higher"
-        out[name] = metric.low > bar + slack if higher else metric.high < bar - slack
+        if metric and metric.low is not None and metric.high is not None and bar is not None:
+            slack = 1e-9 * max(abs(bar), 1e-3)
+            higher = METRICS[name].better == "higher"
+            out[name] = metric.low > bar + slack if higher else metric.high < bar - slack
     return out
 
 
@@ -296,7 +295,8 @@ def forecast_facts(forecasts: Forecasts) -> ForecastFacts:
     f = forecasts
     stated = f.parsed & (f.stated > 0)
     amounts = (f.input_tokens, f.output_tokens, f.latency_s)
-    tokens_in, tokens_out, seconds = (values[~np.isnan(values)] for values in amounts)
+    known = [values[~np.isnan(values)] for values in amounts]
+    tokens_in, tokens_out = (float(n.sum()) if len(n) else None for n in known[:2])
     return ForecastFacts(
         # A file's name can hold bytes that are no text: JSON takes none of them.
         name=printable(f.name, 1000),
@@ -312,7 +312,7 @@ def forecast_facts(forecasts: Forecasts) -> ForecastFacts:
         n_stated=int(stated.sum()),
         n_stated_differs=int((stated & (f.stated != f.predicted())).sum()),
         n_raw_sum_rejected=int((~np.isnan(f.raw_sums) & ~f.parsed).sum()),
-        input_tokens=float(tokens_in.sum()) if len(tokens_in) else None,
-        output_tokens=float(tokens_out.sum()) if len(tokens_out) else None,
-        latency_s=float(seconds.mean()) if len(seconds) else None,
+        input_tokens=tokens_in,
+        output_tokens=tokens_out,
+        latency_s=float(known[2].mean()) if len(known[2]) else None,
     )
