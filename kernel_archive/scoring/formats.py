@@ -7,6 +7,8 @@ Two adapters bring other forms into it: the arguments of a tool call (``p_severe
 from __future__ import annotations
 
 import json
+import tomllib
+from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import msgspec
@@ -26,27 +28,11 @@ MAX_REPEATS: Final = 100
 #: The arguments of the tool call, in the order of the bins.
 TOOL_FIELDS: Final = tuple(f"p_{name}" for name in BIN_NAMES)
 
+_STATED: Final = tomllib.loads(
+    (files("kernel_archive.scoring") / "forecast_fields.toml").read_text(encoding="utf-8")
+)
 #: Field -> what it holds, for the template and the JSON Schema.
-FIELDS: Final[dict[str, str]] = {
-    "row_id": "id of the row in the split (comparison_id and pair_id are read, too)",
-    "repeat": "number of the repeat, from 0 without a gap; 0 when absent",
-    "probabilities": "probabilities of the eight bins, from severe slowdown to extreme speedup; "
-    "they are renormalised",
-    "predicted_bin": "the bin that the forecaster names, 1 to 8; the most probable bin is scored "
-    "unless told otherwise",
-    "expected_speedup": "the speedup that the forecaster expects, positive, in x: it orders "
-    "candidates that the bins tie, and is used only in figures that say so",
-    "defer": "true: leave this candidate to a measurement; probabilities may then be absent",
-    "parse_failed": "true: the forecaster answered, and its answer gave no distribution",
-    "parse_error": "why there is no distribution, in a word",
-    "rationale": "free text (reasoning is read, too)",
-    "prompt": "name and digest of the prompt that was answered",
-    "question": "digest of the very text that was answered",
-    "stop_reason": "why the model stopped, where that was not its own end: max_tokens, refused",
-    "input_tokens": "tokens read for this forecast",
-    "output_tokens": "tokens written",
-    "latency_s": "seconds that it took (elapsed_s is read, too)",
-}
+FIELDS: Final = {name: str(e["meaning"]) for name, e in _STATED.items() if "meaning" in e}
 _Amount = Annotated[float, Meta(ge=0, lt=1e300)]
 _Eight = Annotated[list[_Amount], Meta(min_length=N_BINS, max_length=N_BINS)]
 
@@ -88,21 +74,6 @@ READ: Final = frozenset(
 #: Those, and fields of the published tables that say nothing to the scorer.
 KNOWN: Final = READ | {"pack", "model", "hardware", "problem_id", "true_bin", "canary"}
 
-_FLAG: Final = ("not-a-flag", "must be true or false")
-_TEXT: Final = ("not-text", "must be text")
-_AMOUNT: Final = ("out-of-range", "must be a finite number of at least 0")
-#: Field -> code and message of a value that it can't have.
-_FAULTS: Final[dict[str, tuple[str, str]]] = {
-    "row_id": ("bad-row-id", "must be the id of a row, as text"),
-    "repeat": ("out-of-range", f"must be a whole number from 0 to {MAX_REPEATS - 1}"),
-    "probabilities": ("wrong-length", "must be eight numbers"),
-    "predicted_bin": ("out-of-range", f"must be a whole number from 1 to {N_BINS}"),
-    "expected_speedup": ("out-of-range", "must be a positive, finite number"),
-    **dict.fromkeys(("defer", "parse_failed"), _FLAG),
-    **dict.fromkeys(("parse_error", "rationale", "prompt", "question", "stop_reason"), _TEXT),
-    **dict.fromkeys(("input_tokens", "output_tokens", "latency_s"), _AMOUNT),
-    "raw_probability_sum": _AMOUNT,
-}
 _TYPES: Final = get_type_hints(ForecastLine, include_extras=True)
 
 
@@ -235,7 +206,7 @@ def _faults(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             if name == "probabilities" and isinstance(value, list) and len(value) == N_BINS:
                 yield from _mass_faults(value)
             else:
-                yield fault_of(*_FAULTS[name], name, value)
+                yield fault_of(*_STATED[name]["fault"], name, value)
 
 
 def _mass_faults(masses: list[Any]) -> Iterator[dict[str, Any]]:
