@@ -206,7 +206,8 @@ def _faults(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             if name == "probabilities" and isinstance(value, list) and len(value) == N_BINS:
                 yield from _mass_faults(value)
             else:
-                yield fault_of(*_STATED[name]["fault"], name, value)
+                code, message = _STATED[name]["fault"]
+                yield fault_of(code, message, name, value)
 
 
 def _mass_faults(masses: list[Any]) -> Iterator[dict[str, Any]]:

@@ -136,13 +136,11 @@ def _of_probabilities(formula: Callable[..., Floats], rows: ForecastRows) -> Flo
 
 
 #: Metric -> its value for every row, shape (R, n), where the metric is the mean over the rows.
-_ROWS: Final[dict[str, Callable[[ForecastRows], Floats]]] = {
+_ROWS: Final[dict[str, Callable[[ForecastRows], Floats | Bools]]] = {
     "forecast_error": lambda r: r.errors,
     "faster": lambda r: order.named_faster(above=r.exceedance(1.0), speedups=r.split.speedups),
-    "accuracy": lambda r: r.hits.astype(float),
-    "within_one": lambda r: rules.within_one(predicted=r.predicted, bins=r.split.bins).astype(
-        float
-    ),
+    "accuracy": lambda r: r.hits,
+    "within_one": lambda r: rules.within_one(predicted=r.predicted, bins=r.split.bins),
     "brier": partial(_of_probabilities, rules.brier),
     "crps": partial(_of_probabilities, rules.crps),
     "nll": partial(_of_probabilities, rules.nll),

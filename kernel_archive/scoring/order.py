@@ -34,7 +34,7 @@ _ONE_THREAD: Final = 4 * 2**16
 _EXACT: Final = 2**24
 
 
-def order_keys(*, expected: Floats, stated: Floats | None = None) -> Ints:
+def order_keys(*, expected: Floats, stated: Floats) -> Ints:
     """Rank rows by expected speedup from 0 up, equal where they tie; a stated speedup orders ties.
 
     ``stated`` holds what a forecaster stated beside its bins, NaN where it stated none: there S^
@@ -44,11 +44,9 @@ def order_keys(*, expected: Floats, stated: Floats | None = None) -> Ints:
     [2, 0, 1]
     """
     first = group_ties(expected)
-    if stated is None:
-        return first
     second = group_ties(np.where(np.isnan(stated), expected, stated))
-    _, keys = np.unique(first * (second.max(initial=0) + 1) + second, return_inverse=True)
-    return keys.astype(np.intp)
+    _, keys = np.unique(first * len(first) + second, return_inverse=True)
+    return np.asarray(keys)
 
 
 def countable_pairs(speedups: Floats, spreads: Floats) -> Bools:

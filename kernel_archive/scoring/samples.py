@@ -89,18 +89,14 @@ class ForecastRows:
     @cached_property
     def errors(self) -> Floats:
         """Forecast errors, x, shape (R, n)."""
-        return forecast_errors(
-            predicted=self.predicted,
-            speedups=self.split.speedups,
-            representatives=self.split.representatives,
-        )
+        m, speedups = self.split.representatives, self.split.speedups
+        return forecast_errors(predicted=self.predicted, speedups=speedups, representatives=m)
 
     @cached_property
     def expected(self) -> Floats:
         """Expected speedups S^, x, shape (R, n)."""
-        return expected_speedup(
-            probabilities=self.probabilities, representatives=self.split.representatives
-        )
+        m = self.split.representatives
+        return expected_speedup(probabilities=self.probabilities, representatives=m)
 
     @cached_property
     def keys(self) -> Ints:
@@ -124,9 +120,8 @@ class ForecastRows:
 
     def exceedance(self, cutoff: float) -> Floats:
         """Pr[g >= cutoff], shape (R, n)."""
-        return order.exceedance(
-            probabilities=self.probabilities, cutoff=cutoff, scheme=self.split.scheme
-        )
+        scheme = self.split.scheme
+        return order.exceedance(probabilities=self.probabilities, cutoff=cutoff, scheme=scheme)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +153,7 @@ class RowSample:
         """Mean over the repeats of what a formula gives for a repeat number: shape (..., D)."""
         return np.asarray(sum(map(value, range(self.rows.n_repeats))) / self.rows.n_repeats)
 
-    def mean_over_rows(self, values: Floats) -> Floats:
+    def mean_over_rows(self, values: Floats | Bools) -> Floats:
         """Mean of values of shape (R, n): shape (D,); NaN where no row was drawn."""
         with np.errstate(invalid="ignore"):
             return np.asarray(product(values.mean(axis=0), self.weights) / self.weights.sum(axis=0))

@@ -215,10 +215,10 @@ def _repeats(n: int) -> str:
     return f"{n} {'repeat' if n == 1 else 'repeats'}"
 
 
-def _span(low: float | None, high: float | None, places: int, sign: str = "") -> str:
+def _span(low: float | None, high: float | None, decimals: int, sign: str = "") -> str:
     if low is None or high is None:
         return "-"
-    return f"{low:{sign}.{places}f} to {high:{sign}.{places}f}"
+    return f"{low:{sign}.{decimals}f} to {high:{sign}.{decimals}f}"
 
 
 def _share(value: float | None) -> str:

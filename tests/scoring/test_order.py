@@ -57,7 +57,6 @@ def drawn(rng, n, d=5):
 def test_keys_by_hand():
     """Ranks by expected speedup; a stated speedup orders what ties, and only that."""
     expected = np.array([2.0, 1.0, 2.0, 2.0])
-    assert order_keys(expected=expected).tolist() == [1, 0, 1, 1]
     assert order_keys(expected=expected, stated=np.full(4, np.nan)).tolist() == [1, 0, 1, 1]
     stated = np.array([1.5, 9.0, 3.0, np.nan])
     assert order_keys(expected=expected, stated=stated).tolist() == [1, 0, 3, 2]
@@ -111,7 +110,8 @@ def test_close_pairs_by_hand():
 def test_a_large_set_is_thinned_and_stays_in_memory(rng):
     """Of 20,000 rows 1,000 enter pairs: a share near that of others."""
     speedups = np.exp2(rng.normal(0, 1.3, 20_000))
-    keys = order_keys(expected=speedups * np.exp2(rng.normal(0, 1.0, 20_000)))
+    expected = speedups * np.exp2(rng.normal(0, 1.0, 20_000))
+    keys = order_keys(expected=expected, stated=np.full(20_000, np.nan))
     found = pair_accuracy(keys=keys[None], speedups=speedups)
     other = np.arange(7, 20_000, 20_000 // MAX_ROWS)
     again = pair_accuracy(keys=keys[None, other], speedups=speedups[other])
