@@ -188,8 +188,8 @@ def _masses_by_bin(masses: Any) -> list[Any] | None:
     by_bin = {str(label): mass for label, mass in pairs}
     wanted = [str(label) for label in range(1, N_BINS + 1)]
     if by_bin and (len(pairs) != N_BINS or sorted(by_bin) != wanted):
-        what = "must hold the bins 1 to 8, each once"
-        raise LineError(fault_of("wrong-length", what, field, masses))
+        fault = fault_of("wrong-length", "must hold the bins 1 to 8, each once", field, masses)
+        raise LineError(fault)
     return [by_bin[label] for label in wanted] if by_bin else None
 
 

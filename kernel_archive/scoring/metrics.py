@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.arrays import Bools, Floats
     from kernel_archive.scoring.samples import ForecastRows, RowSample
 
+__all__ = [
+    "COMPARED",
+    "HEADLINE",
+    "LEAD",
+    "LEADS",
+    "METRICS",
+    "RANKED_BY",
+    "RANKINGS",
+    "metrics_of",
+]
+
 #: Cues of an edit that find discoveries without reading it.
 SHORTCUTS: Final = ("parent_speedup", "language_change")
 
