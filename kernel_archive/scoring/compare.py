@@ -231,11 +231,13 @@ def _swapped_differences(
     both: ForecastRows, swapped: Bools, names: Collection[str]
 ) -> dict[str, Floats]:
     """Difference of every metric when ``swapped`` rows, shape (n, D), are swapped: shape (D,)."""
+    # Lifts differ as average precisions do: the shortcut that both are over is the same.
+    measured = {name: name.replace("lift_", "average_precision_") for name in names}
     sides = []
     for from_b in (swapped, ~swapped):
         weights = np.concatenate([~from_b, from_b]).astype(np.float64)
-        sides.append(measure(RowSample(both, weights), names).overall)
-    return {name: sides[0][name] - sides[1][name] for name in names}
+        sides.append(measure(RowSample(both, weights), set(measured.values())).overall)
+    return {name: sides[0][own] - sides[1][own] for name, own in measured.items()}
 
 
 def _side_by_side(a: ForecastRows, b: ForecastRows) -> ForecastRows:
