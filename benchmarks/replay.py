@@ -45,13 +45,13 @@ def made_up(edges: int) -> Worlds:
     ids = tuple(f"k{i}" for i in range(n))
     speedups = np.nan_to_num(np.concatenate([w.speedups[1:] for w in worlds]), nan=FAILED)
     target = Split.from_arrays(row_ids=ids, tasks=("p",) * n, speedups=speedups, split="replay")
-    return Worlds(target=target, gpus=("H200",) * n, worlds=tuple(worlds))
+    return Worlds(split=target, gpus=("H200",) * n, worlds=tuple(worlds))
 
 
 def main(edges: int) -> None:
     """Print seconds by policy and the peak of memory before and after."""
     worlds = made_up(edges)
-    target = worlds.target
+    target = worlds.split
     noise = np.random.default_rng(1).dirichlet(np.ones(8), len(target))
     cast = Forecasts.from_arrays(target, 0.5 * np.eye(8)[target.bins - 1] + 0.5 * noise)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

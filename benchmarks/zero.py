@@ -27,7 +27,7 @@ from kernel_archive.baselines.pairs import AskedPairs, load_asked_pairs, load_tr
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring import Forecasts, Split, load_split, score
 from kernel_archive.scoring.controls import CUES, controls_of, launch_idle
-from kernel_archive.scoring.load import search_authors
+from kernel_archive.scoring.load import search_clusters
 from kernel_archive.scoring.rules import crps
 from kernel_archive.scoring.split import Surface
 from kernel_archive.splits import FORECAST_SPLITS
@@ -121,7 +121,7 @@ def main():
     if options.curve:
         curve(archive, training, launches)
         return
-    authors = search_authors(archive)[1]
+    authors = search_clusters(archive)
     for name in options.splits:
         n, found = compared(archive, training, authors, FORECAST_SPLITS[name], options.baselines)
         best = next(iter(found))

@@ -111,8 +111,8 @@ def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
         return AskedPairs(
             split=REPLAY,
             scheme=DEFAULT_SCHEME,
-            row_ids=worlds.target.row_ids,
-            problems=worlds.target.tasks,
+            row_ids=worlds.split.row_ids,
+            problems=worlds.split.tasks,
             gpus=worlds.gpus,
             anchors=tuple(reference for reference, _ in texts),
             candidates=tuple(code for _, code in texts),

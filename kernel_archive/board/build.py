@@ -53,7 +53,7 @@ class BoardResult(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     left_out: list[LeftOut]
 
 
-def load_targets(archive: Archive, labels: str | Path | None) -> list[Split]:
+def load_splits(archive: Archive, labels: str | Path | None) -> list[Split]:
     """Load the canonical splits of an archive, those with withheld labels from ``labels``."""
     targets = []
     for name, spec in FORECAST_SPLITS.items():
@@ -144,7 +144,7 @@ def build_board(
 
     store = existing_store(board)
     labels = options.get("labels")
-    targets = load_targets(archive, labels)
+    targets = load_splits(archive, labels)
     draws, seed = options.get("draws", 4_000), options.get("seed", 0)
     terms = scoring_terms(archive, targets, labels, draws=draws, seed=seed)
     entries, left_out = _evaluate_all(store, terms, options.get("jobs"), advance)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from kernel_archive.board.build import existing_store, load_targets, scoring_terms
+from kernel_archive.board.build import existing_store, load_splits, scoring_terms
 from kernel_archive.board.entries import Entry, ScoringTerms, evaluate, findings_of
 from kernel_archive.board.submissions import SCORE_FILE, load_submission, submission_folders
 from kernel_archive.errors import DataError, Finding, UsageError, printable
@@ -62,7 +62,7 @@ def verify_board(
     if missing:
         names = ", ".join(map(printable, folders))
         raise UsageError(f"no submission {missing[0]!r} in {store}; there are: {names}")
-    terms = scoring_terms(archive, load_targets(archive, labels), labels, draws=0, seed=0)
+    terms = scoring_terms(archive, load_splits(archive, labels), labels, draws=0, seed=0)
     verdicts = []
     chosen = [folder for slug, folder in folders.items() if not slugs or slug in slugs]
     for number, folder in enumerate(chosen, 1):
@@ -90,7 +90,7 @@ def _verify(folder: Path, terms: ScoringTerms, *, update: bool) -> Verdict:
     if not isinstance(outcome, Entry):
         if outcome[0].code != "other-archive":
             raise DataError.from_findings(outcome)
-        if stored.target.split_digest != load_submission(folder).archive.split_digest:
+        if stored.split.split_digest != load_submission(folder).archive.split_digest:
             message = "the stored score is of other rows than the record says"
             raise DataError.of(code="other-score", message=message, file=str(path))
         return Verdict(slug=folder.name, status="other_archive")

@@ -191,7 +191,7 @@ def replay(files: tuple[str, ...], archive_path: str | None, **how: Any) -> None
     results = []
     with common.progress("Replaying") as advance:
         for file in files or (None,):
-            own = None if file is None else _read_named(file, worlds.target)
+            own = None if file is None else _read_named(file, worlds.split)
             results.append(run(worlds, own, options))
             advance(len(results), len(files), "" if own is None else own.name)
     common.emit(results, lambda: _print(replay_sheet(results)))

@@ -17,7 +17,7 @@ from kernel_archive.scoring.metrics import HEADLINE, METRICS, MetricInfo
 from kernel_archive.scoring.reader import CheckReport, check_forecasts, read_forecasts
 from kernel_archive.scoring.record import METRIC_VERSION, Metric, Score, read_record
 from kernel_archive.scoring.scorer import score, score_file
-from kernel_archive.scoring.split import Split, TargetFacts
+from kernel_archive.scoring.split import Split, SplitIdentity
 
 __all__ = [
     "HEADLINE",
@@ -31,7 +31,7 @@ __all__ = [
     "MetricInfo",
     "Score",
     "Split",
-    "TargetFacts",
+    "SplitIdentity",
     "check_forecasts",
     "compare",
     "compare_files",

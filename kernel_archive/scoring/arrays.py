@@ -1,8 +1,8 @@
-"""Share among the formulas: rows counted by weight, sums, and which scores tie.
+"""Share among the formulas: draws of rows as weights, sums, and which scores tie.
 
-A formula takes rows and, optionally, ``weights`` of shape (n, D): how often each row counts in each
-of D draws. It gives one value per draw; without weights every row counts once. A draw is a column,
-so that running sums go over whole rows of memory.
+A formula takes n rows and ``weights``, shape (n, D): how often each row counts in each of D draws.
+It gives one value per draw, shape (D,). A draw is a column, so that running sums go over whole
+rows of memory.
 """
 
 from __future__ import annotations
@@ -26,14 +26,9 @@ EDGE: Final = 1e-9
 _FEW: Final = 16
 
 
-def counted(weights: Floats | None, n: int) -> Floats:
-    """Return the weights, or those of a single draw of every row: shape (n, D)."""
-    return np.ones((n, 1)) if weights is None else weights
-
-
-def per_draw(values: Floats, weights: Floats | None) -> Floats:
-    """Return values of shape (..., D), without the axis of draws where no weights were given."""
-    return values[..., 0] if weights is None else values
+def once(n: int) -> Floats:
+    """Weigh a single draw that holds each of n rows once: shape (n, 1)."""
+    return np.ones((n, 1))
 
 
 def row_sums(values: Floats) -> Floats:
@@ -49,8 +44,8 @@ def group_ties(scores: Floats) -> NDArray[np.intp]:
     order = np.argsort(scores)
     ranked = scores[order]
     apart = np.diff(ranked) > TIE * np.maximum(np.abs(ranked[1:]), np.abs(ranked[:-1]))
-    group = np.empty(len(scores), dtype=np.intp)
-    group[order] = np.concatenate([np.zeros(min(1, len(scores)), np.intp), np.cumsum(apart)])
+    group = np.zeros(len(scores), dtype=np.intp)
+    group[order[1:]] = np.cumsum(apart)
     return group
 
 

@@ -1,4 +1,7 @@
-"""Measure what a confidence is worth: calibration, monotonicity, and risk in the surest rows."""
+"""Measure what a confidence is worth: calibration, monotonicity, and risk in the surest rows.
+
+Rows without a distribution have the weight 0. Every value is NaN in a draw without a row.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_archive.scoring.arrays import (
-    EDGE,
-    TIE,
-    counted,
-    group_ties,
-    per_draw,
-    product,
-    running,
-)
+from kernel_archive.scoring.arrays import EDGE, TIE, group_ties, product, running
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
+    from kernel_archive.scoring.arrays import Bools, Floats
 
 #: Confidence buckets of ECE, the reliability diagram and confidence monotonicity.
 N_BUCKETS: Final = 10
@@ -30,63 +25,38 @@ def bucket_of(*, confidence: Floats) -> NDArray[np.intp]:
     return np.clip(np.floor(confidence * N_BUCKETS + EDGE), 0, N_BUCKETS - 1).astype(np.intp)
 
 
-def _bucket_sums(weights: Floats, buckets: Ints, parsed: Bools, values: Floats) -> Floats:
-    """Sums of the values of the drawn, parsed rows of every bucket: shape (10, D)."""
-    inside = (np.flatnonzero(parsed & (buckets == bucket)) for bucket in range(N_BUCKETS))
+def _bucket_sums(values: Floats, confidence: Floats, weights: Floats) -> Floats:
+    """Sum the values of the drawn rows of every bucket: shape (10, D)."""
+    bucket = bucket_of(confidence=confidence)
+    inside = [np.flatnonzero(bucket == b) for b in range(N_BUCKETS)]
     return np.stack([product(values[rows], weights[rows]) for rows in inside])
 
 
-def _all(parsed: Bools | None, n: int) -> Bools:
-    return np.ones(n, bool) if parsed is None else parsed
-
-
-def ece(
-    *,
-    confidence: Floats,
-    correct: Bools,
-    parsed: Bools | None = None,
-    weights: Floats | None = None,
-) -> Floats:
-    """Expected calibration error over ten equal-width confidence buckets, 0 (best) to 1.
-
-    Of n rows, those ``parsed`` alone; ``weights``, shape (n, D), say how often each counts in each
-    draw. Returns shape (D,), or one value without weights; NaN where no row counts.
-    """
-    w, kept = counted(weights, len(confidence)), _all(parsed, len(confidence))
-    gaps = _bucket_sums(w, bucket_of(confidence=confidence), kept, correct - confidence)
+def ece(*, confidence: Floats, correct: Bools, weights: Floats) -> Floats:
+    """Expected calibration error over ten equal-width confidence buckets, 0 (best) to 1: (D,)."""
+    gaps = _bucket_sums(correct - confidence, confidence, weights)
     with np.errstate(invalid="ignore"):
-        return per_draw(np.abs(gaps).sum(axis=0) / product(kept.astype(float), w), weights)
+        return np.asarray(np.abs(gaps).sum(axis=0) / weights.sum(axis=0))
 
 
-def confidence_monotonicity(
-    *,
-    confidence: Floats,
-    errors: Floats,
-    parsed: Bools | None = None,
-    weights: Floats | None = None,
-) -> Floats:
-    """D_mono in [0, 1]: how far the mean error rises with confidence; 0 when it only falls.
+def confidence_monotonicity(*, confidence: Floats, errors: Floats, weights: Floats) -> Floats:
+    """D_mono in [0, 1]: how far the mean error rises with confidence: shape (D,).
 
-    0 also when all buckets agree or only one is filled. ``errors`` has shape (n,), in x; the rest
-    as in :func:`ece`.
+    0 when it only falls, when all buckets agree, or when only one is filled. ``errors`` are in x.
     """
-    w, kept = counted(weights, len(confidence)), _all(parsed, len(confidence))
-    buckets = bucket_of(confidence=confidence)
-    sums = _bucket_sums(w, buckets, kept, errors)
-    counts = _bucket_sums(w, buckets, kept, np.ones(len(confidence)))
-    up, total = np.zeros(w.shape[1]), np.zeros(w.shape[1])
-    last = np.full(w.shape[1], np.nan)
-    for m in range(N_BUCKETS):
-        full = counts[m] > 0
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = sums[m] / counts[m]
-        step = np.where(full & ~np.isnan(last), mean - last, 0.0)
-        step = np.where(np.abs(step) <= TIE * np.abs(np.where(full, mean, 0.0)), 0.0, step)
-        up += np.maximum(step, 0.0)
-        total += np.abs(step)
-        last = np.where(full, mean, last)
-    share = np.divide(up, total, out=np.zeros_like(up), where=total > 0)
-    return per_draw(np.where(np.isnan(last), np.nan, share), weights)
+    counts = _bucket_sums(np.ones(len(confidence)), confidence, weights)
+    with np.errstate(invalid="ignore"):
+        means = _bucket_sums(errors, confidence, weights) / counts
+    rise, change = np.zeros((2, weights.shape[1]))
+    last = np.full(weights.shape[1], np.nan)
+    for mean in means:  # NaN where the bucket is empty
+        step = np.nan_to_num(mean - last)
+        step[np.abs(step) <= TIE * np.abs(np.nan_to_num(mean))] = 0.0
+        rise += np.maximum(step, 0.0)
+        change += np.abs(step)
+        last = np.where(np.isnan(mean), last, mean)
+    share = np.divide(rise, change, out=np.zeros_like(rise), where=change > 0)
+    return np.where(np.isnan(last), np.nan, share)
 
 
 def selective_risk(*, confidence: Floats, losses: Floats) -> Floats:
@@ -104,31 +74,22 @@ def selective_risk(*, confidence: Floats, losses: Floats) -> Floats:
     return accepted
 
 
-def aurc(
-    *,
-    confidence: Floats,
-    losses: Floats,
-    parsed: Bools | None = None,
-    weights: Floats | None = None,
-) -> Floats:
-    """Area under the risk-coverage curve: mean of :func:`selective_risk` over the coverages k/n.
+def aurc(*, confidence: Floats, losses: Floats, weights: Floats) -> Floats:
+    """Area under the risk-coverage curve, shape (D,): mean of :func:`selective_risk` over k/n.
 
     A tie group at the places a+1..b of the order adds its mean loss times the sum over its places m
-    of (H_n - H_{m-1}) / n, where H are the harmonic numbers. Arguments as of :func:`ece`.
+    of (H_n - H_{m-1}) / n, where H are the harmonic numbers.
     """
-    w, kept = counted(weights, len(confidence)), np.flatnonzero(_all(parsed, len(confidence)))
-    if not len(kept):
-        return per_draw(np.full(w.shape[1], np.nan), weights)
-    group = group_ties(-confidence[kept])
-    order, last = kept[np.argsort(group, kind="stable")], np.cumsum(np.bincount(group)) - 1
-    drawn = w[order]
+    group = group_ties(-confidence)
+    order, last = np.argsort(group, kind="stable"), np.cumsum(np.bincount(group)) - 1
+    drawn = weights[order]
     lost = running(np.add, drawn * losses[order][:, None])[last]
     counts = running(np.add, drawn)[last]
-    ends = np.concatenate([np.zeros((1, w.shape[1])), counts]).astype(np.int32)
+    ends = np.concatenate([np.zeros((1, weights.shape[1])), counts]).astype(np.int32)
     size, n = np.diff(ends, axis=0), ends[-1]
     mean = np.diff(lost, axis=0, prepend=0.0) / np.maximum(size, 1)
     harmonic = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, n.max() + 1))])
     before = np.concatenate([[0.0], np.cumsum(harmonic[:-1])])  # sum of H_0 .. H_{x-1}
     share = size * harmonic[n] - np.diff(before[ends], axis=0)
     with np.errstate(invalid="ignore"):
-        return per_draw(np.einsum("gd,gd->d", mean, share) / n, weights)
+        return np.asarray(np.einsum("gd,gd->d", mean, share) / n)

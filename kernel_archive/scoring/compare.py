@@ -18,19 +18,21 @@ import msgspec
 import numpy as np
 
 from kernel_archive.errors import UsageError, suggestion
-from kernel_archive.scoring.draws import (
-    bootstrap,
-    chunk_sizes,
-    interval,
-    measure,
-    repeats_of,
-)
+from kernel_archive.scoring.arrays import product
+from kernel_archive.scoring.draws import bootstrap, chunk_sizes, interval, measure, repeats_of
 from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import COMPARED, METRICS, metrics_of
+from kernel_archive.scoring.order import MAX_ROWS
 from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import ForecastFacts, Terms
 from kernel_archive.scoring.samples import REPEAT_FIELDS, ForecastRows, RowSample
-from kernel_archive.scoring.scorer import ScoreOptions, drawn_of, forecast_facts, means
+from kernel_archive.scoring.scorer import (
+    PredictedBin,
+    ScoreOptions,
+    drawn_of,
+    forecast_facts,
+    means,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Bools, Floats
+    from kernel_archive.scoring.arrays import Bools, Floats, Ints
     from kernel_archive.scoring.forecasts import Forecasts
     from kernel_archive.scoring.reader import ForecastSource
     from kernel_archive.scoring.split import Split
@@ -76,17 +78,17 @@ def compare(
     b: Forecasts,
     *,
     metrics: Sequence[str] | None = None,
-    **options: Unpack[ScoreOptions],
+    seed: int = 0,
+    draws: int = 10_000,
+    predicted_bin: PredictedBin = "argmax",
 ) -> Comparison:
     """Compare two submissions on the same rows, by ``metrics`` (:data:`COMPARED` when not given).
 
-    Options are those of a score; seed and draws are also those of the swaps.
+    Seed and draws are those of the bootstrap and of the swaps.
 
     Raises:
         UsageError: a metric is not known, or there are no draws.
     """
-    seed, draws = options.get("seed", 0), options.get("draws", 10_000)
-    rule = options.get("predicted_bin", "argmax")
     names = tuple(metrics) if metrics is not None else COMPARED[split.kind]
     if draws < 1:
         raise UsageError("a comparison needs draws")
@@ -94,26 +96,23 @@ def compare(
     for name in names:
         if name not in every:
             raise UsageError(f"unknown metric {name!r}. {suggestion(name, every)}")
-    rows_a, rows_b = (ForecastRows.of(split, cast, rule) for cast in (a, b))
-    values_a, values_b = (
-        means(repeats_of(rows, names, groups=False).overall) for rows in (rows_a, rows_b)
-    )
-    drawn_a, drawn_b = (
-        bootstrap(rows, seed=seed, draws=draws, names=names, groups=False).overall
-        for rows in (rows_a, rows_b)
-    )
-    defined = [name for name in names if None not in (values_a[name], values_b[name])]
-    p: dict[str, float | None] = dict.fromkeys(names)
-    p |= permutation_p(rows_a, rows_b, defined, seed=seed, draws=draws)
+    sides = rows_a, rows_b = [ForecastRows.of(split, cast, predicted_bin) for cast in (a, b)]
+    values = [means(repeats_of(rows, names, groups=False).overall) for rows in sides]
+    drawn = [
+        bootstrap(rows, seed=seed, draws=draws, names=names, groups=False).overall for rows in sides
+    ]
+    defined = [name for name in names if None not in (values[0][name], values[1][name])]
+    p = permutation_p(rows_a, rows_b, defined, seed=seed, draws=draws)
     corrected: dict[str, float | None] = {}
     for family in {METRICS[name].family for name in names}:
         members = [name for name in names if METRICS[name].family == family]
-        corrected |= dict(zip(members, holm([p[name] for name in members]), strict=True))
+        p_values = holm([p.get(name) for name in members])
+        corrected |= dict(zip(members, p_values, strict=True))
     table: dict[str, MetricDifference] = {}
     for name in names:
-        one, other = values_a[name], values_b[name]
+        one, other = values[0][name], values[1][name]
         difference = None if one is None or other is None else one - other
-        ends = None if difference is None else interval(drawn_a[name] - drawn_b[name])
+        ends = None if difference is None else interval(drawn[0][name] - drawn[1][name])
         low, high = ends or (None, None)
         table[name] = MetricDifference(
             a=one,
@@ -121,18 +120,18 @@ def compare(
             difference=difference,
             low=low,
             high=high,
-            p=p[name],
+            p=p.get(name),
             p_holm=corrected[name],
             better=_better(name, difference, corrected[name]),
         )
     return Comparison(
         kind=split.kind,
-        target=split.facts,
+        split=split.facts,
         scheme=split.scheme,
-        predicted_bin=rule,
+        predicted_bin=predicted_bin,
         seed=seed,
         draws=draws,
-        drawn=drawn_of(rows_a),
+        drawn=drawn_of(split),
         a=forecast_facts(a),
         b=forecast_facts(b),
         differences=table,
@@ -189,32 +188,56 @@ def permutation_p(
     swaps. The differences must be defined.
     """
     both = _side_by_side(a, b)
-    n, rng = len(a), np.random.default_rng([seed, 1])
-    clusters = np.arange(n) if a.clusters is None else a.clusters
+    n, k, rng = len(a), a.split.n_clusters, np.random.default_rng([seed, 1])
+    own = a.split.cluster_numbers
+    clusters = np.arange(n) if own is None else own
     observed = _swapped_differences(both, np.zeros((n, 1), bool), names)
-    parts = []
+    # Of a thinned candidate set the pairs do not add up.
+    few = k < draws and not (a.split.kind == "eval" and 2 * n > MAX_ROWS)
+    sums = [name for name in names if METRICS[name].adds_up and few]
+    others = [name for name in names if name not in sums]
+    effects = _effects(both, clusters, sums, observed) if sums else {}
+    larger = dict.fromkeys(names, 0)
     for size in chunk_sizes(2 * n, draws):
-        flips = rng.integers(0, 2, size=(size, clusters.max() + 1), dtype=np.int8)
+        flips = rng.integers(0, 2, size=(size, k), dtype=np.int8)
         swapped = flips[:, clusters].astype(bool).T
-        parts.append(_swapped_differences(both, swapped, names))
-    p = {}
-    for name in names:
-        distance = abs(float(observed[name][0]))
-        slack = 1e-9 * max(distance, 1e-6)
-        larger = np.abs(np.concatenate([part[name] for part in parts])) >= distance - slack
-        p[name] = float(1 + np.sum(larger)) / (1 + draws)
-    return p
+        signs = np.where(flips.T, -1.0, 1.0)
+        differences = _swapped_differences(both, swapped, others)
+        differences |= {name: product(effect, signs) for name, effect in effects.items()}
+        for name in names:
+            distance = abs(float(observed[name][0]))
+            slack = 1e-9 * max(distance, 1e-6)
+            larger[name] += int(np.sum(np.abs(differences[name]) >= distance - slack))
+    return {name: (1 + count) / (1 + draws) for name, count in larger.items()}
+
+
+def _effects(
+    both: ForecastRows, clusters: Ints, names: Sequence[str], observed: dict[str, Floats]
+) -> dict[str, Floats]:
+    """Find what each of k clusters adds to differences that add up over rows: shape (k,).
+
+    Swapping one cluster alone takes twice of that away.
+    """
+    numbers, start, parts = np.arange(clusters.max() + 1), 0, []
+    for size in chunk_sizes(2 * len(clusters), len(numbers)):
+        alone = clusters[:, None] == numbers[start : start + size]
+        parts.append(_swapped_differences(both, alone, names))
+        start += size
+    swapped = {name: np.concatenate([part[name] for part in parts]) for name in names}
+    return {name: (observed[name] - swapped[name]) / 2 for name in names}
 
 
 def _swapped_differences(
     both: ForecastRows, swapped: Bools, names: Collection[str]
 ) -> dict[str, Floats]:
     """Difference of every metric when ``swapped`` rows, shape (n, D), are swapped: shape (D,)."""
+    # Lifts differ as average precisions do: the shortcut that both are over is the same.
+    measured = {name: name.replace("lift_", "average_precision_") for name in names}
     sides = []
     for from_b in (swapped, ~swapped):
         weights = np.concatenate([~from_b, from_b]).astype(np.float64)
-        sides.append(measure(RowSample(both, weights), names).overall)
-    return {name: sides[0][name] - sides[1][name] for name in names}
+        sides.append(measure(RowSample(both, weights), set(measured.values())).overall)
+    return {name: sides[0][own] - sides[1][own] for name, own in measured.items()}
 
 
 def _side_by_side(a: ForecastRows, b: ForecastRows) -> ForecastRows:

@@ -85,25 +85,23 @@ def _completion(answer: dict[str, Any]) -> Completion:
     speedup: Any = answer.get("expected_speedup")
     rationale = fields.get("rationale")
     is_speedup = type(speedup) in (int, float) and 0 < speedup < 1e300
-    completion = Completion(
-        None,
-        defer=fields.get("defer") is True,
-        expected_speedup=float(speedup) if is_speedup else None,
-        rationale=rationale if isinstance(rationale, str) else "",
-    )
-    replace = msgspec.structs.replace
+    facts: dict[str, Any] = {
+        "defer": fields.get("defer") is True,
+        "expected_speedup": float(speedup) if is_speedup else None,
+        "rationale": rationale if isinstance(rationale, str) else "",
+    }
     try:
         line = read_line({"row_id": "completion", **_fractions(fields)})
     except LineError as error:
         code = error.faults[0]["code"]
-        return replace(completion, unparsed=code if code in UNPARSED else "bad-field")
-    completion = replace(completion, stated=line.predicted_bin or 0)
+        return Completion(None, unparsed=code if code in UNPARSED else "bad-field", **facts)
+    facts["stated"] = line.predicted_bin or 0
     if line.probabilities is None:  # a deferred candidate may go without
-        return completion
+        return Completion(None, **facts)
     total = math.fsum(line.probabilities)
     if not RAW_SUM_BOUNDS[0] <= total <= RAW_SUM_BOUNDS[1]:
-        return replace(completion, raw_sum=total, unparsed="raw-sum")
-    return replace(completion, raw_sum=total, probabilities=tuple(line.probabilities))
+        return Completion(None, total, unparsed="raw-sum", **facts)
+    return Completion(tuple(line.probabilities), total, **facts)
 
 
 def _fractions(fields: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from statistics import NormalDist
@@ -31,13 +32,13 @@ from kernel_archive.program_text import LANGUAGE_ORDER, language_of
 from kernel_archive.scoring.arrays import group_ties
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.rules import crps
-from kernel_archive.scoring.split import Surface
+from kernel_archive.scoring.split import Surface, table_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Floats, Ints
+    from kernel_archive.scoring.arrays import Floats
     from kernel_archive.scoring.split import Split
     from kernel_archive.splits import SplitSpec
 
@@ -62,26 +63,23 @@ def _count(code: str, words: tuple[str, ...]) -> float:
 
 def _three_rules(code: str) -> float:
     """Give a point each for matrix units, a single launch, and narrow numbers."""
-    rules = (
-        any(word in code for word in _MATRIX),
-        _count(code, _LAUNCHES) == 1,
-        any(word in code for word in _NARROW),
-    )
-    return float(sum(rules))
+    single = _count(code, _LAUNCHES) == 1
+    return float((_count(code, _MATRIX) > 0) + single + (_count(code, _NARROW) > 0))
 
 
 def _comment_characters(code: str) -> float:
     return float(sum(map(len, _PROSE.findall(code))))
 
 
+def _language(code: str) -> float:
+    return float(LANGUAGE_ORDER.index(language_of(code)))
+
+
 #: Cue of a program -> what it is, and its value; its direction is for the controls to find out.
 CUES: Final[dict[str, tuple[str, Callable[[str], float]]]] = {
     "code_length": ("characters of the program", lambda code: float(len(code))),
     "comment_characters": ("characters of comments and docstrings", _comment_characters),
-    "language": (
-        "the language of the program",
-        lambda code: float(LANGUAGE_ORDER.index(language_of(code))),
-    ),
+    "language": ("the language of the program", _language),
     "keywords": ("words of tuning, counted", partial(_count, words=_KEYWORDS)),
     "loops": ("for and while, counted", partial(_count, words=_LOOPS)),
     "launches": ("places that launch a kernel, counted", partial(_count, words=_LAUNCHES)),
@@ -162,57 +160,57 @@ def to_bins(cumulative: Floats) -> Floats:
     return np.maximum(steps, 0.0)
 
 
-def by_cue(cue: Floats, bins: Ints, tasks: Mapping[str, Ints], cumulative: Floats) -> Floats:
+def by_cue(cue: Floats, split: Split) -> Floats:
     """Forecast by a cue, the strength for each task from the others: shape (n, 8)."""
-    scores = {task: normal_scores(cue[rows]) for task, rows in tasks.items()}
+    cumulative = np.cumsum(_frequencies(split))[:-1]
+    scores = {task: normal_scores(cue[rows]) for task, rows in split.task_rows.items()}
     losses: dict[str, Floats] = {}
-    for task, rows in tasks.items():
+    for task, rows in split.task_rows.items():
         n = len(rows)
         fitted = np.linspace(0, n - 1, min(n, _MAX_FITTED)).astype(np.intp)
-        below = bins[rows][fitted, None] <= np.arange(1, N_BINS)
+        below = split.bins[rows][fitted, None] <= np.arange(1, N_BINS)
         spread = (spread_ranks(scores[task][fitted], cumulative, rho) for rho in STRENGTHS)
         losses[task] = np.array([((p - below) ** 2).mean() * n for p in spread])
     total = np.sum(list(losses.values()), axis=0)
-    out = np.empty((len(bins), N_BINS))
-    for task, rows in tasks.items():
+    out = np.empty((len(split), N_BINS))
+    for task, rows in split.task_rows.items():
         best = STRENGTHS[int(np.argmin(total - losses[task]))]
-        strength = best if len(tasks) > 1 else 0.0
+        strength = best if len(losses) > 1 else 0.0
         out[rows] = to_bins(spread_ranks(scores[task], cumulative, strength))
     return out
 
 
+def _frequencies(split: Split) -> Floats:
+    return np.bincount(split.bins, minlength=N_BINS + 1)[1:] / len(split)
+
+
 def controls_of(split: Split) -> tuple[Control, ...]:
     """Make the controls and bounds of a split's rows, bounds last."""
-    n = len(split)
-    shares = np.bincount(split.bins, minlength=N_BINS + 1)[1:] / n
-    cumulative = np.cumsum(shares)[:-1]
-    titles = (
-        {name: title for name, (title, _) in CUES.items()} | EDIT_CUES | LAUNCH_CUES | TRANSFER_CUES
-    )
+    n, surface = len(split), split.surface
+    titles = {name: title for name, (title, _) in CUES.items()}
+    titles |= EDIT_CUES | LAUNCH_CUES | TRANSFER_CUES
     certain = np.eye(N_BINS)[split.bins - 1]
     no_cue = "the split's bin frequencies for every row: a random order"
     masses = {
         "uniform": ("an eighth for every bin: the unedited template", np.full((n, N_BINS), 0.125)),
-        "frequencies": (no_cue, np.tile(shares, (n, 1))),
+        "frequencies": (no_cue, np.tile(_frequencies(split), (n, 1))),
     }
-    for name, cue in split.surface.cues.items():
-        masses[name] = titles[name], by_cue(cue, split.bins, split.task_rows, cumulative)
+    masses |= {name: (titles[name], by_cue(cue, split)) for name, cue in surface.cues.items()}
     if split.zero is not None:
         title = f"the zero of CRPS skill: the baseline {split.zero.name}, from training programs"
         masses[zero_name(split)] = title, split.zero.probabilities
-    if split.surface.goals is not None:
-        goals = np.nan_to_num(split.surface.goals, nan=float(np.nanmean(split.surface.goals)))
-        goal_masses = by_cue(goals, split.bins, split.task_rows, cumulative)
-        masses["goal"] = "the range of speedups that the author was told to land in", goal_masses
+    if surface.goals is not None:
+        goals = np.nan_to_num(surface.goals, nan=float(np.nanmean(surface.goals)))
+        title = "the range of speedups that the author was told to land in"
+        masses["goal"] = title, by_cue(goals, split)
     masses["oracle_bins"] = "certain of every true bin", certain
     masses["oracle_speedups"] = "the same, and states every measured speedup", certain
-    out = []
+    controls = []
     for name, (title, p) in masses.items():
         stated = split.speedups if name == "oracle_speedups" else None
         cast = Forecasts.from_arrays(split, p, name=name, expected_speedups=stated)
-        bound = name in BOUNDS
-        out.append(Control(name=name, title=title, bound=bound, forecasts=cast))
-    return tuple(out)
+        controls.append(Control(name=name, title=title, bound=name in BOUNDS, forecasts=cast))
+    return tuple(controls)
 
 
 def zero_name(split: Split) -> str:
@@ -222,13 +220,13 @@ def zero_name(split: Split) -> str:
 
 def best_control(split: Split) -> tuple[str, Floats]:
     """Find the cue with the least CRPS, and return its CRPS of every row, shape (n,)."""
-    rows = {
+    losses = {
         c.name: crps(probabilities=c.forecasts.probabilities[0], bins=split.bins)
         for c in split.once(controls_of)
         if not c.bound and c.name != zero_name(split)
     }
-    name = min(rows, key=lambda key: (float(rows[key].mean()), key))
-    return name, rows[name]
+    name = min(losses, key=lambda control: (float(losses[control].mean()), control))
+    return name, losses[name]
 
 
 def zero_of(split: Split) -> tuple[str, Floats]:
@@ -238,22 +236,12 @@ def zero_of(split: Split) -> tuple[str, Floats]:
     return zero_name(split), crps(probabilities=split.zero.probabilities, bins=split.bins)
 
 
-def surface_columns(spec: SplitSpec) -> tuple[str, ...]:
-    """List the columns of a split's table that :func:`read_surface` reads."""
-    more = {
-        "eval": ("speedup_min", "speedup_max"),
-        "close": (spec.anchor, "first_kernel_id"),
-        "discovery": (spec.anchor, "parent_kernel_id"),
-    }[spec.kind]
-    known = (spec.known,) if spec.known else ()
-    return (spec.candidate, spec.kernel, spec.problem_column, *known, *more)
-
-
 def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[Any]]) -> Surface:
     """Read the surface of rows from their columns, and from the archive's kernels and dry runs."""
-    cues = _read_cues(archive, rows[spec.candidate], rows[spec.problem_column])
-    languages = tuple(map(language_of, rows[spec.candidate]))
-    surface = replace(Surface.plain(len(languages)), languages=languages, cues=cues)
+    codes = rows[spec.candidate]
+    cues = _read_cues(archive, codes, rows[spec.problem_column])
+    languages = tuple(map(language_of, codes))
+    surface = replace(Surface.plain(len(codes)), languages=languages, cues=cues)
     if spec.known:
         cues["same"] = np.array(rows[spec.known], np.float64)
     if spec.kind == "eval":
@@ -261,10 +249,9 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
         low, high, goals = _of_kernels(archive, rows[spec.kernel], columns)
         # The row's own columns, where it has them: withheld kernels are in no other table.
         own_low, own_high = (np.array(rows[name], np.float64) for name in columns[:2])
-        spreads = _spread(own_low, own_high, unknown=_spread(low, high))
         return replace(
             surface,
-            spreads=spreads,
+            spreads=_spread(own_low, own_high, unknown=_spread(low, high)),
             goals=None if np.isnan(goals).all() else goals,
             measured=_repeated(archive, rows[spec.kernel]),
         )
@@ -275,12 +262,12 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
         own, of_first = (_repeated(archive, rows[n]) for n in (spec.kernel, "first_kernel_id"))
         measured = None if own is None or of_first is None else own / of_first
         return replace(surface, cues=cues, measured=measured)
-    pairs = list(zip(anchors, rows[spec.candidate], strict=True))
-    changed = [language_of(parent) != language_of(child) for parent, child in pairs]
+    changed = [
+        language_of(code) != language for code, language in zip(anchors, languages, strict=True)
+    ]
     cues["language_change"] = np.array(changed, np.float64)
-    cues["length_change"] = np.log(
-        [(len(child) + 1.0) / (len(parent) + 1.0) for parent, child in pairs]
-    )
+    lengths = np.array([[len(code) + 1.0 for code in side] for side in (codes, anchors)])
+    cues["length_change"] = np.log(lengths[0] / lengths[1])
     (parents,) = _of_kernels(archive, rows["parent_kernel_id"], ("speedup",))
     if not np.isnan(parents).any():
         cues["parent_speedup"] = -parents
@@ -301,49 +288,37 @@ def launch_idle(archive: Archive, codes: Sequence[str], problems: Sequence[str])
 
     Shape (n,); a program that the dry run did not follow has the median. ``None`` without dry runs.
     """
-    if "launches" not in archive.manifest.tables:
-        return None
-    columns = ["program_id", "problem", "case", "kind", "n", "grid_x", "grid_y", "grid_z"]
-    by_program: dict[tuple[str, str], dict[int, float]] = {}
-    table = archive.arrow("launches", columns=columns)
-    for program, problem, case, kind, n, *grid in zip(
-        *(column.to_pylist() for column in table.columns), strict=True
-    ):
+    columns = ("program_id", "problem", "case", "kind", "n", "grid_x", "grid_y", "grid_z")
+    #: Program and problem -> case -> sum over its launches.
+    sums: dict[tuple[str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for program, problem, case, kind, n, *grid in table_rows(archive, "launches", *columns):
         if kind == "launch":
             blocks = math.prod(max(1, side or 1) for side in grid)
-            cases = by_program.setdefault((program, problem), {})
-            cases[case] = cases.get(case, 0.0) + n * max(1.0, MULTIPROCESSORS / blocks)
-    sums = [by_program.get((program_id(c), p), {}) for c, p in zip(codes, problems, strict=True)]
-    values = np.array([np.mean(list(cases.values())) if cases else np.nan for cases in sums])
+            sums[program, problem][case] += n * max(1.0, MULTIPROCESSORS / blocks)
+    if not sums:
+        return None
+    programs = [(program_id(c), problem) for c, problem in zip(codes, problems, strict=True)]
+    values = np.array([np.mean([*sums[p].values()]) if p in sums else np.nan for p in programs])
     known = values[~np.isnan(values)]
     return np.where(np.isnan(values), np.median(known), values) if len(known) else None
 
 
 def _of_kernels(archive: Archive, kernels: Sequence[str], columns: Sequence[str]) -> Floats:
     """Look up columns of the table ``kernels``: shape (columns, n), NaN where one is not there."""
-    if "kernels" not in archive.manifest.tables:
-        return np.full((len(columns), len(kernels)), np.nan)
-    table = archive.arrow("kernels", columns=["kernel_id", *columns])
-    ids, *values = (column.to_pylist() for column in table.columns)
-    known = dict(zip(ids, zip(*values, strict=True), strict=True))
-    nothing = (None,) * len(columns)
-    values = [known.get(name, nothing) for name in kernels]
-    return np.array(values, np.float64).reshape(-1, len(columns)).T
+    known = {name: row for name, *row in table_rows(archive, "kernels", "kernel_id", *columns)}
+    rows = [known.get(name, [None] * len(columns)) for name in kernels]
+    return np.array(rows, np.float64).reshape(-1, len(columns)).T
 
 
 def _repeated(archive: Archive, kernels: Sequence[str]) -> Floats | None:
     """Return the first measured speedups of kernels: shape (n, k); ``None`` without any."""
-    if "evaluations" not in archive.manifest.tables:
-        return None
-    table = archive.arrow("evaluations", columns=["kernel_id", "speedup", "excluded"])
     speedups: dict[str, list[float]] = {name: [] for name in kernels}
-    for name, speedup, excluded in zip(*(c.to_pylist() for c in table.columns), strict=True):
+    columns = ("kernel_id", "speedup", "excluded")
+    for name, speedup, excluded in table_rows(archive, "evaluations", *columns):
         if name in speedups and speedup and not excluded:
             speedups[name].append(speedup)
-    out = np.full((len(kernels), MAX_MEASURED), np.nan)
-    for row, name in zip(out, kernels, strict=True):
-        first = speedups[name][:MAX_MEASURED]
-        row[: len(first)] = first
+    first = [speedups[name][:MAX_MEASURED] for name in kernels]
+    out = np.array([row + [np.nan] * (MAX_MEASURED - len(row)) for row in first])
     return None if np.isnan(out).all() else out
 
 

@@ -6,14 +6,14 @@ as many of each task as it has. The value of a draw is the mean over the repeats
 percentiles of the draws. Two submissions drawn with one seed get the same rows.
 
 A draw is a column of weights, how often each row was drawn, and a metric is computed for all
-columns at once. :func:`plain_bootstrap` says what that means, one draw after the other. How well
+columns at once; tests hold that against scoring the drawn rows one draw after the other. How well
 intervals cover is in docs/metrics.md.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -21,13 +21,15 @@ from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.samples import RowSample
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator
 
     from kernel_archive.scoring.arrays import Floats, Ints
     from kernel_archive.scoring.samples import ForecastRows
 
 #: Level of the intervals.
 LEVEL: Final = 0.95
+#: Ends of an interval among the draws.
+TAILS: Final = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 #: At most this many weights (rows x draws) are in memory at once.
 _MAX_WEIGHTS: Final = 1_200_000
 #: A metric that is undefined in a larger share of the draws than the rest has no interval.
@@ -38,10 +40,9 @@ _DEFINED: Final = 0.95
 class Figures:
     """Hold the metrics in every draw."""
 
-    overall: Mapping[str, Floats]  # metric -> shape (D,)
-    groups: Mapping[str, Mapping[str, Floats]]  # group -> metric -> shape (D,)
-    #: Recovery curve, shape (100, D); ``None`` where its area was not asked for.
-    curve: Floats | None
+    overall: dict[str, Floats]  # metric -> shape (D,)
+    groups: dict[tuple[str, str], Floats]  # group and metric -> shape (D,)
+    curve: dict[str, Floats]  # ``recovery`` -> shape (100, D), where its area was asked for
 
 
 def measure(
@@ -49,31 +50,27 @@ def measure(
 ) -> Figures:
     """Compute the named metrics of a sample (all when ``None``), and ``groups`` of every group."""
     every = metrics_of(sample.rows.split.kind)
-    overall = {
-        name: metric.of(sample) for name, metric in every.items() if names is None or name in names
-    }
-    by_group: dict[str, dict[str, Floats]] = {}
+    overall = {n: metric.of(sample) for n, metric in every.items() if names is None or n in names}
+    by_group: dict[tuple[str, str], Floats] = {}
     for group in sample.rows.split.group_rows if groups else ():
         part = sample.of_group(group)
-        by_group[group] = {n: metric.of(part) for n, metric in every.items() if n in groups}
-    return Figures(overall, by_group, sample.curve if "recovery_area" in overall else None)
+        by_group |= {(group, n): metric.of(part) for n, metric in every.items() if n in groups}
+    curve = {"recovery": sample.curve} if "recovery_area" in overall else {}
+    return Figures(overall, by_group, curve)
 
 
 def joined(parts: Iterable[Figures]) -> Figures:
     """Join portions of draws, in their order."""
     portions = list(parts)
-    first = portions[0]
-    curves = [p.curve for p in portions if p.curve is not None]
     return Figures(
-        {name: np.concatenate([p.overall[name] for p in portions]) for name in first.overall},
-        {
-            group: {
-                name: np.concatenate([p.groups[group][name] for p in portions]) for name in metrics
-            }
-            for group, metrics in first.groups.items()
-        },
-        np.concatenate(curves, axis=1) if curves else None,
+        _concatenated([portion.overall for portion in portions]),
+        _concatenated([portion.groups for portion in portions]),
+        _concatenated([portion.curve for portion in portions]),
     )
+
+
+def _concatenated(tables: list[dict[Any, Floats]]) -> dict[Any, Floats]:
+    return {key: np.concatenate([table[key] for table in tables], axis=-1) for key in tables[0]}
 
 
 def repeats_of(
@@ -97,16 +94,16 @@ def chunk_sizes(n: int, draws: int) -> Iterator[int]:
 def resampled(rows: ForecastRows, *, seed: int, draws: int) -> Iterator[RowSample]:
     """Draw clusters, or rows stratified by task where there are none, in portions."""
     rng = np.random.default_rng(seed)
+    cluster = rows.split.cluster_numbers
     for size in chunk_sizes(len(rows), draws):
-        if rows.clusters is None:
+        if cluster is None:
             weights = np.empty((len(rows), size))
-            for places in rows.split.task_rows.values():
-                weights[places] = _draw(rng, len(places), size)
+            for positions in rows.split.task_rows.values():
+                weights[positions] = _draw(rng, len(positions), size)
             yield RowSample(rows, weights)
-            continue
-        names, cluster = np.unique(rows.clusters, return_inverse=True)
-        drawn = _draw(rng, len(names), size)
-        yield RowSample(rows, drawn[cluster], _copies(rows, cluster, drawn))
+        else:
+            drawn = _draw(rng, rows.split.n_clusters, size)
+            yield RowSample(rows, drawn[cluster], _copies(rows, cluster, drawn))
 
 
 def _draw(rng: np.random.Generator, n: int, size: int) -> Floats:
@@ -119,27 +116,9 @@ def _draw(rng: np.random.Generator, n: int, size: int) -> Floats:
 def _copies(rows: ForecastRows, cluster: Ints, drawn: Floats) -> dict[str, Floats] | None:
     """How often each task was drawn, where every task lies in one cluster."""
     tasks = rows.split.task_rows
-    if any(len(set(cluster[places].tolist())) > 1 for places in tasks.values()):
+    if any(len(np.unique(cluster[positions])) > 1 for positions in tasks.values()):
         return None
-    return {name: drawn[cluster[places[0]]] for name, places in tasks.items()}
-
-
-def plain_bootstrap(sample: RowSample) -> dict[str, Floats]:
-    """Score the rows of every draw anew: the bootstrap, written plainly.
-
-    :func:`bootstrap` gives the same, for all draws at once. A task that is drawn twice as a whole
-    is two tasks.
-    """
-    scores = []
-    for counts in sample.weights.astype(int).T:
-        drawn = sample.rows.take(np.repeat(np.arange(len(counts)), counts))
-        if sample.copies is not None:
-            copies = np.concatenate([np.arange(count) for count in counts])
-            names = zip(drawn.split.tasks, copies, strict=True)
-            tasks = tuple(f"{task} {copy}" for task, copy in names)
-            drawn = replace(drawn, split=replace(drawn.split, tasks=tasks))
-        scores.append(repeats_of(drawn, groups=False).overall)
-    return {name: np.array([score[name].mean() for score in scores]) for name in scores[0]}
+    return {task: drawn[cluster[positions[0]]] for task, positions in tasks.items()}
 
 
 def bootstrap(
@@ -155,12 +134,15 @@ def bootstrap(
     With ``groups`` also those of single groups that have an interval: groups of several clusters.
     """
     of_groups = [name for name, metric in METRICS.items() if metric.groups == "interval" and groups]
-    samples = resampled(rows, seed=seed, draws=draws)
     drawn = joined(
         measure(sample, names, groups=of_groups if sample.copies is None else ())
-        for sample in samples
+        for sample in resampled(rows, seed=seed, draws=draws)
     )
-    several = {g: v for g, v in drawn.groups.items() if rows.by_group[g].n_drawn > 1}
+    several = {
+        (group, name): values
+        for (group, name), values in drawn.groups.items()
+        if rows.by_group[group].split.n_clusters > 1
+    }
     return replace(drawn, groups=several)
 
 
@@ -173,5 +155,5 @@ def interval(values: Floats) -> tuple[float, float] | None:
     defined = values[~np.isnan(values)]
     if len(defined) < _DEFINED * len(values) or not len(defined):
         return None
-    low, high = np.quantile(defined, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    low, high = np.quantile(defined, TAILS)
     return float(low), float(high)

@@ -82,17 +82,13 @@ class Forecasts:
             expected = f"(repeats, {len(split)}, {N_BINS})"
             raise DataError(f"probabilities have shape {raw.shape}, expected {expected}")
         use = _shaped(parsed, shape, True, "parsed")
-        used = raw[use]
-        if not np.isfinite(used).all() or (used < 0).any():
+        if not np.isfinite(raw[use]).all() or (raw[use] < 0).any():
             raise DataError("probabilities must be finite and at least 0")
         sums = np.full(shape, np.nan)
-        sums[use] = row_sums(used)
-        if (sums[use] <= 0).any():
+        sums[use] = row_sums(raw[use])
+        if (sums <= 0).any():
             raise DataError("the probabilities of a row must not all be 0")
-        low, high = RAW_SUM_BOUNDS
-        valid = use & (np.nan_to_num(sums) >= low) & (np.nan_to_num(sums) <= high)
-        normal = np.full(raw.shape, 1.0 / N_BINS)
-        normal[valid] = normalise(raw=raw[valid])
+        valid = (sums >= RAW_SUM_BOUNDS[0]) & (sums <= RAW_SUM_BOUNDS[1])  # never of NaN
         bins = _shaped(stated, shape, 0, "stated")
         if ((bins < 0) | (bins > N_BINS)).any():
             raise DataError("stated bins must be 1 to 8, or 0 for none")
@@ -105,7 +101,7 @@ class Forecasts:
             digest.update(speedups.tobytes())
         return cls(
             name=name,
-            probabilities=normal,
+            probabilities=normalise(raw=np.where(valid[..., None], raw, 1.0 / N_BINS)),
             parsed=valid,
             present=np.ones(shape, bool),
             deferred=_shaped(deferred, shape, False, "deferred"),

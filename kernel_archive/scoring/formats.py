@@ -7,6 +7,8 @@ Two adapters bring other forms into it: the arguments of a tool call (``p_severe
 from __future__ import annotations
 
 import json
+import tomllib
+from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import msgspec
@@ -26,27 +28,11 @@ MAX_REPEATS: Final = 100
 #: The arguments of the tool call, in the order of the bins.
 TOOL_FIELDS: Final = tuple(f"p_{name}" for name in BIN_NAMES)
 
+_STATED: Final = tomllib.loads(
+    (files("kernel_archive.scoring") / "forecast_fields.toml").read_text(encoding="utf-8")
+)
 #: Field -> what it holds, for the template and the JSON Schema.
-FIELDS: Final[dict[str, str]] = {
-    "row_id": "id of the row in the split (comparison_id and pair_id are read, too)",
-    "repeat": "number of the repeat, from 0 without a gap; 0 when absent",
-    "probabilities": "probabilities of the eight bins, from severe slowdown to extreme speedup; "
-    "they are renormalised",
-    "predicted_bin": "the bin that the forecaster names, 1 to 8; the most probable bin is scored "
-    "unless told otherwise",
-    "expected_speedup": "the speedup that the forecaster expects, positive, in x: it orders "
-    "candidates that the bins tie, and is used only in figures that say so",
-    "defer": "true: leave this candidate to a measurement; probabilities may then be absent",
-    "parse_failed": "true: the forecaster answered, and its answer gave no distribution",
-    "parse_error": "why there is no distribution, in a word",
-    "rationale": "free text (reasoning is read, too)",
-    "prompt": "name and digest of the prompt that was answered",
-    "question": "digest of the very text that was answered",
-    "stop_reason": "why the model stopped, where that was not its own end: max_tokens, refused",
-    "input_tokens": "tokens read for this forecast",
-    "output_tokens": "tokens written",
-    "latency_s": "seconds that it took (elapsed_s is read, too)",
-}
+FIELDS: Final = {name: str(e["meaning"]) for name, e in _STATED.items() if "meaning" in e}
 _Amount = Annotated[float, Meta(ge=0, lt=1e300)]
 _Eight = Annotated[list[_Amount], Meta(min_length=N_BINS, max_length=N_BINS)]
 
@@ -88,21 +74,6 @@ READ: Final = frozenset(
 #: Those, and fields of the published tables that say nothing to the scorer.
 KNOWN: Final = READ | {"pack", "model", "hardware", "problem_id", "true_bin", "canary"}
 
-_FLAG: Final = ("not-a-flag", "must be true or false")
-_TEXT: Final = ("not-text", "must be text")
-_AMOUNT: Final = ("out-of-range", "must be a finite number of at least 0")
-#: Field -> code and message of a value that it can't have.
-_FAULTS: Final[dict[str, tuple[str, str]]] = {
-    "row_id": ("bad-row-id", "must be the id of a row, as text"),
-    "repeat": ("out-of-range", f"must be a whole number from 0 to {MAX_REPEATS - 1}"),
-    "probabilities": ("wrong-length", "must be eight numbers"),
-    "predicted_bin": ("out-of-range", f"must be a whole number from 1 to {N_BINS}"),
-    "expected_speedup": ("out-of-range", "must be a positive, finite number"),
-    **dict.fromkeys(("defer", "parse_failed"), _FLAG),
-    **dict.fromkeys(("parse_error", "rationale", "prompt", "question", "stop_reason"), _TEXT),
-    **dict.fromkeys(("input_tokens", "output_tokens", "latency_s"), _AMOUNT),
-    "raw_probability_sum": _AMOUNT,
-}
 _TYPES: Final = get_type_hints(ForecastLine, include_extras=True)
 
 
@@ -134,22 +105,23 @@ def decode_line(text: bytes) -> dict[str, Any]:
     """
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except UnicodeDecodeError as error:
-        fix = "Save the file as UTF-8"
-        raise LineError(fault_of("bad-utf8", f"not UTF-8: {error.reason}", fix=fix)) from None
     except RecursionError:
         fault = fault_of("nested-too-deeply", "nested too deeply to be a forecast")
         raise LineError(fault) from None
-    except msgspec.DecodeError as error:
-        try:  # which takes NaN, Infinity and 1e400, so that their fault can name the field
-            fields = json.loads(text)
-        except (ValueError, RecursionError):
-            fields = None
-        if isinstance(fields, dict):
-            return fields
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         shown = text[:80].decode(errors="replace")
         fault = fault_of("bad-json", f"not a JSON object in a line: {error}", value=shown)
-        raise LineError(fault) from None
+    try:  # which takes NaN, Infinity and 1e400, so that their fault can name the field
+        fields = json.loads(text)
+    except UnicodeDecodeError as error:
+        fix = "Save the file as UTF-8"
+        fault = fault_of("bad-utf8", f"not UTF-8: {error.reason}", fix=fix)
+    except (ValueError, RecursionError):
+        pass
+    else:
+        if isinstance(fields, dict):
+            return fields
+    raise LineError(fault)
 
 
 def read_line(fields: Mapping[str, Any]) -> ForecastLine:
@@ -168,7 +140,7 @@ def read_line(fields: Mapping[str, Any]) -> ForecastLine:
     if sum(form in present for form in forms) > 1:
         what, fix = "there are two distributions", f"Keep one of {', '.join(forms)}"
         raise LineError(fault_of("contradiction", what, "probabilities", fix=fix))
-    present = of_tool_call(of_published(present))
+    present = _one_form(present)
     for name in ("repeat", "predicted_bin"):  # data frames write whole numbers as 5.0 beside gaps
         if isinstance(present.get(name), float) and present[name].is_integer():
             present[name] = int(present[name])
@@ -189,25 +161,25 @@ def read_line(fields: Mapping[str, Any]) -> ForecastLine:
     return line
 
 
-def of_tool_call(fields: dict[str, Any]) -> dict[str, Any]:
-    """Bring the arguments of a tool call into the one form; other fields stay as they are."""
-    if fields.keys().isdisjoint(TOOL_FIELDS):
-        return fields
-    for name in TOOL_FIELDS:
-        if name not in fields:
-            what = "one of the eight probabilities is missing"
-            raise LineError(fault_of("missing-field", what, name))
-    return fields | {"probabilities": [fields[name] for name in TOOL_FIELDS]}
-
-
-def of_published(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Bring a row of the published predictions into the one form; other fields stay."""
+def _one_form(fields: dict[str, Any]) -> dict[str, Any]:
+    """Bring a tool call and a row of the published predictions into the form of a line."""
     named = dict(fields)
     for name in _PUBLISHED.keys() & fields.keys():
         named.setdefault(_PUBLISHED[name], named.pop(name))
-    if "bin_probabilities" not in fields:
-        return named
-    masses, field = fields["bin_probabilities"], "bin_probabilities"
+    if not fields.keys().isdisjoint(TOOL_FIELDS):
+        for name in TOOL_FIELDS:
+            if name not in fields:
+                what = "one of the eight probabilities is missing"
+                raise LineError(fault_of("missing-field", what, name))
+        named["probabilities"] = [fields[name] for name in TOOL_FIELDS]
+    if "bin_probabilities" in fields:
+        named["probabilities"] = _masses_by_bin(fields["bin_probabilities"])
+    return named
+
+
+def _masses_by_bin(masses: Any) -> list[Any] | None:
+    """Order the probabilities of a list of {bin, p}, or of a map; ``None`` where it is empty."""
+    field = "bin_probabilities"
     try:
         pairs = masses.items() if isinstance(masses, dict) else [(m["bin"], m["p"]) for m in masses]
     except (KeyError, TypeError):
@@ -218,7 +190,7 @@ def of_published(fields: Mapping[str, Any]) -> dict[str, Any]:
     if by_bin and (len(pairs) != N_BINS or sorted(by_bin) != wanted):
         fault = fault_of("wrong-length", "must hold the bins 1 to 8, each once", field, masses)
         raise LineError(fault)
-    return named | {"probabilities": [by_bin[label] for label in wanted] if by_bin else None}
+    return [by_bin[label] for label in wanted] if by_bin else None
 
 
 def _faults(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -227,19 +199,18 @@ def _faults(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         fix = "Give the row_id of the split"
         yield fault_of("missing-field", "there is no row id", "row_id", fix=fix)
     for name in [name for name in _TYPES if name in fields]:
+        value = fields[name]
         try:
-            msgspec.convert(fields[name], _TYPES[name])
+            msgspec.convert(value, _TYPES[name])
         except msgspec.ValidationError:
-            if name == "probabilities" and isinstance(fields[name], list):
-                yield from _mass_faults(fields[name])
+            if name == "probabilities" and isinstance(value, list) and len(value) == N_BINS:
+                yield from _mass_faults(value)
             else:
-                yield fault_of(*_FAULTS[name], name, fields[name])
+                code, message = _STATED[name]["fault"]
+                yield fault_of(code, message, name, value)
 
 
 def _mass_faults(masses: list[Any]) -> Iterator[dict[str, Any]]:
-    if len(masses) != N_BINS:
-        yield fault_of(*_FAULTS["probabilities"], "probabilities", masses)
-        return
     for number, mass in enumerate(masses):
         place = f"probabilities[{number}]"
         if type(mass) not in (int, float):

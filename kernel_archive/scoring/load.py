@@ -15,17 +15,19 @@ import numpy as np
 from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, UsageError
-from kernel_archive.scoring.controls import read_surface, surface_columns
+from kernel_archive.schema import TABLES
+from kernel_archive.scoring.controls import read_surface
 from kernel_archive.scoring.replay import load_worlds
 from kernel_archive.scoring.rules import normalise
 from kernel_archive.scoring.split import (
     Clusters,
     OtherRows,
     Split,
-    TargetFacts,
+    SplitIdentity,
     Zero,
     forecast_split,
     split_facts,
+    table_rows,
 )
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 from kernel_archive.storage import content_path
@@ -74,53 +76,58 @@ def load_split(
             raise UsageError(
                 "replay's rows are searched again, not scored. Use: kernel-archive replay FILE"
             )
-        return load_worlds(opened).target
-    facts = split_facts(opened, spec)
-    faults = list(shard_faults(opened.path, opened.manifest.shards(spec.table)))
+        return load_worlds(opened).split
+    manifest, facts = opened.manifest, split_facts(opened, spec)
+    faults = list(shard_faults(opened.path, manifest.shards(spec.table)))
     if faults:  # no edited label is scored under an old digest
         raise ArchiveMismatchError.from_findings(faults)
-    shown = ("row_id", spec.task, spec.group, "gpu", spec.value, "bin", "search_id")
-    columns = dict.fromkeys((*shown, *surface_columns(spec)))
-    rows = opened.arrow(spec.table, columns=list(columns))
     withheld = facts.origin == "withheld"
+    if withheld and labels is None and not blind:
+        what = f"the labels of {spec.name} are withheld from the archive in {opened.path}"
+        raise UsageError(f"{what}. Whoever holds them scores with the option --labels DIR")
+    if labels is not None and not withheld:
+        what = f"the labels of {spec.name} are in the archive"
+        raise UsageError(f"{what}: --labels is for withheld ones")
+    reference = spec.anchor if spec.kind == "eval" else ""  # many long texts, which nothing reads
+    columns = [name for name in TABLES[spec.table].schema.names if name != reference]
+    table = opened.arrow(spec.table, columns=columns)
     if withheld:
-        if labels is None and not blind:
-            what = f"the labels of {spec.name} are withheld from the archive in {opened.path}"
-            raise UsageError(f"{what}. Whoever holds them scores with the option --labels DIR")
-        rows, facts = _with_labels(opened, spec, rows, facts, labels)
-    elif labels is not None:
-        raise UsageError(
-            f"the labels of {spec.name} are in the archive: --labels is for withheld ones"
-        )
-    # Not to_numpy(): it imports pandas where that is installed, which takes longer than a score.
-    values = {name: rows[name].to_pylist() for name in columns}
+        table, facts = _with_labels(opened, spec, table, facts, labels)
+    rows = {name: table[name].to_pylist() for name in columns}
     ends = [float(v) for v in map(facts.facts.get, ("m_1", "m_8")) if isinstance(v, (int, float))]
     loaded = Split.from_arrays(
-        row_ids=values["row_id"],
-        tasks=values[spec.task],
-        groups=values[spec.group],
-        speedups=values[spec.value],
-        bins=values["bin"],
+        row_ids=rows["row_id"],
+        tasks=rows[spec.task],
+        groups=rows[spec.group],
+        speedups=rows[spec.value],
+        bins=rows["bin"],
         scheme=scheme_of(facts.scheme).name,
         split=spec.name,
         ends=(ends[0], ends[1]) if len(ends) == 2 else None,
-        surface=read_surface(opened, spec, values),
-        clusters=read_clusters(opened, spec, values),
-        zero=read_zero(facts.logical_digest, opened.manifest.version, spec, values["row_id"]),
-        facts=TargetFacts(
-            archive_name=opened.manifest.name,
-            archive_version=opened.manifest.version,
-            archive_digest=opened.manifest.logical_digest,
+        surface=read_surface(opened, spec, rows),
+        clusters=read_clusters(opened, spec, rows),
+        zero=read_zero(facts.logical_digest, manifest.version, spec, rows["row_id"]),
+        facts=SplitIdentity(
+            archive_name=manifest.name,
+            archive_version=manifest.version,
+            archive_digest=manifest.logical_digest,
             table=spec.table,
             split_name=facts.name,
             split_digest=facts.logical_digest,
             origin=facts.origin,
-            gpus=tuple(sorted(set(values["gpu"]))),
-            n_rows=rows.num_rows,
+            gpus=tuple(sorted(set(rows["gpu"]))),
+            n_rows=table.num_rows,
         ),
     )
     loaded = replace(loaded, withheld=withheld, others=partial(_other_rows, opened, spec))
     return loaded if scheme is None else loaded.under(scheme_of(scheme).name)
+
+
+def as_split(archive: Archive | Split | str | Path | None, split: str, bins: str | None) -> Split:
+    """Return a split as it is or load it; under another scheme when one is named."""
+    if not isinstance(archive, Split):
+        return load_split(archive, split, bins)
+    return archive if bins is None else archive.under(scheme_of(bins).name)
 
 
 class _StoredZero(msgspec.Struct):
@@ -152,9 +159,9 @@ class _FrozenRows(msgspec.Struct):
 def _other_rows(archive: Archive, split: SplitSpec) -> Iterator[OtherRows]:
     """List the archive's other splits, then those of released data versions, newest first."""
     for other in FORECAST_SPLITS.values():
-        if other.table != split.table and other.table in archive.manifest.tables:
-            ids = archive.arrow(other.table, columns=["row_id"])["row_id"].to_pylist()
-            yield OtherRows(other.name, f"Use --split {other.name}", set(ids))
+        ids = {row for (row,) in table_rows(archive, other.table, "row_id")}
+        if other.table != split.table and ids:
+            yield OtherRows(other.name, f"Use --split {other.name}", ids)
     own = archive.manifest.version
     folders = [f for f in (content_path("splits") / "frozen").iterdir() if f.name != own]
     for folder in sorted(folders, key=lambda f: [int(n) for n in f.name.split(".")], reverse=True):
@@ -168,11 +175,7 @@ def _other_rows(archive: Archive, split: SplitSpec) -> Iterator[OtherRows]:
 
 
 def _with_labels(
-    archive: Archive,
-    split: SplitSpec,
-    rows: pa.Table,
-    facts: SplitFacts,
-    labels: str | Path | None,
+    archive: Archive, split: SplitSpec, rows: pa.Table, facts: SplitFacts, labels: str | Path | None
 ) -> tuple[pa.Table, SplitFacts]:
     """Fill in withheld labels from their folder, or blind ones, and return the split's facts."""
     from kernel_archive.selection.withheld import labelled, with_column
@@ -191,41 +194,26 @@ def read_clusters(
 ) -> Clusters | None:
     """Name the cluster of every row; ``None`` where the data name fewer than two.
 
-    An author stands in the settings of a search. A natural search without one is a chain, and a
-    cluster of its own; a row of any other search is its own cluster.
+    A row of a search that is no natural one is its own cluster.
     """
-    if spec.name in _BY_PROBLEM:
-        unit, names = "problems", list(rows[spec.problem_column])
-    else:
-        chains, authors = search_authors(archive)
-        searches = rows["search_id"]
-        unit = "authors" if any(search in authors for search in searches) else "chains"
-        if not any(search in chains for search in searches):
+    unit, names = "problems", list(rows.get(spec.problem_column, ()))
+    if spec.name not in _BY_PROBLEM:
+        clusters, searches = search_clusters(archive), rows["search_id"]
+        if clusters.keys().isdisjoint(searches):
             return None
-        own = [s if s in chains else row for s, row in zip(searches, rows["row_id"], strict=True)]
-        names = [authors.get(s, o) for s, o in zip(searches, own, strict=True)]
+        unit = "authors" if any(clusters.get(s, s) != s for s in searches) else "chains"
+        names = [clusters.get(s, row) for s, row in zip(searches, rows["row_id"], strict=True)]
     return Clusters(unit=unit, names=tuple(names)) if len(set(names)) > 1 else None
 
 
-def search_authors(archive: Archive) -> tuple[set[str], dict[str, str]]:
-    """List the searches of natural programs, and the authors of those that name one."""
-    if "searches" not in archive.manifest.tables:
-        return set(), {}
+def search_clusters(archive: Archive) -> dict[str, str]:
+    """Search of natural programs -> its author, or the search itself, a chain, if it names none."""
     natural = {str(b["name"]) for b in archive.manifest.builders if b.get("natural") is True}
+    clusters = {}
     columns = ("search_id", "builder", "hyperparameters")
-    table = archive.arrow("searches", columns=list(columns))
-    rows = zip(*(table[name].to_pylist() for name in columns), strict=True)
-    chains = {search: (builder, text) for search, builder, text in rows if builder in natural}
-    authors = {}
-    for search, (builder, text) in chains.items():
-        author = json.loads(text or "{}").get("author")
-        if isinstance(author, str) and author:
-            authors[search] = f"{builder} {author}"
-    return set(chains), authors
-
-
-def as_split(archive: Archive | Split | str | Path | None, split: str, bins: str | None) -> Split:
-    """Return a split as it is or load it; under another scheme when one is named."""
-    if not isinstance(archive, Split):
-        return load_split(archive, split, bins)
-    return archive if bins is None else archive.under(scheme_of(bins).name)
+    for search, builder, settings in table_rows(archive, "searches", *columns):
+        if builder in natural:
+            author = json.loads(settings or "{}").get("author")
+            named = isinstance(author, str) and author
+            clusters[search] = f"{builder} {author}" if named else search
+    return clusters

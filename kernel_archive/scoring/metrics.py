@@ -1,7 +1,6 @@
 """State every metric, from ``metrics.toml``, and how it is computed.
 
-:data:`METRICS` is the one place where a metric is stated. Scores, comparisons, summaries, the board
-and the documentation are made from it.
+Scores, comparisons, summaries, the board and the documentation are made from :data:`METRICS`.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import msgspec
 import numpy as np
 
 from kernel_archive.scoring import calibration, order, rules
+from kernel_archive.scoring.arrays import once
 from kernel_archive.scoring.recovery import BUDGETS, recovery_area
 from kernel_archive.splits import Kind
 
@@ -34,7 +34,6 @@ __all__ = [
     "RANKINGS",
     "metrics_of",
 ]
-
 
 #: Cues of an edit that find discoveries without reading it.
 SHORTCUTS: Final = ("parent_speedup", "language_change")
@@ -77,11 +76,20 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
         """1 where lower is better, else -1: the smaller ``sign * value`` is the better figure."""
         return -1 if self.better == "higher" else 1
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether a difference of two forecasters is a sum over rows: of row or pair means."""
+        return self.name in (*_ROWS, "crps_skill", "crps_skill_cue", "pair_accuracy", "close_pairs")
+
     def of(self, sample: RowSample) -> Floats:
         """Compute the metric in every draw of rows, mean over the repeats: shape (D,)."""
-        if self.name in _ROWS:
-            return sample.mean_over_rows(_ROWS[self.name](sample.rows))
-        return _DRAWS[self.name](sample)
+        if self.name not in sample.figures:
+            if self.name in _ROWS:
+                figure = sample.mean_over_rows(_ROWS[self.name](sample.rows))
+            else:
+                figure = _DRAWS[self.name](sample)
+            sample.figures[self.name] = figure
+        return sample.figures[self.name]
 
 
 def _recovered(sample: RowSample, budgets: tuple[int, ...] = BUDGETS) -> Floats:
@@ -91,43 +99,39 @@ def _recovered(sample: RowSample, budgets: tuple[int, ...] = BUDGETS) -> Floats:
 
 def _pooled(sample: RowSample) -> Floats:
     """Take all rows as one candidate set."""
-    places = np.arange(len(sample.rows))
-    return np.asarray(sample.recovered(places, sample.weights, BUDGETS).mean(axis=0))
+    everywhere = np.arange(len(sample.rows))
+    return np.asarray(sample.recovered(everywhere, sample.weights, BUDGETS).mean(axis=0))
 
 
 def _of_confidence(
     sample: RowSample, formula: Callable[..., Floats], **values: Floats | Bools
 ) -> Floats:
-    """Apply a formula of confidence and one value of every row; ``values`` have shape (R, n)."""
+    """Apply a formula of confidence and one value of every parsed row, shape (R, n)."""
     rows = sample.rows
     return sample.mean(
         lambda r: formula(
             confidence=rows.confidence[r],
-            parsed=rows.parsed[r],
-            weights=sample.weights,
+            weights=sample.weights * rows.parsed[r][:, None],
             **{name: value[r] for name, value in values.items()},
         )
     )
 
 
 def _average_precision(sample: RowSample, cutoff: float) -> Floats:
-    positive = sample.rows.split.speedups >= cutoff
-    return sample.mean(
-        lambda r: order.average_precision(
-            scores=sample.rows.exceedance(cutoff)[r], positive=positive, weights=sample.weights
-        )
-    )
+    scores, positive = sample.rows.exceedance(cutoff), sample.rows.split.speedups >= cutoff
+    precision = partial(order.average_precision, positive=positive, weights=sample.weights)
+    return sample.mean(lambda r: precision(scores=scores[r]))
 
 
 def _lift(sample: RowSample, cutoff: float) -> Floats:
     """Compare the average precision with that of the better shortcut; NaN without one."""
-    cues = sample.rows.split.surface.cues
-    scores = [cues[name] for name in SHORTCUTS if name in cues]
-    if not scores:
+    split = sample.rows.split
+    precision = partial(order.average_precision, positive=split.speedups >= cutoff)
+    cues = [split.surface.cues[name] for name in SHORTCUTS if name in split.surface.cues]
+    if not cues:
         return np.full(sample.weights.shape[1], np.nan)
-    precision = partial(order.average_precision, positive=sample.rows.split.speedups >= cutoff)
-    better = max(scores, key=lambda shortcut: float(precision(scores=shortcut)))
-    own = _average_precision(sample, cutoff)
+    better = max(cues, key=lambda cue: precision(scores=cue, weights=once(len(split))).item())
+    own = METRICS[f"average_precision_{cutoff:g}"].of(sample)
     return own - precision(scores=better, weights=sample.weights)
 
 
@@ -135,8 +139,7 @@ def _skill(sample: RowSample, over: str) -> Floats:
     own = METRICS["crps"].of(sample)
     zero = sample.mean_over_rows(getattr(sample.rows, over)[None])
     with np.errstate(invalid="ignore", divide="ignore"):
-        skill: Floats = np.where(zero > 0, 1.0 - own / zero, np.nan)
-    return skill
+        return np.where(zero > 0, 1.0 - own / zero, np.nan)
 
 
 def _of_probabilities(formula: Callable[..., Floats], rows: ForecastRows) -> Floats:
@@ -144,13 +147,11 @@ def _of_probabilities(formula: Callable[..., Floats], rows: ForecastRows) -> Flo
 
 
 #: Metric -> its value for every row, shape (R, n), where the metric is the mean over the rows.
-_ROWS: Final[dict[str, Callable[[ForecastRows], Floats]]] = {
+_ROWS: Final[dict[str, Callable[[ForecastRows], Floats | Bools]]] = {
     "forecast_error": lambda r: r.errors,
     "faster": lambda r: order.named_faster(above=r.exceedance(1.0), speedups=r.split.speedups),
-    "accuracy": lambda r: r.hits.astype(float),
-    "within_one": lambda r: rules.within_one(predicted=r.predicted, bins=r.split.bins).astype(
-        float
-    ),
+    "accuracy": lambda r: r.hits,
+    "within_one": lambda r: rules.within_one(predicted=r.predicted, bins=r.split.bins),
     "brier": partial(_of_probabilities, rules.brier),
     "crps": partial(_of_probabilities, rules.crps),
     "nll": partial(_of_probabilities, rules.nll),

@@ -12,7 +12,7 @@ import numpy as np
 
 from kernel_archive.bins import DEFAULT_SCHEME, Scheme
 from kernel_archive.bins import scheme as scheme_of
-from kernel_archive.scoring.arrays import counted, group_ties, per_draw, row_sums, running
+from kernel_archive.scoring.arrays import group_ties, row_sums, running
 from kernel_archive.splits import SPLITS
 
 if TYPE_CHECKING:
@@ -20,24 +20,21 @@ if TYPE_CHECKING:
 
 #: A pair is a discovery when the child is at least this many times as fast as its parent.
 CUTOFFS: Final = SPLITS["discovery"].cutoffs
-#: Pairs whose speedups differ by no more than this factor don't count, however well either was
-#: measured.
+#: Pairs whose speedups differ by no more than this factor don't count.
 MIN_RATIO: Final = 1.05
 #: Close pairs lie at most this far apart.
 CLOSE: Final = 2.0
 #: A probability this near to 1/2 names no side: sums of eight numbers differ in their last digits.
 SIDE_TOLERANCE: Final = 1e-9
-#: Of a larger candidate set this many rows enter pairs, evenly spaced in order of row id (a
-#: digest).
+#: Of a larger candidate set this many rows enter pairs, evenly spaced in order of row id.
 MAX_ROWS: Final = 1_000
-#: OpenBLAS splits a matrix product of more multiplications over threads, and then waits for the
-#: slowest one: on a busy machine that takes ten times as long as one thread.
+#: OpenBLAS splits a matrix product of more multiplications over threads, and waits for the slowest.
 _ONE_THREAD: Final = 4 * 2**16
 #: Whole numbers up to here are exact in 32 bits.
 _EXACT: Final = 2**24
 
 
-def order_keys(*, expected: Floats, stated: Floats | None = None) -> Ints:
+def order_keys(*, expected: Floats, stated: Floats) -> Ints:
     """Rank rows by expected speedup from 0 up, equal where they tie; a stated speedup orders ties.
 
     ``stated`` holds what a forecaster stated beside its bins, NaN where it stated none: there S^
@@ -47,11 +44,9 @@ def order_keys(*, expected: Floats, stated: Floats | None = None) -> Ints:
     [2, 0, 1]
     """
     first = group_ties(expected)
-    if stated is None:
-        return first
     second = group_ties(np.where(np.isnan(stated), expected, stated))
-    _, keys = np.unique(first * (second.max(initial=0) + 1) + second, return_inverse=True)
-    return keys.astype(np.intp)
+    _, keys = np.unique(first * len(first) + second, return_inverse=True)
+    return np.asarray(keys)
 
 
 def countable_pairs(speedups: Floats, spreads: Floats) -> Bools:
@@ -76,28 +71,22 @@ def pair_rows(speedups: Floats) -> Ints:
 
 
 class PairTable:
-    """The pairs of one candidate set that count, ready to be counted in many draws."""
+    """Compare the pairs of one candidate set that count, ready to be counted in many draws."""
 
-    def __init__(
-        self, keys: Ints, speedups: Floats, spreads: Floats, goals: Floats | None = None
-    ) -> None:
-        """Compare all pairs of rows; arguments as in :func:`pair_accuracy`."""
+    def __init__(self, keys: Ints, speedups: Floats, spreads: Floats, goals: Floats | None) -> None:
+        """Compare n rows by keys of shape (R, n); the others have shape (n,)."""
         self.rows = pair_rows(speedups)
         s, m = speedups[self.rows], len(self.rows)
         self.countable = countable_pairs(s, spreads[self.rows])
-        above = np.zeros((m, m), np.int32)
-        for key in keys[:, self.rows].astype(np.int32):
-            above += np.sign(np.subtract.outer(key, key))
+        close = self.countable & close_pairs(s, None if goals is None else goals[self.rows])
+        self.points = np.full((m, m), len(keys))
+        for key in keys[:, self.rows]:
+            self.points += np.sign(np.subtract.outer(key, key))
         # Over all repeats a right order scores 2, a tie 1: whole numbers, so that sums are exact.
         self._most = 2.0 * len(keys)
-        self.points = len(keys) + above
+        tables = [self.points * self.countable, self.countable, self.points * close, close]
         number = np.float32 if self._most * m * m < _EXACT else np.float64
-        close = self.countable & close_pairs(s, None if goals is None else goals[self.rows])
-        self._tables: list[Floats] = [
-            (self.points * part if scored else part).astype(number)
-            for part in (self.countable, close)
-            for scored in (True, False)
-        ]
+        self._tables: Floats = np.array(tables, number)
 
     def count(self, weights: Floats) -> Floats:
         """Count pairs in the right order (a tie half) and all, then close ones: shape (4, D).
@@ -105,18 +94,14 @@ class PairTable:
         A row that is drawn twice (weights have shape (n, D)) makes its pairs twice; with itself it
         makes none.
         """
-        drawn = weights[self.rows]
-        m, n_draws = drawn.shape
-        width = min(max(1, _ONE_THREAD // m**2), n_draws)
-        blocks = -(-n_draws // width)
-        w = np.zeros((m, blocks * width), self._tables[0].dtype)
-        w[:, :n_draws] = drawn
-        parts = w.reshape(m, blocks, width).transpose(1, 0, 2)
-        # w' A w of every table
-        forms = [np.einsum("bij,bij->bj", parts, table @ parts).ravel() for table in self._tables]
-        out: Floats = np.stack(forms)[:, :n_draws].astype(np.float64)
-        out[::2] /= self._most
-        return out
+        drawn: Floats = weights[self.rows].astype(self._tables.dtype)
+        width = max(1, _ONE_THREAD // len(self.rows) ** 2)
+        parts = [drawn[:, k : k + width] for k in range(0, drawn.shape[1], width)]
+        # w' A w of every table A
+        forms: list[Floats] = [np.einsum("id,tid->td", w, self._tables @ w) for w in parts]
+        counts = np.concatenate(forms, axis=1).astype(np.float64)
+        counts[::2] /= self._most
+        return counts
 
     def share_right(self, within: Bools) -> tuple[float, int]:
         """Count those of some pairs that are in the right order (a tie half), and all of them."""
@@ -167,15 +152,14 @@ def precision_recall(*, scores: Floats, positive: Bools) -> tuple[Floats, Floats
     return hits / counts, hits / hits[-1]
 
 
-def average_precision(*, scores: Floats, positive: Bools, weights: Floats | None = None) -> Floats:
+def average_precision(*, scores: Floats, positive: Bools, weights: Floats) -> Floats:
     """Average precision sum_n (R_n - R_{n-1}) P_n over the distinct scores: shape (D,).
 
     As ``sklearn.metrics.average_precision_score``; a constant score gives the share of positives,
-    and without a positive it is NaN. ``weights``, shape (n, D), are whole numbers.
+    and without a positive it is NaN.
     """
-    w = counted(weights, len(scores))
     if not positive.any():
-        return per_draw(np.full(w.shape[1], np.nan), weights)
+        return np.full(weights.shape[1], np.nan)
     group = group_ties(-scores)
     ranked = np.argsort(group, kind="stable")
     hit = ranked[positive[ranked]]
@@ -183,9 +167,9 @@ def average_precision(*, scores: Floats, positive: Bools, weights: Floats | None
     groups, first = np.unique(group[hit], return_index=True)
     ends = np.searchsorted(group[ranked], groups, side="right")
     starts = np.append(0, ends[:-1])
-    counts = running(np.add, np.add.reduceat(w[ranked[: ends[-1]]], starts, axis=0))
-    hits = np.add.reduceat(w[hit], first, axis=0)
+    counts = running(np.add, np.add.reduceat(weights[ranked[: ends[-1]]], starts, axis=0))
+    hits = np.add.reduceat(weights[hit], first, axis=0)
     reached = running(np.add, hits.copy())
     precision = np.divide(reached, counts, out=np.zeros_like(counts), where=counts > 0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return per_draw(np.einsum("nd,nd->d", hits, precision) / reached[-1], weights)
+        return np.asarray(np.einsum("nd,nd->d", hits, precision) / reached[-1])

@@ -6,19 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_archive.scoring.order import (
-    MIN_RATIO,
-    close_pairs,
-    countable_pairs,
-    named_faster,
-    pair_rows,
-)
+from kernel_archive.scoring.order import MIN_RATIO, close_pairs, named_faster
 from kernel_archive.scoring.record import PairBand
 
 if TYPE_CHECKING:
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
+    from collections.abc import Iterator
+
+    from kernel_archive.scoring.arrays import Bools, Floats
     from kernel_archive.scoring.samples import ForecastRows
-    from kernel_archive.scoring.split import Split
 
 #: Title -> distance of two speedups, in x: over the first number, at most the second.
 _DISTANCES: Final = {
@@ -32,59 +27,61 @@ _DISTANCES: Final = {
 
 def pair_bands(rows: ForecastRows) -> tuple[PairBand, ...]:
     """Count pairs in the right order by their distance, where the split has pairs to order."""
-    if rows.split.kind == "close":
-        return _bands_of_close(rows)
-    return _bands_of_tasks(rows) if rows.split.kind == "eval" else ()
-
-
-def _bands_of_close(rows: ForecastRows) -> tuple[PairBand, ...]:
-    """Count the rows, which are pairs of programs, by whether the faster one is named."""
-    split, measured = rows.split, rows.split.surface.measured
-    right = named_faster(above=rows.exceedance(1.0), speedups=split.speedups).mean(axis=0)
-    ratio = np.maximum(split.speedups, 1.0 / split.speedups)
-    bands = []
-    for title, (low, high) in _DISTANCES.items():
-        within = (ratio > low) & (ratio <= high)
-        n = int(within.sum())
-        if not n:
-            continue
-        ceiling = None
-        if measured is not None:
-            one, others = np.log(measured[within]), np.log(_of_others(measured[within]))
-            known = ~np.isnan(one) & ~np.isnan(others)
-            same_side = np.sign(one[known]) == np.sign(others[known])
-            ceiling = float(same_side.mean()) if known.any() else None
-        accuracy = float(right[within].mean())
-        bands.append(PairBand(title=title, n_pairs=n, accuracy=accuracy, ceiling=ceiling))
-    return tuple(bands)
-
-
-def _bands_of_tasks(rows: ForecastRows) -> tuple[PairBand, ...]:
-    """Count the pairs inside every task and language."""
-    counts: dict[str, Floats] = {}
-    for pool, places in rows.split.pool_rows.items():
-        table = rows.pair_tables[pool]
-        for title, within in _by_distance(rows.split, places[table.rows]).items():
-            counts[title] = counts.get(title, np.zeros(2)) + table.share_right(within)
-    ceilings = rows.split.once(_ceilings)
+    if rows.split.kind not in ("close", "eval"):
+        return ()
+    totals: dict[str, Floats] = {}
+    counts = _rows_in_bands(rows) if rows.split.kind == "close" else _pairs_in_bands(rows)
+    for title, *numbers in counts:
+        totals[title] = totals.get(title, np.zeros(4)) + numbers
     return tuple(
         PairBand(
             title=title,
             n_pairs=int(n),
             accuracy=float(right / n) if n else None,
-            ceiling=ceilings[title],
+            ceiling=float(agreed / asked) if asked else None,
         )
-        for title, (right, n) in counts.items()
+        for title, (right, n, agreed, asked) in totals.items()
+        if n or rows.split.kind == "eval"
     )
 
 
-def _by_distance(split: Split, places: Ints) -> dict[str, Bools]:
-    """Title -> pairs of that distance, (n, n), of rows from the fastest to the slowest."""
-    speedups, goals = split.speedups[places], split.surface.goals
-    ratio = np.divide.outer(speedups, speedups)
-    bands = {title: (ratio > low) & (ratio <= high) for title, (low, high) in _DISTANCES.items()}
-    close = close_pairs(speedups, None if goals is None else goals[places])
-    return {**bands, "close pairs": close}
+def _bands(ratio: Floats) -> dict[str, Bools]:
+    """Title -> which ratios of speedups lie in that distance."""
+    return {title: (ratio > low) & (ratio <= high) for title, (low, high) in _DISTANCES.items()}
+
+
+def _rows_in_bands(rows: ForecastRows) -> Iterator[tuple[str, float, int, int, int]]:
+    """Title, right ones, rows, and of measurements agreed and asked; every row is a pair."""
+    speedups, measured = rows.split.speedups, rows.split.surface.measured
+    right = named_faster(above=rows.exceedance(1.0), speedups=speedups).mean(axis=0)
+    one, others = np.full((2, len(rows), 1), np.nan)
+    if measured is not None:
+        one, others = np.log(measured), np.log(_of_others(measured))
+    known = ~np.isnan(one) & ~np.isnan(others)
+    agreed = known & (np.sign(one) == np.sign(others))
+    for title, within in _bands(np.maximum(speedups, 1.0 / speedups)).items():
+        yield title, right[within].sum(), within.sum(), agreed[within].sum(), known[within].sum()
+
+
+def _pairs_in_bands(rows: ForecastRows) -> Iterator[tuple[str, float, int, int, int]]:
+    """Title, right ones, pairs, and of measurements agreed and asked, of every task and language.
+
+    Rows of a pool stand from the fastest to the slowest.
+    """
+    surface = rows.split.surface
+    for pool, positions in rows.split.pool_rows.items():
+        table = rows.pair_tables[pool]
+        chosen = positions[table.rows]
+        speedups = rows.split.speedups[chosen]
+        goals = None if surface.goals is None else surface.goals[chosen]
+        agreed, asked = np.zeros((2, len(chosen), len(chosen)))
+        if surface.measured is not None:
+            agreed, asked = _agreement(surface.measured[chosen])
+        bands = _bands(np.divide.outer(speedups, speedups))
+        bands["close pairs"] = close_pairs(speedups, goals)
+        for title, within in bands.items():
+            pairs = table.countable & within
+            yield title, *table.share_right(within), agreed[pairs].sum(), asked[pairs].sum()
 
 
 def _of_others(measured: Floats) -> Floats:
@@ -95,22 +92,6 @@ def _of_others(measured: Floats) -> Floats:
         known = ~np.isnan(others).all(axis=1)
         out[known, k] = np.nanmedian(others[known], axis=1)
     return out
-
-
-def _ceilings(split: Split) -> dict[str, float | None]:
-    """Find how often one measurement orders a pair as the median of the others does."""
-    counts: dict[str, Floats] = {}
-    for places in split.pool_rows.values():
-        rows = places[pair_rows(split.speedups[places])]
-        countable = countable_pairs(split.speedups[rows], split.surface.spreads[rows])
-        agreed, asked = np.zeros((2, len(rows), len(rows)))
-        if split.surface.measured is not None:
-            agreed, asked = _agreement(split.surface.measured[rows])
-        for title, within in _by_distance(split, rows).items():
-            pairs = countable & within
-            count = np.array([agreed[pairs].sum(), asked[pairs].sum()])
-            counts[title] = counts.get(title, np.zeros(2)) + count
-    return {title: float(right / n) if n else None for title, (right, n) in counts.items()}
 
 
 def _agreement(measured: Floats) -> tuple[Floats, Floats]:

@@ -94,17 +94,16 @@ def check_forecasts(
         ForecastError: there is no file that could be read.
         UsageError: this is nothing that forecasts can be read from.
     """
-    name = options.get("name")
     if not isinstance(source, (str, Path)):
         collector = _Collector("rows", split, options)
-        return collector.finish(name or "forecasts", "", _read_objects(source, collector))
+        return collector.finish("forecasts", "", _read_objects(source, collector))
     collector = _Collector(printable(str(source), 300), split, options)
     try:
         path = regular_file(source)
     except UntrustedFileError as error:
         raise ForecastError.from_findings([error.finding(collector.file)]) from None
     digest = _read_parquet(path, collector) if is_parquet(path) else _read_lines(path, collector)
-    return collector.finish(name or name_of(source), str(source), digest)
+    return collector.finish(name_of(source), str(source), digest)
 
 
 def name_of(path: str | Path) -> str:
@@ -140,8 +139,11 @@ class _Collector:
     def __init__(self, file: str, split: Split, options: ReadOptions) -> None:
         self.file = file
         self.split = split
-        self.raw_sum_bounds = options.get("raw_sum_bounds", RAW_SUM_BOUNDS)
+        self.options = options
         self.keep_rationales = options.get("keep_rationales", False)
+        # Bound the bytes, uncompressed, and the lines that forecasts of the split can take.
+        self.max_bytes = min((16 << 20) + len(split) * (256 << 10), 4 << 30)
+        self.max_lines = 10_000 + len(split) * MAX_REPEATS
         self.n_lines = 0
         self.n_errors = 0
         self.findings: list[Finding] = []
@@ -163,8 +165,12 @@ class _Collector:
         """Add a fault of the whole file, or of the place that is given."""
         self.add(Finding(code=code, message=message, file=self.file, **more))
 
-    def take(self, text: bytes, number: int, *, cut_off: bool = False) -> None:
-        """Take one line; ``cut_off`` where the file ends in it."""
+    def take(self, item: tuple[int, bytes] | Finding, *, cut_off: bool = False) -> None:
+        """Take a numbered line, or why there is none; ``cut_off`` where the file ends in it."""
+        if isinstance(item, Finding):
+            self.add(item)
+            return
+        number, text = item
         self.n_lines += 1
         try:
             fields = decode_line(text)
@@ -174,11 +180,8 @@ class _Collector:
         except LineError as error:
             for fault in error.faults:
                 if cut_off and fault["code"] == "bad-json":
-                    what, fix = (
-                        "the file ends in the middle of this line",
-                        "Was the writer stopped?",
-                    )
-                    fault |= {"code": "cut-off", "message": what, "fix": fix}
+                    what = "the file ends in the middle of this line"
+                    fault |= {"code": "cut-off", "message": what, "fix": "Was the writer stopped?"}
                 self.add(Finding(file=self.file, line=number, **fault))
 
     def _store(self, line: ForecastLine, number: int) -> None:
@@ -192,7 +195,7 @@ class _Collector:
             what = "no row of this split has this id"
             raise LineError(fault_of("unknown-row", what, "row_id", line.row_id))
         raw_sum = reduce(operator.add, line.probabilities or (np.nan,))
-        low, high = self.raw_sum_bounds
+        low, high = self.options.get("raw_sum_bounds", RAW_SUM_BOUNDS)
         what = "the probabilities sum"
         if low <= raw_sum <= high and line.raw_probability_sum is not None:
             raw_sum, what = line.raw_probability_sum, "before renormalisation they summed"
@@ -211,7 +214,7 @@ class _Collector:
     def finish(self, name: str, source: str, digest: str) -> tuple[Forecasts | None, CheckReport]:
         """Return the forecasts when there is no fault, and the report."""
         self._check_whole()
-        forecasts = self._forecasts(name, source, digest)
+        forecasts = self._forecasts(self.options.get("name") or name, source, digest)
         report = CheckReport(
             file=self.file,
             ok=not self.n_errors,
@@ -275,28 +278,22 @@ class _Collector:
 
     def _forecasts(self, name: str, source: str, digest: str) -> Forecasts:
         """Spread the collected lines over arrays."""
-        n_repeats = max((repeat for repeat, _ in self.cells), default=0) + 1
-        shape = (n_repeats, len(self.split))
+        shape = (max((repeat for repeat, _ in self.cells), default=0) + 1, len(self.split))
         repeats, rows = np.array(list(self.cells), dtype=np.intp).reshape(-1, 2).T
         lines = [line for _, line, _ in self.cells.values()]
 
-        def spread(values: Iterable[Any], empty: float | bool, dtype: Any = np.float64) -> Any:
-            out = np.full(shape, empty, dtype=dtype)
-            out[repeats, rows] = [empty if value is None else value for value in values]
+        def spread(values: list[Any], empty: Any, dtype: Any = np.float64) -> Any:
+            out = np.full((*shape, *np.shape(empty)), empty, dtype=dtype)
+            if values:
+                out[repeats, rows] = [empty if value is None else value for value in values]
             return out
 
+        raw = spread([line.probabilities for line in lines], [1.0 / N_BINS] * N_BINS)
         amounts = {
-            field: spread((getattr(line, field) for line in lines), np.nan) for field in _AMOUNTS
+            field: spread([getattr(line, field) for line in lines], np.nan) for field in _AMOUNTS
         }
-        uniform = [1.0 / N_BINS] * N_BINS
-        probabilities = np.full((*shape, N_BINS), 1.0 / N_BINS)
-        raw = np.array([line.probabilities or uniform for line in lines], dtype=np.float64)
-        probabilities[repeats, rows] = normalise(raw=raw.reshape(-1, N_BINS))
-        rationales = {
-            cell: line.rationale
-            for cell, (_, line, _) in self.cells.items()
-            if line.rationale is not None
-        }
+        texts = {cell: line.rationale for cell, (_, line, _) in self.cells.items()}
+        rationales = {cell: text for cell, text in texts.items() if text is not None}
         return Forecasts(
             name=name,
             source=source,
@@ -304,52 +301,36 @@ class _Collector:
             prompts=tuple(sorted({line.prompt or "" for line in lines})),
             remarks=tuple(sorted(self.findings, key=lambda finding: finding.line or 0)),
             rationales=rationales if self.keep_rationales else None,
-            probabilities=probabilities,
-            parsed=spread((line.probabilities is not None for line in lines), False, bool),
-            present=spread((True for _ in lines), False, bool),
-            deferred=spread((line.defer for line in lines), False, bool),
-            stated=spread((line.predicted_bin for line in lines), 0, np.int8),
-            raw_sums=spread((raw_sum for _, _, raw_sum in self.cells.values()), np.nan),
+            probabilities=normalise(raw=raw),
+            parsed=spread([line.probabilities is not None for line in lines], False, bool),
+            present=spread([True] * len(lines), False, bool),
+            deferred=spread([line.defer for line in lines], False, bool),
+            stated=spread([line.predicted_bin for line in lines], 0, np.int8),
+            raw_sums=spread([raw_sum for _, _, raw_sum in self.cells.values()], np.nan),
             expected_speedups=amounts.pop("expected_speedup"),
             **amounts,
         )
 
 
-def _limits(split: Split) -> tuple[int, int]:
-    """Bound the bytes, uncompressed, and the lines that forecasts of a split can take."""
-    max_bytes = min((16 << 20) + len(split) * (256 << 10), 4 << 30)
-    return max_bytes, 10_000 + len(split) * MAX_REPEATS
-
-
 def _read_lines(path: Path, collector: _Collector) -> str:
     """Read JSON lines; the digest is that of the content without compression."""
-    max_bytes, max_lines = _limits(collector.split)
-    source = Lines(path, max_bytes=max_bytes, max_lines=max_lines)
+    source = Lines(path, max_bytes=collector.max_bytes, max_lines=collector.max_lines)
     for item in source:
-        if isinstance(item, Finding):
-            collector.add(item)
-        else:
-            number, text = item
-            collector.take(text, number, cut_off=source.ended_mid_line)
+        collector.take(item, cut_off=source.ended_mid_line)
     return source.digest
 
 
 def _read_parquet(path: Path, collector: _Collector) -> str:
     """Read a Parquet file; the digest is that of its bytes."""
-    max_bytes, max_rows = _limits(collector.split)
-    texts = {"rationale", "reasoning"}
     for item in parquet_rows(
         path,
         name=collector.file,
-        wanted=READ if collector.keep_rationales else READ - texts,
-        max_rows=max_rows,
-        max_bytes=max_bytes,
+        wanted=READ if collector.keep_rationales else READ - {"rationale", "reasoning"},
+        max_rows=collector.max_lines,
+        max_bytes=collector.max_bytes,
     ):
-        if isinstance(item, Finding):
-            collector.add(item)
-        else:
-            number, row = item
-            collector.take(msgspec.json.encode(row), number)
+        found = item if isinstance(item, Finding) else (item[0], msgspec.json.encode(item[1]))
+        collector.take(found)
     with path.open("rb") as stream:
         return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
@@ -374,7 +355,7 @@ def _read_objects(source: RowSource, collector: _Collector) -> str:
             collector.fault("bad-json", what, line=number)
             continue
         digest.update(text + b"\n")
-        collector.take(text, number)
+        collector.take((number, text))
     return f"sha256:{digest.hexdigest()}"
 
 

@@ -10,7 +10,7 @@ import msgspec
 from kernel_archive._version import __version__
 from kernel_archive.errors import DataError, printable
 from kernel_archive.scoring.metrics import HEADLINE
-from kernel_archive.scoring.split import TargetFacts  # noqa: TC001 - msgspec resolves annotations at run time
+from kernel_archive.scoring.split import SplitIdentity  # noqa: TC001 - msgspec resolves annotations at run time
 from kernel_archive.splits import Kind  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
@@ -46,11 +46,9 @@ class ForecastFacts(msgspec.Struct, frozen=True, kw_only=True):
     n_parsed: int  # cells with a distribution
     n_deferred: int
     coverage: float
-    #: Share of the lines with a distribution, of those that don't defer without one.
-    parse_rate: float | None
-    #: Cells with a stated bin and a distribution, and of those with another bin as the argmax.
-    n_stated: int
-    n_stated_differs: int
+    parse_rate: float | None  # of the lines with a distribution, of those that need one
+    n_stated: int  # cells with a stated bin and a distribution
+    n_stated_differs: int  # of those, cells with another bin as the argmax
     n_raw_sum_rejected: int  # cells whose raw sum was so far from 1 that they count as not parsed
     input_tokens: float | None  # of all cells; ``None`` when not stated
     output_tokens: float | None
@@ -64,9 +62,8 @@ class ForecastFacts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tokens_per_forecast(self) -> float | None:
         """Tokens read and written per forecast line; ``None`` where not stated."""
-        if self.input_tokens is None and self.output_tokens is None:
-            return None
-        return ((self.input_tokens or 0.0) + (self.output_tokens or 0.0)) / max(self.n_present, 1)
+        stated = [n for n in (self.input_tokens, self.output_tokens) if n is not None]
+        return sum(stated) / max(self.n_present, 1) if stated else None
 
 
 class Bucket(msgspec.Struct, frozen=True):
@@ -84,9 +81,8 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     """Hold the recovery curve: percent of the best speedup found at each budget."""
 
     budgets: tuple[int, ...]  # percent of a task's candidates, 1 to 100
-    #: Mean over tasks and repeats, with its pointwise 95 % band, empty without a bootstrap.
-    mean: tuple[float, ...]
-    low: tuple[float, ...]
+    mean: tuple[float, ...]  # over tasks and repeats
+    low: tuple[float, ...]  # pointwise 95 % band, empty without a bootstrap
     high: tuple[float, ...]
     random: tuple[float, ...]  # the curve of candidates measured in random order
 
@@ -104,9 +100,8 @@ class Deferral(msgspec.Struct, frozen=True, kw_only=True):
 
     rate: float  # share of the cells that are deferred
     accepted: dict[str, Metric]  # metric -> figure over the rows that are not deferred
-    #: Accuracy on the deferred rows with a distribution, and their number.
-    deferred_accuracy: float | None
-    n_deferred_parsed: int
+    deferred_accuracy: float | None  # on the deferred rows with a distribution
+    n_deferred_parsed: int  # their number
 
 
 class DiscoveryCurve(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,8 +113,7 @@ class DiscoveryCurve(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None = None  # least and largest average precision over the repeats
     high: float | None = None
     recall: tuple[float, ...] = ()  # 0.01 to 1
-    #: Precision at the first score that reaches this recall, mean over the repeats.
-    precision: tuple[float, ...] = ()
+    precision: tuple[float, ...] = ()  # at the first score that reaches it, mean over the repeats
 
 
 class PairBand(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,9 +121,8 @@ class PairBand(msgspec.Struct, frozen=True, kw_only=True):
 
     title: str  # such as ``1.05x to 1.2x``, or ``close pairs``
     n_pairs: int
-    #: Share in the right order, all repeats together, and of an order by one more measurement.
-    accuracy: float | None
-    ceiling: float | None
+    accuracy: float | None  # share in the right order, all repeats together
+    ceiling: float | None  # the share of an order by one more measurement
 
 
 class ControlFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +158,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     metric_version: str = METRIC_VERSION
     package: str = __version__
     kind: Kind
-    target: TargetFacts
+    split: SplitIdentity = msgspec.field(name="target")  # as stored scores call it
     scheme: str  # bin scheme of the labels
     predicted_bin: str  # ``argmax`` or ``stated``
     seed: int
@@ -179,24 +172,22 @@ class Score(Terms, frozen=True, kw_only=True):
     relabelled: bool  # the labels were computed anew under ``scheme``; the split has another one
     forecasts: ForecastFacts
     metrics: dict[str, Metric]  # metric -> figure over the whole split
-    #: Task (for discovery: problem family) -> metric -> figure, and -> number of rows.
-    groups: dict[str, dict[str, Metric]]
-    group_rows: dict[str, int]
+    groups: dict[str, dict[str, Metric]]  # task or problem family -> metric -> figure
+    group_rows: dict[str, int]  # task or problem family -> number of rows
     uniform: dict[str, float | None]  # metric -> figure of the uniform forecast, for scale
     #: Counts, rows measured bin, columns predicted bin, of all repeats, parsed rows only.
     confusion: tuple[tuple[int, ...], ...]
     buckets: tuple[Bucket, ...]
     recovery: Recovery | None  # for ``eval`` only
-    #: Pairs by the distance of their speedups; for ``eval``, with the close ones, and ``close``.
-    pairs: tuple[PairBand, ...] = ()
+    pairs: tuple[
+        PairBand, ...
+    ] = ()  # by the distance of their speedups, for ``eval`` and ``close``
     risk: RiskCoverage | None  # ``None`` without a parsed row
     deferral: Deferral | None  # ``None`` where nothing is deferred
     discovery: tuple[DiscoveryCurve, ...]  # one curve per cutoff, for ``discovery`` only
-    #: What surface controls and bounds reach on the same rows.
-    controls: tuple[ControlFigures, ...] = ()
-    #: Metric -> the control with the best figure, and -> whether the whole interval is better.
-    best_controls: dict[str, str] = {}
-    beats_control: dict[str, bool] = {}
+    controls: tuple[ControlFigures, ...] = ()  # and bounds, on the same rows
+    best_controls: dict[str, str] = {}  # metric -> the control with the best figure
+    beats_control: dict[str, bool] = {}  # metric -> whether the whole interval is better than that
 
     def to_json(self, *, indent: int = 1) -> bytes:
         """Write the record as JSON, keys in a fixed order."""
@@ -214,15 +205,14 @@ class Score(Terms, frozen=True, kw_only=True):
             return {name: None if v is None else round(v, 3) for name, v in shown.items()}
 
         ends = ("mean", "std", "low", "high")
-        metrics = {
-            name: Metric(repeats=(), **rounded({end: getattr(metric, end) for end in ends}))
-            for name, metric in self.metrics.items()
-            if not name.startswith(_OF_FEW)
-        }
         replace = msgspec.structs.replace
         return replace(
             self,
-            metrics=metrics,
+            metrics={
+                name: Metric(repeats=(), **rounded({end: getattr(metric, end) for end in ends}))
+                for name, metric in self.metrics.items()
+                if not name.startswith(_OF_FEW)
+            },
             groups={},
             uniform=rounded(self.uniform),
             confusion=(),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_archive.scoring.arrays import counted, group_ties, per_draw, product, running
+from kernel_archive.scoring.arrays import group_ties, product, running
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -47,39 +47,38 @@ def recovered_at(
     *,
     expected: Floats,
     speedups: Floats,
+    weights: Floats,
     budgets: tuple[int, ...] = BUDGETS,
-    weights: Floats | None = None,
 ) -> Floats:
     """Speedup recovered in one candidate set of n rows at K budgets, in percent: shape (K, D).
 
     The candidates with the largest expected speedup are measured; the value is 100 times their best
     measured speedup over the best of the whole set. A tie at the cut counts with its exact
-    expectation over random orders. ``weights``, shape (n, D), say how often each row is in each
-    draw; copies of a row tie. NaN where no row was drawn.
+    expectation over random orders; copies of a row tie. NaN where no row was drawn.
 
     >>> expected, speedups = np.array([3.0, 1.0, 2.0]), np.array([1.0, 4.0, 2.0])
-    >>> recovered_at(expected=expected, speedups=speedups, budgets=(33, 66, 100))
-    array([ 25.,  50., 100.])
+    >>> every = np.ones((3, 1))
+    >>> recovered_at(expected=expected, speedups=speedups, weights=every, budgets=(33, 66, 100)).T
+    array([[ 25.,  50., 100.]])
     """
     group = group_ties(-expected)
     order = np.lexsort((-speedups, group))
-    drawn = counted(weights, len(group))[order].astype(np.intp)
-    places = _drawn_places(drawn)
+    drawn = weights[order].astype(np.intp)
+    places, sizes = _drawn_places(drawn), drawn.sum(axis=0)
     ordered = np.append(speedups[order], 0.0)
     best = running(np.maximum, ordered[places])
     whole = best[-1].copy()
     ends = np.cumsum(np.bincount(group))
     # Inside a group the speedups are sorted: they differ when its first and last do.
     mixed = np.append(ordered[np.append(0, ends[:-1])] != ordered[ends - 1], False)
-    ranks = budget_ranks(drawn.sum(axis=0), budgets)
     if mixed.any():
         labels = np.append(group[order], len(ends))
-        _expect_ties(best, ordered, places, labels, mixed, np.unique(ranks))
+        cuts = np.unique(budget_ranks(np.flatnonzero(np.bincount(sizes)), budgets))
+        _expect_ties(best, ordered, places, labels, mixed, cuts)
     # The ratio first: the best candidate gives exactly 100.
     with np.errstate(invalid="ignore"):
-        out: Floats = np.take_along_axis(best, ranks - 1, axis=0) / whole
-    out *= 100.0
-    return per_draw(out, weights)
+        ratio: Floats = np.take_along_axis(best, budget_ranks(sizes, budgets) - 1, axis=0) / whole
+    return 100.0 * ratio
 
 
 def best_of_draws(size: int, drawn: Ints) -> Floats:

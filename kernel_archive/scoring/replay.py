@@ -16,18 +16,18 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import msgspec
 import numpy as np
 
-from kernel_archive.bins import representatives
+from kernel_archive.bins import N_BINS, representatives
 from kernel_archive.errors import DataError, UsageError
-from kernel_archive.scoring.split import Split, TargetFacts
+from kernel_archive.scoring.split import Split, SplitIdentity, table_rows
 from kernel_archive.splits import REPLAY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.scoring.arrays import Floats
@@ -56,19 +56,11 @@ class World:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def add(self, row: int, parent: int, speedup: float) -> int:
-        """Add a node below a parent, and return its number."""
-        self.rows.append(row)
-        self.parents.append(parent)
-        self.speedups.append(speedup)
-        return len(self) - 1
-
     def children(self) -> list[list[int]]:
         """List the children of every node, in recorded order."""
-        children: list[list[int]] = [[] for _ in range(len(self))]
-        for node, parent in enumerate(self.parents):
-            if parent >= 0:
-                children[parent].append(node)
+        children: list[list[int]] = [[] for _ in self.rows]
+        for node, parent in enumerate(self.parents[1:], 1):
+            children[parent].append(node)
         return children
 
 
@@ -76,45 +68,22 @@ class World:
 class Worlds:
     """Hold the worlds of an archive, and the n rows of them that are forecast."""
 
-    target: Split  # the rows, named by their kernels; a failed program is slow in it
+    split: Split  # the rows, named by their kernels; a failed program is slow in it
     gpus: tuple[str, ...]  # of the rows
     worlds: tuple[World, ...]
 
 
-class _Step(NamedTuple):
-    """One program of a search, as a row of the evaluations; its fields are their columns."""
-
-    search_id: str
-    node_id: str
-    parent_node_id: str
-    kernel_id: str
-    problem: str
-    gpu: str
-    is_root: bool
-    excluded: str
-    source_line: int | None
-
-
-def _rows(archive: Archive, table: str, *names: str) -> Iterator[tuple[Any, ...]]:
-    """Read some columns of a table, row by row."""
-    rows = archive.arrow(table, columns=list(names))
-    return zip(*(rows[name].to_pylist() for name in names), strict=True)
-
-
-def _chains(archive: Archive) -> dict[str, bool]:
-    """Held-out searches for speed (not bin filling) -> whether they are chains.
-
-    Where some have natural programs, written one by one, the others are left out.
-    """
-    wrote = {str(b["name"]) for b in archive.manifest.builders if b.get("natural") is True}
-    columns = ("search_id", "role", "builder", "generation_method")
-    rows = [row for row in _rows(archive, "searches", *columns) if row[1] == "held_out"]
-    natural = any(builder in wrote for _, _, builder, _ in rows)
-    return {
-        search: method == "agentic"
-        for search, _, builder, method in rows
-        if method != "bin_filling" and (builder in wrote or not natural)
-    }
+#: Programs of held-out searches for speed (not bin filling) in the order of their logs. Where some
+#: searches have natural programs, written one by one, the others are left out.
+_STEPS: Final = """
+SELECT e.search_id, e.node_id, e.parent_node_id, e.kernel_id, e.problem, e.gpu, e.is_root,
+    e.excluded, k.speedup, s.generation_method = 'agentic' AS is_chain
+FROM evaluations e JOIN searches s USING (search_id) LEFT JOIN kernels k USING (kernel_id)
+WHERE s.role = 'held_out' AND s.generation_method != 'bin_filling'
+    AND (list_contains($1::VARCHAR[], s.builder) OR NOT EXISTS (
+        SELECT 1 FROM searches WHERE role = 'held_out' AND list_contains($1::VARCHAR[], builder)))
+ORDER BY e.search_id, coalesce(e.source_line, 0), e.node_id
+"""
 
 
 def load_worlds(archive: Archive) -> Worlds:
@@ -123,57 +92,56 @@ def load_worlds(archive: Archive) -> Worlds:
     Raises:
         UsageError: the archive has no such searches, or its labels are withheld.
     """
-    chains = _chains(archive)
-    steps = [_Step(*row) for row in _rows(archive, "evaluations", *_Step._fields)]
-    steps = [step for step in steps if step.search_id in chains]
-    if any(step.excluded == "withheld" for step in steps):
+    manifest = archive.manifest
+    natural = [str(b["name"]) for b in manifest.builders if b.get("natural") is True]
+    recorded = {"searches", "evaluations", "kernels"} <= set(archive.tables)
+    steps = archive.sql(_STEPS, [natural]).to_pylist() if recorded else []
+    if any(step["excluded"] == "withheld" for step in steps):
         raise UsageError(f"the labels of {archive.path} are withheld: it cannot be replayed")
-    speedups = dict(_rows(archive, "kernels", "kernel_id", "speedup"))
     worlds: dict[str, World] = {}
-    #: Kernel id -> the step that first measured it; world and kernel id, and search and node id,
-    #: -> node of a world.
-    first_steps: dict[str, _Step] = {}
-    places: dict[tuple[str, str], int] = {}
-    nodes: dict[tuple[str, str], int] = {}
-    numbers: dict[str, int] = {}
-    for step in sorted(steps, key=lambda s: (s.search_id, s.source_line or 0, s.node_id)):
-        chain, kernel = chains[step.search_id], step.kernel_id
-        name = f"{step.problem} on {step.gpu}" if chain else step.search_id
-        start = 1.0 if chain or not step.is_root else speedups.get(kernel) or np.nan
-        empty = World(name=name, rows=[-1], parents=[-1], speedups=[start])
-        world = worlds.setdefault(name, empty)
-        if step.is_root and not chain:
-            nodes[step.search_id, step.node_id] = 0
+    #: Kernel id -> its row, and the step that first measured it.
+    programs: dict[str, tuple[int, dict[str, Any]]] = {}
+    #: Node of its world -> by search and node id, and by world and row.
+    of_node: dict[tuple[str, str], int] = {}
+    of_row: dict[tuple[str, int], int] = {}
+    for step in steps:
+        search, chain, speedup = step["search_id"], step["is_chain"], step["speedup"]
+        name = f"{step['problem']} on {step['gpu']}" if chain else search
+        if name not in worlds:
+            start = 1.0 if chain or not step["is_root"] else speedup or np.nan
+            worlds[name] = World(name=name, rows=[-1], parents=[-1], speedups=[start])
+        if step["is_root"] and not chain:
+            of_node[search, step["node_id"]] = 0
             continue
-        if (name, kernel) not in places:
-            first_steps.setdefault(kernel, step)
-            row = numbers.setdefault(kernel, len(numbers))
-            parent = nodes.get((step.search_id, step.parent_node_id), 0)
-            places[name, kernel] = world.add(row, parent, speedups.get(kernel, np.nan))
-        nodes[step.search_id, step.node_id] = places[name, kernel]
-    if not first_steps:
+        row, _ = programs.setdefault(step["kernel_id"], (len(programs), step))
+        world = worlds[name]
+        if (name, row) not in of_row:
+            of_row[name, row] = len(world)
+            world.rows.append(row)
+            world.parents.append(of_node.get((search, step["parent_node_id"]), 0))
+            world.speedups.append(np.nan if speedup is None else speedup)
+        of_node[search, step["node_id"]] = of_row[name, row]
+    if not programs:
         raise UsageError(f"the archive in {archive.path} has no held-out searches to replay")
-    gpus, manifest = tuple(step.gpu for step in first_steps.values()), archive.manifest
-    facts = TargetFacts(
-        archive_name=manifest.name,
-        archive_version=manifest.version,
-        archive_digest=manifest.logical_digest,
-        table=REPLAY.table,
-        split_name="canonical",
-        split_digest="",
-        origin="selected",
-        gpus=tuple(sorted(set(gpus))),
-        n_rows=len(first_steps),
-    )
-    target = Split.from_arrays(
-        row_ids=list(first_steps),
-        tasks=[step.problem for step in first_steps.values()],
-        speedups=[speedups.get(kernel, FAILED) for kernel in first_steps],
+    first = [step for _, step in programs.values()]
+    gpus = tuple(step["gpu"] for step in first)
+    split = Split.from_arrays(
+        row_ids=list(programs),
+        tasks=[step["problem"] for step in first],
+        speedups=[FAILED if step["speedup"] is None else step["speedup"] for step in first],
         split=REPLAY.name,
-        facts=facts,
+        facts=SplitIdentity(
+            archive_name=manifest.name,
+            archive_version=manifest.version,
+            archive_digest=manifest.logical_digest,
+            table=REPLAY.table,
+            split_name="canonical",
+            gpus=tuple(sorted(set(gpus))),
+            n_rows=len(programs),
+        ),
     )
-    recorded = tuple(world for _, world in sorted(worlds.items()) if len(world) > 1)
-    return Worlds(target=target, gpus=gpus, worlds=recorded)
+    with_children = tuple(world for _, world in sorted(worlds.items()) if len(world) > 1)
+    return Worlds(split=split, gpus=gpus, worlds=with_children)
 
 
 def replay_texts(archive: Archive, worlds: Worlds) -> list[tuple[str, str]]:
@@ -182,17 +150,18 @@ def replay_texts(archive: Archive, worlds: Worlds) -> list[tuple[str, str]]:
     Raises:
         DataError: the archive lacks a program.
     """
-    references = dict(_rows(archive, "references", "reference_id", "code"))
+    references = dict(table_rows(archive, "references", "reference_id", "code"))
+    columns = ("kernel_id", "code", "reference_id")
     texts = {
         kernel: (references.get(reference, ""), code)
         for table in ("kernels", "failures")
-        for kernel, code, reference in _rows(archive, table, "kernel_id", "code", "reference_id")
+        for kernel, code, reference in table_rows(archive, table, *columns)
     }
-    missing = [kernel for kernel in worlds.target.row_ids if kernel not in texts]
+    missing = [kernel for kernel in worlds.split.row_ids if kernel not in texts]
     if missing:
         what = f"the archive in {archive.path} has no program of kernel {missing[0]}"
         raise DataError(f"{what}, which a search measured")
-    return [texts[kernel] for kernel in worlds.target.row_ids]
+    return [texts[kernel] for kernel in worlds.split.row_ids]
 
 
 class ReplayFigure(msgspec.Struct, frozen=True):
@@ -280,10 +249,9 @@ def _scores(forecasts: Forecasts | None, world: World, policy: Policy, repeat: i
         return np.zeros(len(world))
     if policy == "oracle":
         return np.asarray(np.nan_to_num(world.speedups, nan=-1.0))
-    probabilities = np.full((len(world), 8), 0.125)
+    probabilities = np.full((len(world), N_BINS), 1.0 / N_BINS)
     if forecasts is not None:
-        of_repeat = forecasts.probabilities[repeat % forecasts.n_repeats]
-        probabilities[1:] = of_repeat[world.rows[1:]]
+        probabilities[1:] = forecasts.probabilities[repeat % forecasts.n_repeats][world.rows[1:]]
     # An open end bin counts as one octave, since the speedups in it are not known to a search.
     return np.asarray(probabilities @ representatives([], []))
 
@@ -298,8 +266,7 @@ def _run(
         for repeat in range(options.repeats):
             scores = _scores(forecasts, world, policy, repeat)
             order = replay_order(world, scores, options, options.seed + repeat)
-            speeds = np.concatenate([speedups[:1], speedups[order]])
-            curve = np.maximum.accumulate(speeds)[1:] / speedups.max()
+            curve = np.maximum.accumulate(speedups[[0, *order]])[1:] / speedups.max()
             near = int(np.argmax(curve >= NEAR)) + 1
             out[:, w] += curve.mean(), near / len(curve)
     return 100.0 * out / options.repeats
@@ -307,9 +274,9 @@ def _run(
 
 def _rescaled(area: Floats, low: Floats, high: Floats) -> Floats:
     """Means over worlds (the last axis), 0 for random and 100 for oracle."""
-    span = high.mean(axis=-1) - low.mean(axis=-1)
+    area, low, high = area.mean(axis=-1), low.mean(axis=-1), high.mean(axis=-1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(100.0 * (area.mean(axis=-1) - low.mean(axis=-1)) / span)
+        return np.asarray(100.0 * (area - low) / (high - low))
 
 
 def _figure(value: Floats, drawn: Floats) -> ReplayFigure:
@@ -326,29 +293,26 @@ def replay(
     Without forecasts only random and oracle are run.
     """
     options = options or ReplayOptions()
-    runs = {
-        policy: _run(forecasts, worlds.worlds, policy, options)
-        for policy in POLICIES
-        if policy != "expected" or forecasts is not None
-    }
+    policies = [policy for policy in POLICIES if policy != "expected" or forecasts is not None]
+    runs = {policy: _run(forecasts, worlds.worlds, policy, options) for policy in policies}
     n = len(worlds.worlds)
-    rows = np.random.default_rng(options.seed).integers(0, n, (options.draws, n))
+    drawn = np.random.default_rng(options.seed).integers(0, n, (options.draws, n))
     low, high = runs["random"][0], runs["oracle"][0]
-    policies = []
-    for policy, (area, near) in runs.items():
-        drawn = _rescaled(area[rows], low[rows], high[rows])
-        figures = PolicyFigures(
-            policy=policy,
-            area=_figure(area.mean(), area[rows].mean(axis=1)),
-            rescaled=_figure(_rescaled(area, low, high), drawn),
-            to_near=_figure(near.mean(), near[rows].mean(axis=1)),
-        )
-        policies.append(figures)
     return Replay(
         name=forecasts.name if forecasts is not None else "",
         coverage=forecasts.coverage if forecasts is not None else 0.0,
         n_worlds=n,
         n_edges=int(sum(len(w) - 1 for w in worlds.worlds)),
         options=options,
-        policies=policies,
+        policies=[
+            PolicyFigures(
+                policy=policy,
+                area=_figure(area.mean(), area[drawn].mean(axis=1)),
+                rescaled=_figure(
+                    _rescaled(area, low, high), _rescaled(area[drawn], low[drawn], high[drawn])
+                ),
+                to_near=_figure(near.mean(), near[drawn].mean(axis=1)),
+            )
+            for policy, (area, near) in runs.items()
+        ],
     )

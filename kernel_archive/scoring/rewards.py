@@ -58,19 +58,19 @@ def reward(
     [1.0, 0.0]
     """
     p, y = np.asarray(probabilities, dtype=np.float64), np.asarray(bins)
-    use = np.broadcast_to(True if parsed is None else np.asarray(parsed, bool), p.shape[:-1])
     with np.errstate(over="ignore", invalid="ignore"):
         total = p.sum(axis=-1)  # NaN and infinities stay in it
     low, high = RAW_SUM_BOUNDS
-    use = use & (p >= 0).all(axis=-1) & (total >= low) & (total <= high)
+    use = (p >= 0).all(axis=-1) & (total >= low) & (total <= high)
+    use &= True if parsed is None else np.asarray(parsed, bool)
     normal = normalise(raw=np.where(use[..., None], p, 1.0 / N_BINS))
     if kind == "log":
-        loss = rules.nll(probabilities=normal, bins=y)
-        return np.where(use, 1.0 + loss / np.log(rules.LEAST), 0.0)
-    named = None if stated is None else np.asarray(stated)
-    value = (predicted_bins(probabilities=normal, stated=named) == y).astype(float)
-    if kind != "correctness":
-        value = value + 1.0 - getattr(rules, kind)(probabilities=normal, bins=y)
+        value = 1.0 + rules.nll(probabilities=normal, bins=y) / np.log(rules.LEAST)
+    else:
+        named = None if stated is None else np.asarray(stated)
+        value = (predicted_bins(probabilities=normal, stated=named) == y).astype(float)
+    if kind in ("brier", "crps"):
+        value += 1.0 - getattr(rules, kind)(probabilities=normal, bins=y)
     return np.where(use, value, 0.0)
 
 
@@ -95,10 +95,8 @@ def of_completions(
     _check_kind(kind)
     if len(completions) != len(bins) or not all(b in range(1, N_BINS + 1) for b in bins):
         raise UsageError("give one true bin from 1 to 8 for every completion")
-    if not completions:
-        return []
     answers = [read_completion(completion) for completion in completions]
-    p = [answer.probabilities or (0.0,) * N_BINS for answer in answers]
+    p = np.reshape([answer.probabilities or (0.0,) * N_BINS for answer in answers], (-1, N_BINS))
     stated = [answer.stated for answer in answers]
     rewards: list[float] = reward(kind, probabilities=p, bins=bins, stated=stated).tolist()
     return rewards
@@ -123,11 +121,10 @@ def trl_reward(kind: RewardKind = "crps", column: str = "bin") -> Callable[..., 
 
     def reward_of(*, completions: Sequence[Any], **columns: Any) -> list[float]:
         if column not in columns:
-            raise UsageError(
-                f"the training data have no column {printable(column)!r} with the true bins; "
-                f"they have: {', '.join(sorted(columns))}. "
-                f"Name it with trl_reward({kind!r}, column=...)"
-            )
+            what = f"the training data have no column {printable(column)!r} with the true bins"
+            names = ", ".join(sorted(columns))
+            fix = f"Name it with trl_reward({kind!r}, column=...)"
+            raise UsageError(f"{what}; they have: {names}. {fix}")
         return of_completions(completions, bins=columns[column], kind=kind)
 
     reward_of.__name__ = f"{kind}_reward"

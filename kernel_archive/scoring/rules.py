@@ -48,16 +48,14 @@ def predicted_bins(*, probabilities: Floats, stated: Ints | None = None) -> NDAr
     chosen = np.argmax(nearest, axis=-1) + 1
     if stated is not None:
         index = np.clip(stated, 1, N_BINS).astype(np.intp) - 1
-        named = (np.asarray(stated) > 0) & np.take_along_axis(tied, index[..., None], axis=-1)[
-            ..., 0
-        ]
-        chosen = np.where(named, stated, chosen)
+        is_tied = np.take_along_axis(tied, index[..., None], axis=-1)[..., 0]
+        chosen = np.where((stated > 0) & is_tied, stated, chosen)
     return np.asarray(chosen, dtype=np.int8)
 
 
 def confidence(*, probabilities: Floats, predicted: Ints) -> Floats:
     """Confidence q = p[predicted bin], shape (...,); ``predicted`` is 1 to 8."""
-    index = np.asarray(predicted).astype(np.intp)[..., None] - 1
+    index = predicted.astype(np.intp)[..., None] - 1
     return np.take_along_axis(probabilities, index, axis=-1)[..., 0]
 
 
@@ -71,7 +69,7 @@ def brier(*, probabilities: Floats, bins: Ints) -> Floats:
 
     Half the squared distance to the true bin's indicator, 0 (best) to 1.
     """
-    hit = np.arange(1, N_BINS + 1) == np.asarray(bins)[:, None]
+    hit = np.arange(1, N_BINS + 1) == bins[:, None]
     return 0.5 * row_sums((probabilities - hit) ** 2)
 
 
@@ -80,17 +78,17 @@ def crps(*, probabilities: Floats, bins: Ints) -> Floats:
 
     Shapes as in :func:`brier`. It is ``scoringrules.rps_score`` over 7.
     """
-    at_most = np.arange(1, N_BINS) >= np.asarray(bins)[:, None]
+    at_most = np.arange(1, N_BINS) >= bins[:, None]
     cumulative = np.cumsum(probabilities, axis=-1)[..., :-1]
     return row_sums((cumulative - at_most) ** 2) / (N_BINS - 1)
 
 
 def nll(*, probabilities: Floats, bins: Ints) -> Floats:
     """Negative log likelihood of the true bin per row, nats; shapes as in :func:`brier`."""
-    index = np.broadcast_to(
-        np.asarray(bins).astype(np.intp)[:, None] - 1, (*probabilities.shape[:-1], 1)
+    p = confidence(
+        probabilities=probabilities, predicted=np.broadcast_to(bins, probabilities.shape[:-1])
     )
-    return -np.log(np.maximum(np.take_along_axis(probabilities, index, axis=-1)[..., 0], LEAST))
+    return -np.log(np.maximum(p, LEAST))
 
 
 def entropy(*, probabilities: Floats) -> Floats:
@@ -101,14 +99,12 @@ def entropy(*, probabilities: Floats) -> Floats:
 
 def correct(*, predicted: Ints, bins: Ints) -> Bools:
     """Whether the predicted bin, shape (..., n), is the true one; 0 (no forecast) never is."""
-    hit: Bools = np.asarray(predicted) == np.asarray(bins)
-    return hit
+    return np.asarray(predicted == bins)
 
 
 def within_one(*, predicted: Ints, bins: Ints) -> Bools:
     """Whether the predicted bin is the true one or next to it; 0 (no forecast) never is."""
-    guess = np.asarray(predicted).astype(np.int16)
-    return (np.abs(guess - np.asarray(bins)) <= 1) & (guess > 0)
+    return np.asarray((np.abs(predicted - bins) <= 1) & (predicted > 0))
 
 
 def forecast_errors(*, predicted: Ints, speedups: Floats, representatives: Floats) -> Floats:
@@ -116,15 +112,13 @@ def forecast_errors(*, predicted: Ints, speedups: Floats, representatives: Float
 
     Where ``predicted`` is 0 there is no forecast: the error is then the mean over the bins.
     """
-    distance = np.abs(representatives[None, :] - np.asarray(speedups)[:, None])
+    distance = np.abs(representatives - speedups[:, None])
     table: Floats = np.concatenate([row_sums(distance)[:, None] / N_BINS, distance], axis=1)
-    return table[np.arange(table.shape[0]), np.asarray(predicted).astype(np.intp)]
+    return table[np.arange(len(table)), predicted]
 
 
-def confusion(*, predicted: Ints, bins: Ints) -> NDArray[np.int64]:
+def confusion(*, predicted: Ints, bins: Ints) -> tuple[tuple[int, ...], ...]:
     """Counts, shape (8, 8): rows measured bin, columns predicted bin; 0 is left out."""
-    guess = np.asarray(predicted).astype(np.intp)
-    truth = np.broadcast_to(np.asarray(bins).astype(np.intp), guess.shape)
-    valid = guess > 0
-    flat = (truth[valid] - 1) * N_BINS + guess[valid] - 1
-    return np.bincount(flat, minlength=N_BINS * N_BINS).reshape(N_BINS, N_BINS)
+    counts = np.zeros((N_BINS + 1, N_BINS + 1), np.int64)
+    np.add.at(counts, (np.broadcast_to(bins, predicted.shape), predicted), 1)
+    return tuple(tuple(row) for row in counts[1:, 1:].tolist())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from kernel_archive.scoring import order, recovery
-from kernel_archive.scoring.arrays import product
+from kernel_archive.scoring.arrays import once, product
 from kernel_archive.scoring.controls import best_control, zero_of
 from kernel_archive.scoring.rules import confidence, correct, expected_speedup, forecast_errors
 
@@ -39,16 +39,16 @@ class ForecastRows:
     @classmethod
     def of(cls, split: Split, forecasts: Forecasts, predicted_bin: str = "argmax") -> ForecastRows:
         """Put the rows of a split and their forecasts in canonical order: no file order matters."""
-        places = split.canonical_order
-        cast = forecasts.take(places)
+        order = split.canonical_order
+        cast = forecasts.take(order)
         return cls(
             split=split.ordered,
             probabilities=cast.probabilities,
             parsed=cast.parsed,
             predicted=cast.predicted(predicted_bin),
             stated=np.where(cast.parsed, cast.expected_speedups, np.nan),
-            cue_crps=split.once(best_control)[1][places],
-            zero_crps=split.once(zero_of)[1][places],
+            cue_crps=split.once(best_control)[1][order],
+            zero_crps=split.once(zero_of)[1][order],
         )
 
     def __len__(self) -> int:
@@ -64,27 +64,16 @@ class ForecastRows:
         arrays: dict[str, Any] = {name: getattr(self, name)[r, None] for name in REPEAT_FIELDS}
         return replace(self, **arrays)
 
-    def take(self, places: Ints) -> ForecastRows:
-        """Select rows by position, in this order, any of them several times."""
-        arrays: dict[str, Any] = {name: getattr(self, name)[:, places] for name in REPEAT_FIELDS}
-        arrays |= {name: getattr(self, name)[places] for name in ("cue_crps", "zero_crps")}
-        return replace(self, split=self.split.take(places), **arrays)
+    def take(self, positions: Ints) -> ForecastRows:
+        """Select rows, in this order, any of them several times."""
+        arrays: dict[str, Any] = {name: getattr(self, name)[:, positions] for name in REPEAT_FIELDS}
+        arrays |= {name: getattr(self, name)[positions] for name in ("cue_crps", "zero_crps")}
+        return replace(self, split=self.split.take(positions), **arrays)
 
     @cached_property
     def by_group(self) -> dict[str, ForecastRows]:
         """The rows of every reported group."""
-        return {name: self.take(places) for name, places in self.split.group_rows.items()}
-
-    @cached_property
-    def clusters(self) -> Ints | None:
-        """Shape (n,), number of the cluster that a row is of; ``None`` where rows are drawn."""
-        named = self.split.clusters
-        return None if named is None else np.unique(named.names, return_inverse=True)[1]
-
-    @property
-    def n_drawn(self) -> int:
-        """Number of clusters, or of rows where rows are drawn."""
-        return len(self) if self.clusters is None else len(np.unique(self.clusters))
+        return {name: self.take(positions) for name, positions in self.split.group_rows.items()}
 
     @cached_property
     def confidence(self) -> Floats:
@@ -100,24 +89,19 @@ class ForecastRows:
     @cached_property
     def errors(self) -> Floats:
         """Forecast errors, x, shape (R, n)."""
-        return forecast_errors(
-            predicted=self.predicted,
-            speedups=self.split.speedups,
-            representatives=self.split.representatives,
-        )
+        m, speedups = self.split.representatives, self.split.speedups
+        return forecast_errors(predicted=self.predicted, speedups=speedups, representatives=m)
 
     @cached_property
     def expected(self) -> Floats:
         """Expected speedups S^, x, shape (R, n)."""
-        return expected_speedup(
-            probabilities=self.probabilities, representatives=self.split.representatives
-        )
+        m = self.split.representatives
+        return expected_speedup(probabilities=self.probabilities, representatives=m)
 
     @cached_property
     def keys(self) -> Ints:
         """Ranks by S^, and where S^ ties by a stated expected speedup: shape (R, n)."""
-        stated = [None] * self.n_repeats if np.isnan(self.stated).all() else list(self.stated)
-        pairs = zip(self.expected, stated, strict=True)
+        pairs = zip(self.expected, self.stated, strict=True)
         return np.stack([order.order_keys(expected=s, stated=t) for s, t in pairs])
 
     @cached_property
@@ -126,19 +110,18 @@ class ForecastRows:
         goals, spreads = self.split.surface.goals, self.split.surface.spreads
         return {
             name: order.PairTable(
-                self.keys[:, places],
-                self.split.speedups[places],
-                spreads[places],
-                None if goals is None else goals[places],
+                self.keys[:, rows],
+                self.split.speedups[rows],
+                spreads[rows],
+                None if goals is None else goals[rows],
             )
-            for name, places in self.split.pool_rows.items()
+            for name, rows in self.split.pool_rows.items()
         }
 
     def exceedance(self, cutoff: float) -> Floats:
         """Pr[g >= cutoff], shape (R, n)."""
-        return order.exceedance(
-            probabilities=self.probabilities, cutoff=cutoff, scheme=self.split.scheme
-        )
+        scheme = self.split.scheme
+        return order.exceedance(probabilities=self.probabilities, cutoff=cutoff, scheme=scheme)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,26 +133,27 @@ class RowSample:
     #: Task -> shape (D,), how often it was drawn as a whole, where tasks are drawn.
     copies: Mapping[str, Floats] | None = None
     whole: RowSample | None = None  # the draws of all rows, when these are the rows of one group
+    figures: dict[str, Floats] = field(default_factory=dict)  # metrics that were computed of these
 
     @classmethod
     def once(cls, rows: ForecastRows) -> RowSample:
         """Make the single draw that holds every row once."""
-        return cls(rows, np.ones((len(rows), 1)))
+        return cls(rows, once(len(rows)))
 
     def of_group(self, name: str) -> RowSample:
         """Select the rows of one reported group in the same draws."""
         weights = self.weights[self.rows.split.group_rows[name]]
         return RowSample(self.rows.by_group[name], weights, self.copies, self)
 
-    def inside(self, places: Ints) -> Floats:
+    def inside(self, positions: Ints) -> Floats:
         """How often the rows of one task are in each draw of that task."""
-        return self.weights[places] if self.copies is None else np.ones((len(places), 1))
+        return self.weights[positions] if self.copies is None else once(len(positions))
 
     def mean(self, value: Callable[[int], Floats]) -> Floats:
         """Mean over the repeats of what a formula gives for a repeat number: shape (..., D)."""
         return np.asarray(sum(map(value, range(self.rows.n_repeats))) / self.rows.n_repeats)
 
-    def mean_over_rows(self, values: Floats) -> Floats:
+    def mean_over_rows(self, values: Floats | Bools) -> Floats:
         """Mean of values of shape (R, n): shape (D,); NaN where no row was drawn."""
         with np.errstate(invalid="ignore"):
             return np.asarray(product(values.mean(axis=0), self.weights) / self.weights.sum(axis=0))
@@ -185,20 +169,19 @@ class RowSample:
     def task_curves(self) -> dict[str, Floats]:
         """Recovery curve of every task, mean over the repeats: shape (100, D) each."""
         curves = {}
-        for name, places in self.rows.split.task_rows.items():
-            whole = self._whole_with(name)
-            drawn = None if whole is None else whole.task_curves[name]
-            if drawn is None:
-                drawn = self.recovered(places, self.inside(places), recovery.CURVE)
-            curves[name] = drawn
+        for task, positions in self.rows.split.task_rows.items():
+            if whole := self._whole_with(task):
+                curves[task] = whole.task_curves[task]
+            else:
+                curves[task] = self.recovered(positions, self.inside(positions), recovery.CURVE)
         return curves
 
-    def recovered(self, places: Ints, weights: Floats, budgets: tuple[int, ...]) -> Floats:
+    def recovered(self, positions: Ints, weights: Floats, budgets: tuple[int, ...]) -> Floats:
         """Speedup recovered from one candidate set at K budgets, mean over the repeats: (K, D)."""
         return self.mean(
             lambda r: recovery.recovered_at(
-                expected=self.rows.expected[r, places],
-                speedups=self.rows.split.speedups[places],
+                expected=self.rows.expected[r, positions],
+                speedups=self.rows.split.speedups[positions],
                 budgets=budgets,
                 weights=weights,
             )
@@ -209,8 +192,8 @@ class RowSample:
         """Recovery curve, mean over tasks and repeats: shape (100, D)."""
         total = np.zeros((len(recovery.CURVE), self.weights.shape[1]))
         count = np.zeros(self.weights.shape[1])
-        for name, curve in self.task_curves.items():
-            copies = ~np.isnan(curve[0]) if self.copies is None else self.copies[name]
+        for task, curve in self.task_curves.items():
+            copies = ~np.isnan(curve[0]) if self.copies is None else self.copies[task]
             total += np.where(copies > 0, copies * curve, 0.0)
             count += copies
         with np.errstate(invalid="ignore"):
@@ -220,20 +203,18 @@ class RowSample:
     def pool_pairs(self) -> dict[str, Floats]:
         """Of every pool the counts of :meth:`~order.PairTable.count`: shape (4, D) each."""
         counts = {}
-        for name, places in self.rows.split.pool_rows.items():
-            task = self.rows.split.tasks[places[0]]
-            whole = self._whole_with(task)
-            if whole is not None:
-                counts[name] = whole.pool_pairs[name]
-                continue
-            copies = 1.0 if self.copies is None else self.copies[task]
-            counts[name] = self.rows.pair_tables[name].count(self.inside(places)) * copies
+        for pool, positions in self.rows.split.pool_rows.items():
+            task = self.rows.split.tasks[positions[0]]
+            if whole := self._whole_with(task):
+                counts[pool] = whole.pool_pairs[pool]
+            else:
+                copies = 1.0 if self.copies is None else self.copies[task]
+                counts[pool] = self.rows.pair_tables[pool].count(self.inside(positions)) * copies
         return counts
 
     def pair_accuracy(self, *, close: bool) -> Floats:
         """Share of (close) pairs in the right order: shape (D,); NaN without a pair that counts."""
-        nothing = np.zeros((4, self.weights.shape[1]))
-        total = sum(self.pool_pairs.values(), start=nothing)
-        right, countable = total[2:] if close else total[:2]
+        counts = np.sum(list(self.pool_pairs.values()), axis=0)
+        right, countable = counts[2:] if close else counts[:2]
         with np.errstate(invalid="ignore"):
             return np.asarray(right / countable)

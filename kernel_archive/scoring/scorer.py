@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 import msgspec
 import numpy as np
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import UsageError, printable
-from kernel_archive.scoring import recovery
+from kernel_archive.scoring.arrays import once
 from kernel_archive.scoring.calibration import N_BUCKETS, bucket_of, selective_risk
 from kernel_archive.scoring.controls import controls_of
-from kernel_archive.scoring.draws import (
-    LEVEL,
-    bootstrap,
-    interval,
-    joined,
-    measure,
-    repeats_of,
-)
+from kernel_archive.scoring.draws import TAILS, bootstrap, interval, joined, measure, repeats_of
 from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.order import CUTOFFS, average_precision, precision_recall
@@ -38,6 +31,7 @@ from kernel_archive.scoring.record import (
     RiskCoverage,
     Score,
 )
+from kernel_archive.scoring.recovery import CURVE, budget_ranks
 from kernel_archive.scoring.rules import confusion
 from kernel_archive.scoring.samples import ForecastRows, RowSample
 
@@ -54,7 +48,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.split import Split
 
 PredictedBin = Literal["argmax", "stated"]
-_PERCENT: Final = np.arange(1, 101)
 
 
 class ScoreOptions(TypedDict, total=False):
@@ -75,43 +68,44 @@ def score(split: Split, forecasts: Forecasts, **options: Unpack[ScoreOptions]) -
 
 
 def score_with_draws(
-    split: Split, forecasts: Forecasts, **options: Unpack[ScoreOptions]
+    split: Split,
+    forecasts: Forecasts,
+    *,
+    seed: int = 0,
+    draws: int = 10_000,
+    predicted_bin: PredictedBin = "argmax",
 ) -> tuple[Score, Figures | None]:
     """Score forecasts, and return the draws of the intervals, which a board pairs with others."""
-    seed, draws = options.get("seed", 0), options.get("draws", 10_000)
-    rule = options.get("predicted_bin", "argmax")
     if draws < 0 or seed < 0:
         raise UsageError("draws and seed must not be negative")
-    if rule not in get_args(PredictedBin):
-        raise UsageError(f"unknown predicted bin rule {rule!r}; choose argmax or stated")
+    if predicted_bin not in get_args(PredictedBin):
+        raise UsageError(f"unknown predicted bin rule {predicted_bin!r}; choose argmax or stated")
     if forecasts.parsed.shape[1] != len(split):
         n = forecasts.parsed.shape[1]
         raise UsageError(f"these are forecasts of {n} rows, the split has {len(split)}")
-    rows = ForecastRows.of(split, forecasts, rule)
+    rows = ForecastRows.of(split, forecasts, predicted_bin)
     figures = repeats_of(rows)
     drawn = bootstrap(rows, seed=seed, draws=draws) if draws else None
-    metrics = _metrics(figures.overall, drawn.overall if drawn else None)
+    of_groups = drawn.groups if drawn else {}
+    groups: dict[str, dict[str, Metric]] = {}
+    for (group, name), values in figures.groups.items():
+        groups.setdefault(group, {})[name] = _metric(values, of_groups.get((group, name)))
     controls = split.once(control_figures)
     record = Score(
         kind=split.kind,
-        target=split.facts,
+        split=split.facts,
         scheme=split.scheme,
         relabelled=split.relabelled,
-        predicted_bin=rule,
+        predicted_bin=predicted_bin,
         seed=seed,
         draws=draws,
-        drawn=drawn_of(rows),
+        drawn=drawn_of(split),
         forecasts=forecast_facts(forecasts),
-        metrics=metrics,
-        groups={
-            name: _metrics(values, drawn.groups.get(name) if drawn else None)
-            for name, values in figures.groups.items()
-        },
-        group_rows={name: len(places) for name, places in split.group_rows.items()},
+        metrics=_metrics(figures.overall, drawn.overall if drawn else {}),
+        groups=groups,
+        group_rows={name: len(positions) for name, positions in split.group_rows.items()},
         uniform=next(c.metrics for c in controls if c.name == "uniform"),
-        confusion=tuple(
-            map(tuple, confusion(predicted=rows.predicted, bins=rows.split.bins).tolist())
-        ),
+        confusion=confusion(predicted=rows.predicted, bins=rows.split.bins),
         buckets=buckets(rows),
         recovery=_recovery(rows, figures, drawn),
         pairs=pair_bands(rows),
@@ -188,22 +182,18 @@ def _beats_control(record: Score) -> dict[str, bool]:
     out: dict[str, bool] = {}
     for name in record.best_controls:
         metric, bar = record.metrics.get(name), record.control(name)
-        if metric is None or metric.low is None or metric.high is None or bar is None:
-            continue
-        slack = 1e-9 * max(abs(bar), 1e-3)
-        higher = METRICS[name].better == "higher"
-        out[name] = metric.low > bar + slack if higher else metric.high < bar - slack
+        if metric and metric.low is not None and metric.high is not None and bar is not None:
+            slack = 1e-9 * max(abs(bar), 1e-3)
+            higher = METRICS[name].better == "higher"
+            out[name] = metric.low > bar + slack if higher else metric.high < bar - slack
     return out
 
 
-def _metrics(values: Mapping[str, Floats], drawn: Mapping[str, Floats] | None) -> dict[str, Metric]:
-    return {
-        name: _metric(repeats, drawn.get(name) if drawn else None)
-        for name, repeats in values.items()
-    }
+def _metrics(values: Mapping[str, Floats], drawn: Mapping[str, Floats]) -> dict[str, Metric]:
+    return {name: _metric(repeats, drawn.get(name)) for name, repeats in values.items()}
 
 
-def _metric(values: Floats, drawn: Floats | None = None) -> Metric:
+def _metric(values: Floats, drawn: Floats | None) -> Metric:
     """Make a figure of its values in every repeat and in every draw."""
     repeats = tuple(None if np.isnan(v) else float(v) for v in values)
     if None in repeats:
@@ -215,18 +205,15 @@ def _metric(values: Floats, drawn: Floats | None = None) -> Metric:
 
 
 def _recovery(rows: ForecastRows, figures: Figures, drawn: Figures | None) -> Recovery | None:
-    if figures.curve is None:
+    if "recovery" not in figures.curve:
         return None
-    tail = (1 - LEVEL) / 2
-    low, high = [], []
-    if drawn is not None and drawn.curve is not None:
-        low, high = np.quantile(drawn.curve, (tail, 1 - tail), axis=1).tolist()
+    band = np.quantile(drawn.curve["recovery"], TAILS, axis=1).tolist() if drawn else ((), ())
     tied = replace(rows.repeat(0), probabilities=np.full((1, len(rows), N_BINS), 1 / N_BINS))
     return Recovery(
-        budgets=recovery.CURVE,
-        mean=tuple(figures.curve.mean(axis=1).tolist()),
-        low=tuple(low),
-        high=tuple(high),
+        budgets=CURVE,
+        mean=tuple(figures.curve["recovery"].mean(axis=1).tolist()),
+        low=tuple(band[0]),
+        high=tuple(band[1]),
         random=tuple(RowSample.once(tied).curve[:, 0].tolist()),
     )
 
@@ -235,13 +222,13 @@ def buckets(rows: ForecastRows) -> tuple[Bucket, ...]:
     """Compute the ten confidence buckets, all repeats together, parsed rows only."""
     parsed = rows.parsed
     values = (rows.confidence[parsed], rows.hits[parsed], rows.errors[parsed])
-    place = bucket_of(confidence=values[0])
+    bucket = bucket_of(confidence=values[0])
     out: list[Bucket] = []
-    for m in range(N_BUCKETS):
-        inside = place == m
+    for b in range(N_BUCKETS):
+        inside = bucket == b
         count = int(inside.sum())
         q, hit, error = (float(v[inside].mean()) if count else None for v in values)
-        out.append(Bucket(m / 10, (m + 1) / 10, count, q, hit, error))
+        out.append(Bucket(b / 10, (b + 1) / 10, count, q, hit, error))
     return tuple(out)
 
 
@@ -251,17 +238,12 @@ def risk_coverage(rows: ForecastRows) -> RiskCoverage | None:
         return None
     curves = []
     for r, parsed in enumerate(rows.parsed):
-        # At a coverage of c % the k = ceil(c n / 100) most confident of n rows are accepted.
-        k = -(-_PERCENT * int(parsed.sum()) // 100)
-        risks = [
-            selective_risk(confidence=rows.confidence[r, parsed], losses=losses)
-            for losses in (rows.errors[r, parsed], 1.0 - rows.hits[r, parsed])
-        ]
-        curves.append([risk[np.maximum(k, 1) - 1] for risk in risks])
+        accepted = budget_ranks(int(parsed.sum()), CURVE) - 1
+        q, losses = rows.confidence[r, parsed], (rows.errors[r, parsed], ~rows.hits[r, parsed])
+        curves.append([selective_risk(confidence=q, losses=loss)[accepted] for loss in losses])
     error, error_rate = np.mean(curves, axis=0).tolist()
-    return RiskCoverage(
-        coverage=tuple((_PERCENT / 100).tolist()), error=tuple(error), error_rate=tuple(error_rate)
-    )
+    coverage = tuple(c / 100 for c in CURVE)
+    return RiskCoverage(coverage=coverage, error=tuple(error), error_rate=tuple(error_rate))
 
 
 def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
@@ -270,11 +252,12 @@ def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
     n, base_rate = int(positive.sum()), float(positive.mean())
     if not n:
         return DiscoveryCurve(cutoff=cutoff, n_positive=n, base_rate=base_rate)
-    recall, precisions, averages = _PERCENT / 100, [], []
+    recall, precisions, averages = np.array(CURVE) / 100, [], []
     for scores in rows.exceedance(cutoff):
         precision, reached = precision_recall(scores=scores, positive=positive)
         precisions.append(precision[np.searchsorted(reached, recall - 1e-12)])
-        averages.append(float(average_precision(scores=scores, positive=positive)))
+        average = average_precision(scores=scores, positive=positive, weights=once(len(rows)))
+        averages.append(average.item())
     return DiscoveryCurve(
         cutoff=cutoff,
         n_positive=n,
@@ -292,20 +275,19 @@ def deferral_of(rows: ForecastRows, deferred: Bools) -> Deferral | None:
         return None
     answered = deferred & rows.parsed
     names = [name for name, info in metrics_of(rows.split.kind).items() if info.accepted]
-    remaining = (rows.repeat(r).take(np.flatnonzero(~deferred[r])) for r in range(rows.n_repeats))
+    remaining = (rows.repeat(r).take(np.flatnonzero(~own)) for r, own in enumerate(deferred))
     accepted = joined(measure(RowSample.once(part), names) for part in remaining).overall
     return Deferral(
         rate=float(deferred.mean()),
-        accepted={name: _metric(values) for name, values in accepted.items()},
+        accepted=_metrics(accepted, {}),
         deferred_accuracy=float(rows.hits[answered].mean()) if answered.any() else None,
         n_deferred_parsed=int(answered.sum()),
     )
 
 
-def drawn_of(rows: ForecastRows) -> Drawn:
+def drawn_of(split: Split) -> Drawn:
     """State what the draws of intervals are of."""
-    clusters = rows.split.clusters
-    return Drawn(unit="rows" if clusters is None else clusters.unit, n=rows.n_drawn)
+    return Drawn(unit=split.clusters.unit if split.clusters else "rows", n=split.n_clusters)
 
 
 def forecast_facts(forecasts: Forecasts) -> ForecastFacts:
@@ -313,7 +295,8 @@ def forecast_facts(forecasts: Forecasts) -> ForecastFacts:
     f = forecasts
     stated = f.parsed & (f.stated > 0)
     amounts = (f.input_tokens, f.output_tokens, f.latency_s)
-    tokens_in, tokens_out, seconds = (values[~np.isnan(values)] for values in amounts)
+    known = [values[~np.isnan(values)] for values in amounts]
+    tokens_in, tokens_out = (float(n.sum()) if len(n) else None for n in known[:2])
     return ForecastFacts(
         # A file's name can hold bytes that are no text: JSON takes none of them.
         name=printable(f.name, 1000),
@@ -329,7 +312,7 @@ def forecast_facts(forecasts: Forecasts) -> ForecastFacts:
         n_stated=int(stated.sum()),
         n_stated_differs=int((stated & (f.stated != f.predicted())).sum()),
         n_raw_sum_rejected=int((~np.isnan(f.raw_sums) & ~f.parsed).sum()),
-        input_tokens=float(tokens_in.sum()) if len(tokens_in) else None,
-        output_tokens=float(tokens_out.sum()) if len(tokens_out) else None,
-        latency_s=float(seconds.mean()) if len(seconds) else None,
+        input_tokens=tokens_in,
+        output_tokens=tokens_out,
+        latency_s=float(known[2].mean()) if len(known[2]) else None,
     )

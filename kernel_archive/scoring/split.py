@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from kernel_archive.errors import DataError, UsageError, printable, suggestion
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY, SplitSpec, split_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Unpack
 
     from numpy.typing import ArrayLike, NDArray
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class TargetFacts(msgspec.Struct, frozen=True, kw_only=True):
+class SplitIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """State where rows come from; two scores can be compared only when these agree."""
 
-    archive_name: str  # dataset name, or ``arrays`` for a split made from plain arrays
-    archive_version: str
-    archive_digest: str
+    archive_name: str = "arrays"  # dataset name, or ``arrays`` for plain arrays
+    archive_version: str = ""
+    archive_digest: str = ""
     table: str
     split_name: str  # ``canonical``, or the name of a variant
-    split_digest: str  # logical digest of the rows
-    origin: str  # ``selected`` here, or ``published`` upstream and kept as it was
-    gpus: tuple[str, ...]
+    split_digest: str = ""  # logical digest of the rows
+    origin: str = "selected"  # ``selected`` here, or ``published`` upstream and kept as it was
+    gpus: tuple[str, ...] = ()
     n_rows: int
 
     @property
@@ -65,16 +65,6 @@ class Surface:
         """Make the surface of n rows of which nothing is known."""
         return cls(languages=("",) * n, spreads=np.ones(n))
 
-    def take(self, rows: Ints) -> Surface:
-        """Select rows, in this order."""
-        return Surface(
-            languages=tuple(self.languages[i] for i in rows),
-            spreads=self.spreads[rows],
-            cues={name: values[rows] for name, values in self.cues.items()},
-            goals=None if self.goals is None else self.goals[rows],
-            measured=None if self.measured is None else self.measured[rows],
-        )
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Clusters:
@@ -82,10 +72,6 @@ class Clusters:
 
     unit: str  # what a cluster is, in the plural: ``authors``, ``chains`` or ``problems``
     names: tuple[str, ...]  # n names
-
-    def take(self, rows: Ints) -> Clusters:
-        """Select rows, in this order."""
-        return Clusters(unit=self.unit, names=tuple(self.names[i] for i in rows))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -113,7 +99,7 @@ class SplitOptions(TypedDict, total=False):
     bins: ArrayLike | None
     scheme: Scheme
     ends: tuple[float, float] | None  # representatives m_1 and m_8 that were frozen with the split
-    facts: TargetFacts  # identity; made from the arrays when not given
+    facts: SplitIdentity  # made from the arrays when not given
     surface: Surface
     clusters: Clusters | None  # what intervals draw; rows when not given
     zero: Zero | None  # what a skill of 0 stands for; the best control when not given
@@ -129,11 +115,11 @@ class Split:
     tasks: tuple[str, ...]
     #: n names to report by: the tasks, or the problem families of discovery pairs.
     groups: tuple[str, ...]
-    speedups: NDArray[np.float64]  # shape (n,), x
+    speedups: Floats  # shape (n,), x
     bins: NDArray[np.int8]  # shape (n,), 1 to 8, under ``scheme``
     scheme: Scheme
-    representatives: NDArray[np.float64]  # shape (8,), m_b in x
-    facts: TargetFacts
+    representatives: Floats  # shape (8,), m_b in x
+    facts: SplitIdentity
     surface: Surface
     clusters: Clusters | None = None
     zero: Zero | None = None
@@ -166,37 +152,36 @@ class Split:
         >>> t.bins.tolist(), t.under("released").bins.tolist()
         ([4, 6], [3, 5])
         """
-        ids, names = tuple(row_ids), tuple(tasks)
+        n, spec, scheme = len(row_ids), split_of(split), options.get("scheme", DEFAULT_SCHEME)
+        groups = options.get("groups") or tasks
         s = np.ascontiguousarray(speedups, dtype=np.float64)
-        reported = tuple(options.get("groups") or names)
-        scheme = options.get("scheme", DEFAULT_SCHEME)
-        if not ids:
+        if not n:
             raise DataError("a split without rows can't be scored")
-        if s.shape != (len(ids),) or len(names) != len(ids) or len(reported) != len(ids):
-            what = f"{len(ids)} row ids, {len(names)} tasks and speedups of shape {s.shape}"
+        if s.shape != (n,) or len(tasks) != n or len(groups) != n:
+            what = f"{n} row ids, {len(tasks)} tasks and speedups of shape {s.shape}"
             raise DataError(f"{what} don't belong together")
-        for name, count in Counter(ids).items():
-            if count > 1:
-                what = "this row id is in the split twice"
-                raise DataError.of(code="repeated-row", message=what, value=printable(name))
-        computed, bins = assign_bins(s, scheme, row_ids=ids), options.get("bins")
+        if len(set(row_ids)) < n:
+            what, value = "this row id is in the split twice", Counter(row_ids).most_common(1)[0][0]
+            raise DataError.of(code="repeated-row", message=what, value=printable(value))
+        computed, bins = assign_bins(s, scheme, row_ids=row_ids), options.get("bins")
         y = computed if bins is None else np.asarray(bins)
         if y.shape != s.shape or not np.isin(y, np.arange(1, N_BINS + 1)).all():
             raise DataError("bins must be whole numbers from 1 to 8, one for each row")
         y = np.ascontiguousarray(y, dtype=np.int8)
         m = representatives(s, y, scheme)
         m[0], m[-1] = options.get("ends") or (m[0], m[-1])
+        arrays = SplitIdentity(table=spec.table, split_name="arrays", n_rows=n)
         return cls(
-            spec=split_of(split),
-            row_ids=ids,
-            tasks=names,
-            groups=reported,
+            spec=spec,
+            row_ids=tuple(row_ids),
+            tasks=tuple(tasks),
+            groups=tuple(groups),
             speedups=s,
             bins=y,
             scheme=scheme,
             representatives=m,
-            facts=options.get("facts") or _facts_of(split, len(ids)),
-            surface=options.get("surface") or Surface.plain(len(ids)),
+            facts=options.get("facts", arrays),
+            surface=options.get("surface") or Surface.plain(n),
             clusters=options.get("clusters"),
             zero=options.get("zero"),
         )
@@ -230,6 +215,17 @@ class Split:
         pairs = zip(self.tasks, self.surface.languages, strict=True)
         return _positions([f"{task}/{language}" for task, language in pairs])
 
+    @cached_property
+    def cluster_numbers(self) -> Ints | None:
+        """Shape (n,), number of the cluster that a row is of; ``None`` where rows are drawn."""
+        named = self.clusters
+        return None if named is None else np.unique(named.names, return_inverse=True)[1]
+
+    @property
+    def n_clusters(self) -> int:
+        """Number of clusters, or of rows where rows are drawn."""
+        return len(set(self.clusters.names)) if self.clusters else len(self)
+
     def once(self, make: Callable[[Split], Result]) -> Result:
         """Compute what a function makes of these rows alone, once for all scores."""
         if make not in self._made:
@@ -250,17 +246,7 @@ class Split:
 
     def take(self, rows: Ints) -> Split:
         """Select rows, in this order; the representatives stay those of the whole split."""
-        return replace(
-            self,
-            row_ids=tuple(self.row_ids[i] for i in rows),
-            tasks=tuple(self.tasks[i] for i in rows),
-            groups=tuple(self.groups[i] for i in rows),
-            speedups=self.speedups[rows],
-            bins=self.bins[rows],
-            surface=self.surface.take(rows),
-            clusters=self.clusters and self.clusters.take(rows),
-            zero=self.zero and replace(self.zero, probabilities=self.zero.probabilities[rows]),
-        )
+        return replace(self, **{name: _select(getattr(self, name), rows) for name in _COLUMNS})
 
     def under(self, scheme: Scheme) -> Split:
         """Label the rows by a scheme, with representatives computed from the speedups."""
@@ -277,19 +263,24 @@ class Split:
         )
 
 
-def _facts_of(split: str, n_rows: int) -> TargetFacts:
-    """Say that rows are plain arrays, of no archive."""
-    return TargetFacts(
-        archive_name="arrays",
-        archive_version="",
-        archive_digest="",
-        table=split_of(split).table,
-        split_name="arrays",
-        split_digest="",
-        origin="selected",
-        gpus=(),
-        n_rows=n_rows,
-    )
+#: Fields of :class:`Split` that hold something of every row.
+_COLUMNS: Final = (
+    *("row_ids", "tasks", "groups", "speedups", "bins", "surface", "clusters", "zero"),
+)
+
+
+def _select(column: Any, rows: Ints) -> Any:
+    """Select rows of an array, a tuple, a map of such columns, or a record with some."""
+    if isinstance(column, np.ndarray):
+        return column[rows]
+    if isinstance(column, tuple):
+        return tuple(column[i] for i in rows)
+    if isinstance(column, dict):
+        return {name: _select(values, rows) for name, values in column.items()}
+    if is_dataclass(column) and not isinstance(column, type):
+        parts = {part.name: _select(getattr(column, part.name), rows) for part in fields(column)}
+        return replace(column, **parts)
+    return column  # a name, or nothing
 
 
 def _positions(names: Sequence[str]) -> dict[str, NDArray[np.intp]]:
@@ -321,3 +312,12 @@ def split_facts(archive: Archive, split: SplitSpec) -> SplitFacts:
         what = f"the archive in {archive.path} has no {split.name} split yet"
         raise UsageError(f"{what}. Make it with: kernel-archive {split.command}")
     return facts
+
+
+def table_rows(archive: Archive, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
+    """Read columns of a table row by row; there are no rows where the archive lacks the table."""
+    if table not in archive.manifest.tables:
+        return iter(())
+    rows = archive.arrow(table, columns=list(columns))
+    # Not to_numpy(): it imports pandas where that is installed, which takes longer than a score.
+    return zip(*(rows[name].to_pylist() for name in columns), strict=True)

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from kernel_archive.scoring.compare import Comparison
     from kernel_archive.scoring.reader import CheckReport
-    from kernel_archive.scoring.record import Score
+    from kernel_archive.scoring.record import ForecastFacts, Score
     from kernel_archive.scoring.replay import Replay, ReplayFigure
-    from kernel_archive.scoring.split import TargetFacts
+    from kernel_archive.scoring.split import SplitIdentity
     from kernel_archive.splits import Kind
 
 _SCORE_COLUMNS = [
@@ -44,24 +44,23 @@ class Sheet(NamedTuple):
     left: int = 1  # columns that are names, not figures
 
 
-def heading(target: TargetFacts, scheme: str) -> str:
+def heading(split: SplitIdentity, scheme: str) -> str:
     """Name what was scored against, in one line."""
-    name = "" if target.canonical else f", variant {target.split_name!r}"
-    version = f" {target.archive_version}" if target.archive_version else ""
-    gpus = f", {', '.join(target.gpus)}" if target.gpus else ""
-    what = f"{target.table}{name} of {target.archive_name}{version}{gpus}"
-    return f"{what}: {target.n_rows:,} rows, bins {scheme}"
+    name = "" if split.canonical else f", variant {split.split_name!r}"
+    version = f" {split.archive_version}" if split.archive_version else ""
+    gpus = f", {', '.join(split.gpus)}" if split.gpus else ""
+    what = f"{split.table}{name} of {split.archive_name}{version}{gpus}"
+    return f"{what}: {split.n_rows:,} rows, bins {scheme}"
 
 
 def score_sheets(record: Score) -> list[Sheet]:
     """Make the tables of one score: all metrics, discovery moments, tasks or families."""
-    shown = dict.fromkeys((*LEADS[record.kind], *HEADLINE[record.kind], *record.metrics))
+    names = dict.fromkeys((*LEADS[record.kind], *HEADLINE[record.kind], *record.metrics))
     facts = record.forecasts
     of = f" of {record.drawn.said}" if record.drawn else ""
     intervals = f"Intervals: 95 %, {record.draws:,} bootstrap draws{of}; seed {record.seed}"
-    shares = f"coverage {_share(facts.coverage)}, parse rate {_share(facts.parse_rate)}"
     notes = [
-        f"{_repeats(facts.n_repeats)}, {shares}",
+        f"{_repeats(facts.n_repeats)}, {_shares(facts)}",
         intervals if record.draws else "No intervals",
         "Uniform: the figure of a forecast that gives each of the eight bins 1/8, for scale",
         "Best control: the best figure of the forecasts that read no program, metric by metric",
@@ -69,8 +68,8 @@ def score_sheets(record: Score) -> list[Sheet]:
     ]
     if not all(record.beats_control.values()):
         notes.append(_MARK_NOTE)
-    rows = [_metric_row(record, name) for name in shown if name in record.metrics]
-    title = f"{facts.name} on {heading(record.target, record.scheme)}"
+    rows = [_metric_row(record, name) for name in names if name in record.metrics]
+    title = f"{facts.name} on {heading(record.split, record.scheme)}"
     sheets = [Sheet(title, _SCORE_COLUMNS, rows, notes)]
     if record.pairs:
         columns = ["distance", "pairs", "in the right order", "by one more measurement"]
@@ -91,8 +90,8 @@ def score_sheets(record: Score) -> list[Sheet]:
 def score_remarks(record: Score) -> list[str]:
     """State what a reader of the figures should know besides: one sentence each."""
     f, deferral, out = record.forecasts, record.deferral, []
-    if not record.target.canonical:
-        variant = printable(record.target.split_name)
+    if not record.split.canonical:
+        variant = printable(record.split.split_name)
         out.append(f"This is the variant {variant!r} of the split: don't compare across.")
     if record.relabelled:
         out.append(f"Labels computed anew under {record.scheme}; the split has another scheme.")
@@ -106,8 +105,10 @@ def score_remarks(record: Score) -> list[str]:
         differing = f"{f.n_stated_differs:,} of {f.n_stated:,} stated bins"
         out.append(f"{differing} are not the most probable one; scored: {record.predicted_bin}.")
     if deferral is not None:
-        accuracy = METRICS["accuracy"].format(deferral.accepted["accuracy"].mean)
-        error = METRICS["forecast_error"].format(deferral.accepted["forecast_error"].mean)
+        accuracy, error = (
+            METRICS[name].format(deferral.accepted[name].mean)
+            for name in ("accuracy", "forecast_error")
+        )
         rate = f"Deferred: {_share(deferral.rate)} of the forecasts; the tables hold all of them"
         out.append(f"{rate}. On those not deferred alone: accuracy {accuracy}, error {error}.")
         if deferral.deferred_accuracy is not None:
@@ -123,22 +124,19 @@ def several_sheet(records: Sequence[Score]) -> Sheet:
         value = record.metrics[RANKED_BY].mean
         return value is None, METRICS[RANKED_BY].sign * (value or 0.0), record.forecasts.name
 
-    further = _BESIDE[records[0].kind]
-    rows = []
+    further, rows = _BESIDE[records[0].kind], []
     for record in sorted(records, key=key):
-        cells = [_figure(record, name)[0] for name in further]
-        coverage = _share(record.forecasts.coverage)
-        rows.append([record.forecasts.name, *_figure(record, LEAD), *cells, coverage])
-    columns = ["forecaster", METRICS[LEAD].title, "95 % interval"]
-    columns += [*(METRICS[name].title for name in further), "coverage"]
+        cells = [*_figure(record, LEAD), *(_figure(record, name)[0] for name in further)]
+        rows.append([record.forecasts.name, *cells, _share(record.forecasts.coverage)])
+    titles = [METRICS[name].title for name in further]
+    columns = ["forecaster", METRICS[LEAD].title, "95 % interval", *titles, "coverage"]
     notes = [
         "Intervals are of each score alone; to tell two apart: kernel-archive compare",
         "All metrics: score one file, or --json",
     ]
     if any(cell.endswith(" *") for row in rows for cell in row):
         notes.insert(0, _MARK_NOTE)
-    title = heading(records[0].target, records[0].scheme)
-    return Sheet(title, columns, rows, notes)
+    return Sheet(heading(records[0].split, records[0].scheme), columns, rows, notes)
 
 
 def comparison_sheet(comparison: Comparison) -> Sheet:
@@ -151,10 +149,10 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
         # The difference of two percentages is in percentage points, not in percent of either.
         unit = " pp" if info.unit == " %" else info.unit
         shown = "-" if d.difference is None else f"{d.difference:+.{info.decimals}f}{unit}"
-        span = _span(d.low, d.high, info.decimals, "+")
+        figures = [info.format(d.a), info.format(d.b), shown]
         p_values = ["-" if p is None else f"{p:.4f}" for p in (d.p, d.p_holm)]
-        figures = [info.format(d.a), info.format(d.b)]
-        rows.append([info.title, *figures, shown, span, *p_values, side[d.better]])
+        span = _span(d.low, d.high, info.decimals, "+")
+        rows.append([info.title, *figures, span, *p_values, side[d.better]])
     of = f" of {comparison.drawn.said}" if comparison.drawn else ""
     draws = f"{comparison.draws:,} bootstrap draws and as many swaps{of}"
     families = "over the paper's metrics and over the further ones of this project"
@@ -164,22 +162,16 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
         "Where interval and test disagree, the test decides: it is corrected for their number",
     ]
     columns = ["metric", a, b, "difference", "95 % interval", "p", "p (Holm)", "better"]
-    title = f"{a} against {b} on {heading(comparison.target, comparison.scheme)}"
+    title = f"{a} against {b} on {heading(comparison.split, comparison.scheme)}"
     return Sheet(title, columns, rows, notes)
 
 
 def replay_sheet(replays: Sequence[Replay]) -> Sheet:
     """Show what every forecaster and policy found in a replay."""
-
-    def shown(f: ReplayFigure) -> str:
-        if not math.isfinite(f.mean):
-            return "-"  # random and oracle find the same
-        return f"{f.mean:.1f} ({f.low:.1f} to {f.high:.1f})"
-
     rows = []
     for d in replays:
         for p in d.policies:
-            figures = [shown(p.rescaled), shown(p.area), shown(p.to_near)]
+            figures = [_replay_figure(f) for f in (p.rescaled, p.area, p.to_near)]
             rows.append([d.name or "(none needed)", p.policy, *figures])
     columns = ["forecasts", "policy", "area, random to oracle", "area", "measured until 95 %"]
     first, how = replays[0], replays[0].options
@@ -195,7 +187,7 @@ def replay_sheet(replays: Sequence[Replay]) -> Sheet:
 
 def check_lines(report: CheckReport) -> list[str]:
     """Show a checked file in figures, as lines of text."""
-    shares = f"coverage {_share(report.coverage)}, parse rate {_share(report.parse_rate)}"
+    shares = _shares(report)
     kinds = ", ".join(f"{code} {count:,}" for code, count in report.counts.items())
     rows = f"{_repeats(report.n_repeats)} of {report.n_rows:,} rows"
     lines = [
@@ -209,14 +201,24 @@ def check_lines(report: CheckReport) -> list[str]:
     return lines
 
 
+def _shares(facts: CheckReport | ForecastFacts) -> str:
+    return f"coverage {_share(facts.coverage)}, parse rate {_share(facts.parse_rate)}"
+
+
+def _replay_figure(figure: ReplayFigure) -> str:
+    if not math.isfinite(figure.mean):
+        return "-"  # random and oracle find the same
+    return f"{figure.mean:.1f} ({figure.low:.1f} to {figure.high:.1f})"
+
+
 def _repeats(n: int) -> str:
     return f"{n} {'repeat' if n == 1 else 'repeats'}"
 
 
-def _span(low: float | None, high: float | None, places: int, sign: str = "") -> str:
+def _span(low: float | None, high: float | None, decimals: int, sign: str = "") -> str:
     if low is None or high is None:
         return "-"
-    return f"{low:{sign}.{places}f} to {high:{sign}.{places}f}"
+    return f"{low:{sign}.{decimals}f} to {high:{sign}.{decimals}f}"
 
 
 def _share(value: float | None) -> str:
@@ -255,5 +257,5 @@ def _group_sheet(record: Score) -> Sheet:
         span = _span(metrics[LEAD].low, metrics[LEAD].high, METRICS[LEAD].decimals)
         rows.append([group, f"{record.group_rows[group]:,}", first, span, *further])
     titles = [METRICS[name].title for name in names]
-    what = split_of(record.target.table).group
+    what = split_of(record.split.table).group
     return Sheet(f"By {what}", [what, "rows", titles[0], "95 % interval", *titles[1:]], rows, [])

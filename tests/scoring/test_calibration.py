@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from kernel_archive.scoring.arrays import once
 from kernel_archive.scoring.calibration import (
     aurc,
     bucket_of,
@@ -46,51 +47,41 @@ def test_bucket_edges(q, bucket):
 )
 def test_ece_by_hand(q, correct, expected):
     """The mean distance of hits and confidence by bucket; certain hits and misses."""
-    got = ece(confidence=np.array(q), correct=np.array(correct, bool))
-    assert got == pytest.approx(expected, abs=1e-15)
+    got = ece(confidence=np.array(q), correct=np.array(correct, bool), weights=once(len(q)))
+    assert got == pytest.approx([expected], abs=1e-15)
 
 
 @pytest.mark.parametrize(
-    ("errors", "expected"),
+    ("q", "errors", "expected"),
     [
-        ([3.0, 2.0, 1.0], 0.0),
-        ([1.0, 2.0, 3.0], 1.0),
-        ([2.0, 1.0, 3.0], 2 / 3),  # one down, two up
-        ([1.0, 1.0, 1.0], 0.0),
-        ([5.0], 0.0),
+        ([0.15, 0.55, 0.95], [3.0, 2.0, 1.0], 0.0),
+        ([0.15, 0.55, 0.95], [1.0, 2.0, 3.0], 1.0),
+        ([0.15, 0.55, 0.95], [2.0, 1.0, 3.0], 2 / 3),  # one down, two up
+        ([0.15, 0.55, 0.95], [1.0, 1.0, 1.0], 0.0),
+        ([0.15], [5.0], 0.0),
+        ([0.05, 0.25], [2.0, 3.0], 1.0),  # an empty bucket between them is no error of 0
+        ([], [], np.nan),
     ],
 )
-def test_confidence_monotonicity_by_hand(errors, expected):
+def test_confidence_monotonicity_by_hand(q, errors, expected):
     """0 when errors only fall, 1 when they only rise, the share of the rise between; 0 when nothing
-    moves.
+    moves; not defined without a row.
     """
-    q = np.array([0.15, 0.55, 0.95])[: len(errors)]  # empty buckets between them are skipped
-    assert confidence_monotonicity(confidence=q, errors=np.array(errors)) == pytest.approx(
-        expected, abs=1e-15
+    got = confidence_monotonicity(
+        confidence=np.array(q), errors=np.array(errors), weights=once(len(q))
     )
-
-
-def test_monotonicity_skips_empty_buckets():
-    """A bucket without a row is no error of 0; without any row D_mono is not defined."""
-    q, errors = np.array([0.05, 0.25]), np.array([2.0, 3.0])
-    assert confidence_monotonicity(confidence=q, errors=errors) == 1.0
-    assert np.isnan(confidence_monotonicity(confidence=q, errors=errors, parsed=np.zeros(2, bool)))
+    assert got == pytest.approx([expected], abs=1e-15, nan_ok=True)
 
 
 def test_ties_have_their_exact_expectation():
-    """Against the mean over all orders of five rows."""
+    """Against the mean over all orders of five rows; without a row AURC is not defined."""
     q, loss = [0.9, 0.5, 0.5, 0.5, 0.1], [1.0, 0.0, 3.0, 2.0, 5.0]
     curves = []
     for order in itertools.permutations(range(5)):
         ranked = sorted(order, key=lambda i: -q[i])
         curves.append(np.cumsum([loss[i] for i in ranked]) / np.arange(1, 6))
-    got = selective_risk(confidence=np.array(q), losses=np.array(loss))
-    np.testing.assert_allclose(got, np.mean(curves, axis=0), rtol=1e-12)
-    assert aurc(confidence=np.array(q), losses=np.array(loss)) == pytest.approx(
-        np.mean(curves), rel=1e-12
-    )
-
-
-def test_aurc_without_a_row_is_not_defined():
-    """It is NaN, not 0."""
-    assert np.isnan(aurc(confidence=np.empty(0), losses=np.empty(0)))
+    rows = {"confidence": np.array(q), "losses": np.array(loss)}
+    np.testing.assert_allclose(selective_risk(**rows), np.mean(curves, axis=0), rtol=1e-12)
+    assert aurc(**rows, weights=once(5)) == pytest.approx([np.mean(curves)], rel=1e-12)
+    assert np.isnan(aurc(**rows, weights=np.zeros((5, 1)))).all()
+    assert np.isnan(aurc(confidence=np.empty(0), losses=np.empty(0), weights=once(0))).all()

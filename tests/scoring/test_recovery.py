@@ -8,13 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernel_archive.scoring.arrays import once
 from kernel_archive.scoring.recovery import (
+    BUDGETS,
     CURVE,
     best_of_draws,
     budget_ranks,
     recovered_at,
     recovery_area,
 )
+
+
+def recovered(expected, speedups, budgets=BUDGETS):
+    """Speedup recovered when every row is drawn once."""
+    rows = {"expected": np.array(expected), "speedups": np.array(speedups)}
+    return recovered_at(**rows, budgets=budgets, weights=once(len(speedups)))[:, 0]
 
 
 def brute_force(expected, speedups, k):
@@ -33,20 +41,17 @@ def test_ties_by_brute_force_on_any_small_case(rows, data):
     """Hypothesis looks for a case in which the closed form and all orders differ."""
     expected, speedups = [float(r[0]) for r in rows], [float(r[1]) for r in rows]
     k = data.draw(st.integers(1, len(rows)))
-    got = recovered_at(
-        expected=np.array(expected), speedups=np.array(speedups), budgets=(100 * k // len(rows),)
-    )
-    assert got[0] == pytest.approx(brute_force(expected, speedups, k), rel=1e-12)
+    got = recovered(expected, speedups, (100 * k // len(rows),))
+    assert got == pytest.approx(brute_force(expected, speedups, k), rel=1e-12)
 
 
 @pytest.mark.parametrize(("size", "drawn"), [(1, 1), (5, 1), (5, 5), (6, 3), (40, 7)])
 def test_chances_of_the_best_of_a_draw(size, drawn):
     """C(size - j, drawn - 1) / C(size, drawn), which sums to 1."""
     exact = [math.comb(size - j, drawn - 1) / math.comb(size, drawn) for j in range(1, size + 1)]
-    np.testing.assert_allclose(
-        best_of_draws(size, np.array([drawn]))[0], exact, rtol=1e-12, atol=1e-300
-    )
-    assert best_of_draws(size, np.array([drawn]))[0].sum() == pytest.approx(1.0, abs=1e-12)
+    chances = best_of_draws(size, np.array([drawn]))[0]
+    np.testing.assert_allclose(chances, exact, rtol=1e-12, atol=1e-300)
+    assert chances.sum() == pytest.approx(1.0, abs=1e-12)
 
 
 def test_a_large_tie_is_its_expectation(rng):
@@ -54,10 +59,10 @@ def test_a_large_tie_is_its_expectation(rng):
     speedups = np.exp2(rng.normal(0, 1.3, 3000))
     ordered = np.sort(speedups)[::-1]
     whole = best_of_draws(3000, budget_ranks(3000, CURVE)) @ ordered / ordered[0] * 100
-    found = recovered_at(expected=np.ones(3000), speedups=speedups, budgets=CURVE)
+    found = recovered(np.ones(3000), speedups, CURVE)
     np.testing.assert_allclose(found, whole, rtol=1e-13)
     half = np.arange(3000) < 1500
-    found = recovered_at(expected=np.where(half, 2.0, 1.0), speedups=speedups, budgets=(50,))
+    found = recovered(np.where(half, 2.0, 1.0), speedups, (50,))
     assert found[0] == pytest.approx(100 * speedups[half].max() / ordered[0])
 
 
@@ -78,11 +83,8 @@ def test_budgets_are_counted_in_integers(n, ranks):
 
 def test_a_perfect_forecast_recovers_exactly_everything_and_a_rounding_is_no_ranking():
     """100.0 to the last bit; S^ that differ in the last bit tie."""
-    speedups = np.array([0.1, 7.3, 2.2])
-    assert recovered_at(expected=speedups, speedups=speedups, budgets=(1,)).tolist() == [100.0]
-    expected = np.array([0.1 + 0.2, 0.3])
-    got = recovered_at(expected=expected, speedups=np.array([1.0, 3.0]), budgets=(1,))
-    assert got[0] == pytest.approx(200 / 3, rel=1e-12)
+    assert recovered([0.1, 7.3, 2.2], [0.1, 7.3, 2.2], (1,)).tolist() == [100.0]
+    assert recovered([0.1 + 0.2, 0.3], [1.0, 3.0], (1,)) == pytest.approx(200 / 3, rel=1e-12)
 
 
 def test_the_area_by_hand():

@@ -35,7 +35,7 @@ def worlds_of(*worlds):
     speedups = np.nan_to_num(np.concatenate([w.speedups[1:] for w in worlds]), nan=FAILED)
     ids = [f"k{i}" for i in range(n)]
     target = Split.from_arrays(row_ids=ids, tasks=["p"] * n, speedups=speedups, split="replay")
-    return Worlds(target=target, gpus=("H200",) * n, worlds=worlds)
+    return Worlds(split=target, gpus=("H200",) * n, worlds=worlds)
 
 
 #: 0 start; 1 (2x) with children 3 (4x) and 4 (failed); 2 (1.5x) without children.
@@ -103,8 +103,8 @@ def test_sure_forecasts_of_the_right_bins_are_an_oracle_and_the_seed_decides_alo
         for k in range(3)
     ]
     worlds = worlds_of(*trees)
-    sure = np.eye(8)[worlds.target.bins - 1]
-    right, wrong = (Forecasts.from_arrays(worlds.target, p) for p in (sure, sure[:, ::-1]))
+    sure = np.eye(8)[worlds.split.bins - 1]
+    right, wrong = (Forecasts.from_arrays(worlds.split, p) for p in (sure, sure[:, ::-1]))
     options = ReplayOptions(seed=7, draws=50)
     first, again = (replay(worlds, right, options) for _ in range(2))
     assert first == again
@@ -157,12 +157,12 @@ def test_chains_of_a_problem_are_one_world_below_the_reference(tmp_path):
     assert trimul.parents == [-1, 0, 1, 2, 0]
     np.testing.assert_array_equal(trimul.speedups, [1.0, 2.0, np.nan, 3.0, 0.5])
     assert trimul.rows[0] == -1
-    assert len(worlds.target.row_ids) == 5
-    assert 9.0 not in worlds.target.speedups
+    assert len(worlds.split.row_ids) == 5
+    assert 9.0 not in worlds.split.speedups
     texts = dict(
-        zip(worlds.target.row_ids, replay_texts(chain(tmp_path / "again"), worlds), strict=True)
+        zip(worlds.split.row_ids, replay_texts(chain(tmp_path / "again"), worlds), strict=True)
     )
-    assert texts[worlds.target.row_ids[trimul.rows[1]]][1] == program("x")
+    assert texts[worlds.split.row_ids[trimul.rows[1]]][1] == program("x")
     assert all("def reference" in reference for reference, _ in texts.values())
 
 
@@ -178,4 +178,4 @@ def test_natural_searches_come_first(tmp_path):
         load_worlds(open_archive(tmp_path / "none"))
     more = Search("h/1", "trimul", method="agentic")
     make_archive(tmp_path / "one", [*searches, more], [*runs, Run("h/1", program("h"), 3.0)])
-    assert load_worlds(open_archive(tmp_path / "one")).target.speedups.tolist() == [3.0]
+    assert load_worlds(open_archive(tmp_path / "one")).split.speedups.tolist() == [3.0]

@@ -121,7 +121,7 @@ def test_repeats_have_mean_and_population_deviation(small):
 
 def strip(record):
     """What must not change when names or orders do."""
-    return msgspec.structs.replace(record, target=None, forecasts=None)
+    return msgspec.structs.replace(record, split=None, forecasts=None)
 
 
 def test_neither_row_order_nor_repeat_order_nor_ids_matter(rng):
@@ -153,7 +153,7 @@ def test_a_record_names_everything_that_it_depends_on(archive, tmp_path):
     lines = [{"row_id": r, "probabilities": [0.125] * 8} for r in target.row_ids[:-1]]
     path.write_text("\n".join(map(json.dumps, lines)))
     record = score_file(path, archive.path, seed=9, draws=20)
-    assert record.target == target.facts
+    assert record.split == target.facts
     assert (record.metric_version, record.package) == (METRIC_VERSION, __version__)
     assert (record.scheme, record.relabelled, record.predicted_bin) == ("paper", False, "argmax")
     assert (record.seed, record.draws) == (9, 20)
