@@ -5,17 +5,16 @@ from __future__ import annotations
 import fnmatch
 import math
 import time
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kernel_archive.errors import UsageError
 from kernel_archive.readers.events import TimingLine
-from kernel_measure.agent import AgentRun
+from kernel_measure.chains import ChainRun
 from kernel_measure.logs import now, read_lines, write_json
 from kernel_measure.runs import earlier_run, run_document
-from kernel_measure.search import Search
+from kernel_measure.search import search_numbers
 from kernel_measure.station import Host, Station
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_measure.plan import PlannedRun, SearchPlan
-    from kernel_measure.search import Job
+    from kernel_measure.runs import Job
 
 #: Let this many runs take turns, enough to hide the compilers; the next starts when one has
 #: finished.
@@ -51,7 +50,7 @@ class Recorded(msgspec.Struct, kw_only=True):
     waiting: int = 0
 
 
-class _Active:
+class Active:
     """One run in progress: its log, its waiting jobs and their compilations."""
 
     def __init__(self, run: PlannedRun, plan: SearchPlan, out: Path, seen: set[str]) -> None:
@@ -63,20 +62,23 @@ class _Active:
         timing = read_lines(out / run.key / "timing.jsonl", TimingLine)
         self.gpu_seconds = sum(row.wall_s or 0.0 for row in timing)
 
-    @property
-    def waits(self) -> int:
-        """How many proposals it waits for."""
-        return self.log.waits if isinstance(self.log, Search) else 0
+    def propose(self, station: Station) -> bool:
+        """Get the next jobs and start compiling them; ``False`` when the run has finished.
 
-    def ahead(self) -> Sequence[str]:
-        """Programs that an agent has ready before their turn."""
-        return self.log.ahead() if isinstance(self.log, AgentRun) else ()
+        At first all of a chain that is left is compiled.
+        """
+        first = not self.jobs and not self.compiling
+        self.jobs = self.log.jobs()
+        codes = self.log.ahead() if first and isinstance(self.log, ChainRun) else []
+        codes = codes or [job.code for job in self.jobs]
+        self.compiling = station.compile_ahead(self.run.task, codes)
+        return bool(self.jobs or self.log.waits)
 
     def write(self, facts: dict[str, Any]) -> None:
         """``run.json`` as of now."""
         counts = self.log.tally.counts
-        self.document.update(facts)
         self.document.update(
+            facts,
             search=self.log.hyperparameters,
             end=now(),
             finished=self.log.finished,
@@ -90,16 +92,18 @@ class _Active:
 
 def _document(run: PlannedRun, plan: SearchPlan, path: Path) -> dict[str, Any]:
     """``run.json`` as a call begins with it."""
+    is_chain = run.method == "agentic"
+    numbers = {} if is_chain else search_numbers(run.strategy, run.entry.steps, run.seed)
     document = run_document(
         run.task,
         plan.settings,
         method=run.method,
         language=run.language,
-        mutator=run.mutator,
+        mutator="language model" if is_chain else "files",
         run=run.key,
         plan=plan.name,
         start=now(),
-        **run.numbers,
+        **({"search": numbers} if numbers else {}),
     )
     earlier = earlier_run(path, document) or {}
     return {**earlier, **document, "start": earlier.get("start", document["start"])}
@@ -149,27 +153,24 @@ def record(
         )
     begin = time.monotonic()
     runs = [r for r in plan.runs if any(fnmatch.fnmatch(r.key, p) for p in how.only or "*")]
-    for run in runs:
-        _document(
-            run, plan, out / run.key / "run.json"
-        )  # refuses a plan that does not fit before anything is measured
+    for run in runs:  # refuses a plan that does not fit before anything is measured
+        _document(run, plan, out / run.key / "run.json")
     result = Recorded()
     seen: dict[str, set[str]] = {}
 
-    def start(run: PlannedRun) -> _Active:
-        return _Active(run, plan, out, seen.setdefault(run.task, set()))
+    def start(run: PlannedRun) -> Active:
+        return Active(run, plan, out, seen.setdefault(run.task, set()))
 
-    with ExitStack() as stack:
-        task = runs[0].task if runs else None
-        station = stack.enter_context(Station(how.host, plan.settings, plan.gpu, task))
-        loop = _Loop(station, result, begin + how.seconds, say, advance, wait=how.wait)
+    task = runs[0].task if runs else None
+    with Station(how.host, plan.settings, plan.gpu, task) as station:
+        turns = Turns(station, result, start, begin + how.seconds, say, advance, wait=how.wait)
         try:
             if how.compile_only:
-                loop.compile(runs, start)
-                return result
-            loop.run(runs, start)
+                turns.compile(runs)
+            else:
+                turns.run(runs)
         finally:
-            for a in loop.active:
+            for a in turns.active:
                 a.log.close()
                 counts = a.log.tally.counts
                 if counts and not how.compile_only:
@@ -179,99 +180,78 @@ def record(
                         "finished": a.log.finished,
                         "best": a.log.tally.best,
                     }
-            result.waiting = sum(a.waits for a in loop.active)
-            result.unfinished = len(runs) - sum(a.log.finished for a in loop.active)
+            result.waiting = sum(a.log.waits for a in turns.active)
+            result.unfinished = len(runs) - sum(a.log.finished for a in turns.active)
             result.seconds = time.monotonic() - begin
             result.restarts = station.measurer.restarts
     return result
 
 
-class _Loop(msgspec.Struct):
+class Turns(msgspec.Struct):
     """Takes turns: while one run's programs are measured, the others' are compiled."""
 
     station: Station
     result: Recorded
+    start: Callable[[PlannedRun], Active]
     deadline: float
     say: Callable[[str], None]
     advance: Callable[[int, int, str], None]
     wait: bool = True
-    active: list[_Active] = []
+    active: list[Active] = []
 
-    def compile(self, runs: Sequence[PlannedRun], start: Callable[[PlannedRun], _Active]) -> None:
+    def compile(self, runs: Sequence[PlannedRun]) -> None:
         """Compile every program that is known before its turn, and wait until all are."""
-        self.active += [start(run) for run in runs]
-        futures = [
-            f
-            for a in self.active
-            for f in self.station.compile_ahead(
-                a.run.task, a.ahead() or [job.code for job in a.log.jobs()]
-            )
-        ]
+        for run in runs:
+            self.active.append(self.start(run))
+            self.active[-1].propose(self.station)
+        futures = [future for a in self.active for future in a.compiling]
         for done, future in enumerate(futures, 1):
             future.result()
             self.advance(done, len(futures), "compiling")
 
-    def run(
-        self,
-        runs: Sequence[PlannedRun],
-        start: Callable[[PlannedRun], _Active],
-        *,
-        at_once: int = AT_ONCE,
-    ) -> None:
+    def run(self, runs: Sequence[PlannedRun], *, at_once: int = AT_ONCE) -> None:
         """Until every run has finished or the time is used up."""
         expected = sum(run.expected for run in runs)
-        queue = list(runs)
-        waiting: list[_Active] = []
+        measurer, queue = self.station.measurer, list(runs)
+        waiting: list[Active] = []
         while time.monotonic() < self.deadline:
             while queue and sum(bool(a.jobs) for a in waiting) < at_once:
-                following = start(queue.pop(0))
+                following = self.start(queue.pop(0))
                 self.active.append(following)
-                if self._propose(following):
+                if following.propose(self.station):
                     waiting.append(following)
                 if following.jobs:
-                    self.station.measurer.start(following.run.task)
-            for task in self.station.measurer.tasks - {a.run.task for a in waiting if a.jobs}:
-                self.station.measurer.end(
-                    task
-                )  # a worker holds its task's inputs, tens of gigabytes for some
+                    measurer.start(following.run.task)
+            # A worker holds its task's inputs, tens of gigabytes for some.
+            for task in measurer.tasks - {a.run.task for a in waiting if a.jobs}:
+                measurer.end(task)
             if not waiting:
                 break
             chosen = next((a for a in waiting if a.jobs and self._ready(a)), None)
-            if chosen is None:
-                asked = [a for a in waiting if not a.jobs]
-                if len(asked) == len(waiting) and not self.wait:
-                    break
-                time.sleep(0.02 if len(asked) < len(waiting) else POLL_S)
-                for a in asked:
-                    if not self._propose(a):
-                        waiting.remove(a)
+            if chosen is not None:
+                self._measure(chosen, expected)
+                waiting.remove(chosen)
+                if time.monotonic() < self.deadline and chosen.propose(self.station):
+                    waiting.append(chosen)  # to the end of the queue
                 continue
-            self._measure(chosen, expected)
-            waiting.remove(chosen)
-            if time.monotonic() < self.deadline and self._propose(chosen):
-                waiting.append(chosen)  # to the end of the queue
+            asked = [a for a in waiting if not a.jobs]
+            if len(asked) == len(waiting) and not self.wait:
+                break
+            time.sleep(0.02 if len(asked) < len(waiting) else POLL_S)
+            for a in asked:
+                if not a.propose(self.station):
+                    waiting.remove(a)
 
-    def _propose(self, a: _Active) -> bool:
-        """Get the run's next jobs and start compiling them; ``False`` when it has finished."""
-        first = not a.jobs and not a.compiling
-        a.jobs = a.log.jobs()
-        codes = (first and a.ahead()) or [job.code for job in a.jobs]
-        a.compiling = self.station.compile_ahead(a.run.task, codes)
-        return bool(a.jobs) or bool(a.waits)
-
-    def _ready(self, a: _Active) -> bool:
+    def _ready(self, a: Active) -> bool:
         """Whether its programs are compiled and a worker waits."""
         if not all(f.done() for f in a.compiling):
             return False
         measurer, task = self.station.measurer, a.run.task
-        if measurer.is_ready(task):
-            return True
         measurer.start(task)
-        return not measurer.is_alive(
-            task
-        )  # a worker that does not come up is the measurer's to report
+        # A worker that does not come up is the measurer's to report.
+        return measurer.is_ready(task) or not measurer.is_alive(task)
 
-    def _measure(self, a: _Active, expected: int) -> None:
+    def _measure(self, a: Active, expected: int) -> None:
         for job in a.jobs:
             if time.monotonic() >= self.deadline:
                 break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_measure.settings import Settings
+
+
+#: Fields of ``run.json`` that stay as they are; beside them the numbers of a search.
+_FIXED: Final = (
+    *("task", "method", "reference_source", "measurement"),
+    *("benchmark_cases", "correctness_cases", "tolerance"),
+)
 
 
 def run_document(task: str, settings: Settings, **more: Any) -> dict[str, Any]:
@@ -51,23 +58,11 @@ def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
         raise DataError.of(
             code="bad-json", file=str(path), message=f"not valid: {error}", fix="Move the run away"
         ) from error
-    fixed = (
-        "task",
-        "method",
-        "reference_source",
-        "measurement",
-        "benchmark_cases",
-        "correctness_cases",
-        "tolerance",
-    )
     said, asked = _with_numbers(earlier), _with_numbers(document)
-    for name in (*fixed, *sorted(asked.keys() - document.keys())):
-        more = (
-            name == "search.total_budget_steps"
-            and isinstance(said.get(name), int)
-            and said[name] < asked[name]
-        )
-        if said.get(name) != asked.get(name) and not more:
+    for name in (*_FIXED, *sorted(asked.keys() - document.keys())):
+        before = said.get(name)
+        longer = name == "search.total_budget_steps" and isinstance(before, int)
+        if before != asked.get(name) and not (longer and before < asked[name]):
             says = "under other settings" if name in said else "without saying under which settings"
             raise DataError.of(
                 code="another-plan",
@@ -82,9 +77,26 @@ def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
 def _with_numbers(document: dict[str, Any]) -> dict[str, Any]:
     """A ``run.json`` with the numbers of its search as fields of their own: ``search.c_puct``."""
     numbers = document.get("search")
-    return document | (
-        {f"search.{k}": v for k, v in numbers.items()} if isinstance(numbers, dict) else {}
-    )
+    numbers = numbers if isinstance(numbers, dict) else {}
+    return document | {f"search.{name}": number for name, number in numbers.items()}
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One program that waits for its measurement."""
+
+    request_id: str
+    code: str
+
+
+def timing_line(job: Job, measured: Measurement, started_at: str) -> dict[str, Any]:
+    """The line of ``timing.jsonl`` of a measurement that has just come to its end."""
+    return {
+        "request_id": job.request_id,
+        "program": program_id(job.code),
+        "started_at": started_at,
+        "completed_at": now(),
+        **measured.timing(),
+    }
 
 
 def feedback_of(logged: LoggedEvaluation | None) -> Feedback:
@@ -140,19 +152,16 @@ class AttemptLog(ExitStack):
     def add(self, code: str, measured: Measurement, started_at: str, **more: Any) -> Attempt:
         """Write one measurement; ``more`` are further fields of the row."""
         number = max((row.attempt for row in self.rows), default=-1) + 1
-        logged, done_at = evaluation(measured), now()
+        timing = timing_line(Job(f"attempt-{number}", code), measured, started_at)
         row = Attempt(
             attempt=number,
             code=code,
             started_at=started_at,
-            completed_at=done_at,
-            evaluation=logged,
+            completed_at=timing["completed_at"],
+            evaluation=evaluation(measured),
             **more,
         )
-        asked = {"request_id": f"attempt-{number}", "program": program_id(code)}
-        self._timing.append(
-            {**asked, "started_at": started_at, "completed_at": done_at, **measured.timing()}
-        )
+        self._timing.append(timing)
         self._log.append(row)
         self.rows.append(row)
         return row

@@ -8,27 +8,31 @@ nothing is requested or answered twice.
 
 from __future__ import annotations
 
-import random
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from kernel_archive.errors import DataError, UsageError
-from kernel_archive.ids import program_id
 from kernel_archive.readers import events as ev
 from kernel_measure.logs import JsonLines, new_ulid, now, read_lines, unresumable
-from kernel_measure.providers import NoProposal, Parent
-from kernel_measure.runs import Tally, feedback_of
+from kernel_measure.runs import Job, Tally, feedback_of, timing_line
 from kernel_measure.strategies import SearchNode, State
 from kernel_measure.verdict import evaluation
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
-    from kernel_measure.providers import Proposal, Provider
     from kernel_measure.strategies import HillClimbing, Puct
     from kernel_measure.verdict import Measurement
+
+
+class Proposal(msgspec.Struct, forbid_unknown_fields=True):
+    """A program, or why there is none; also what ``proposals/<id>.json`` holds."""
+
+    code: str | None = None
+    failed: str | None = None
 
 
 def search_numbers(strategy: Puct | HillClimbing, steps: int, seed: int) -> dict[str, Any]:
@@ -42,18 +46,20 @@ def search_numbers(strategy: Puct | HillClimbing, steps: int, seed: int) -> dict
     }
 
 
-class Job(msgspec.Struct, frozen=True):
-    """One program that waits for its measurement."""
+class Provider(Protocol):
+    """What makes programs, and forecasts them; ``start`` is the first one's text.
 
-    request_id: str
-    code: str
+    Each is asked for with the id of a request, which is the same when it is asked for again, and is
+    ``None`` while there is no answer.
+    """
 
+    start: str
 
-class _Spec(msgspec.Struct):
-    """A line of ``specs.jsonl``: what the provider said of a program when it proposed it."""
+    def propose(self, question: str, parent: SearchNode, seen: Collection[str]) -> Proposal | None:
+        """A program made from the parent that is not among ``seen``."""
 
-    program: str
-    spec: Any
+    def forecast(self, question: str, code: str) -> dict[str, Any] | None:
+        """A forecast of a program; its ``expected_speedup`` is a positive number."""
 
 
 class _Mutation(msgspec.Struct):
@@ -97,12 +103,12 @@ class Search(ExitStack):
         provider: Provider,
         steps: int,
         seed: int,
-        seen: set[str] | None = None,
+        seen: set[str],
     ) -> None:
         super().__init__()
-        self._strategy, self._provider = strategy, provider
-        self._steps, self._seed = steps, seed
-        self._seen: set[str] = set() if seen is None else seen
+        self._strategy, self._provider, self._seen = strategy, provider, seen
+        self.hyperparameters = search_numbers(strategy, steps, seed)
+        self._steps = steps
         self.tally = Tally()
         self.waits = 0
         self._started = False
@@ -114,20 +120,15 @@ class Search(ExitStack):
         self._mutations: dict[str, _Mutation] = {}
         self._requests: dict[str, _Request] = {}
         with ExitStack() as stack:
-            self._log, self._timing, self._spec_log = (
-                stack.enter_context(JsonLines(directory / f"{name}.jsonl"))
-                for name in ("events", "timing", "specs")
-            )
-            self._specs = {
-                row.program: row.spec for row in read_lines(directory / "specs.jsonl", _Spec)
-            }
+            self._log = stack.enter_context(JsonLines(directory / "events.jsonl"))
+            self._timing = stack.enter_context(JsonLines(directory / "timing.jsonl"))
             for number, event in enumerate(read_lines(directory / "events.jsonl", ev.Event), 1):
                 try:
                     self._apply(event)
                 except (ValueError, LookupError) as error:
                     text = f"does not follow from the lines before it: {error}"
                     raise unresumable(directory / "events.jsonl", number, text) from error
-            if self._root is not None and self._root.code != provider.seed().code:
+            if self._root is not None and self._root.code != provider.start:
                 raise DataError.of(
                     code="another-search",
                     file=str(directory / "events.jsonl"),
@@ -143,11 +144,6 @@ class Search(ExitStack):
         if self._started and self._root is None:
             return True
         return self._parents is None and self._next_step >= self._steps
-
-    @property
-    def hyperparameters(self) -> dict[str, Any]:
-        """For ``run.json``."""
-        return search_numbers(self._strategy, self._steps, self._seed)
 
     def _emit(self, event: Any) -> None:
         self._log.append(event)
@@ -204,7 +200,7 @@ class Search(ExitStack):
         Goes on by itself as far as it can: selects parents, asks the provider, writes the requests.
         """
         if not self._started:
-            return [Job("root", self._provider.seed().code)]
+            return [Job("root", self._provider.start)]
         while not self.finished:
             if self._parents is None:
                 self._start_step()
@@ -243,77 +239,47 @@ class Search(ExitStack):
 
     def _complete_mutations(self) -> None:
         self.waits = 0
-        for position, (key, mutation) in enumerate(self._mutations.items()):
+        for key, mutation in self._mutations.items():
             if mutation.code is not None or mutation.failed:
                 continue
             node = self._state.node(mutation.parent)
-            if node is None:
-                self._fail(key, "parent evicted from archive before recovery")
-                continue
-            spec = self._specs.get(program_id(node.code))
-            parent = Parent(node.code, node.speedup, spec, node.feedback)
-            rng = random.Random(f"{self._seed}/{self._next_step}/{position}")  # noqa: S311 - a search, no secret
-            answer = self._provider.propose(key, parent, rng, self._seen)
+            evicted = Proposal(failed="parent evicted from archive before recovery")
+            answer = self._provider.propose(key, node, self._seen) if node else evicted
             if answer is None:
                 self.waits += 1
-            elif isinstance(answer, NoProposal):
-                self._fail(key, answer.reason)
+            elif answer.code is None:
+                reason = answer.failed or "no program was proposed"
+                self._emit(ev.MutationFailed(request_id=key, reason=reason, completed_at=now()))
             else:
-                self._remember(answer)
                 self._emit(
                     ev.MutationCompleted(request_id=key, code=answer.code, completed_at=now())
                 )
 
-    def _fail(self, key: str, reason: str) -> None:
-        self._emit(ev.MutationFailed(request_id=key, reason=reason, completed_at=now()))
-
-    def _remember(self, proposal: Proposal) -> None:
-        program = program_id(proposal.code)
-        if proposal.spec is not None and program not in self._specs:
-            self._specs[program] = proposal.spec
-            self._spec_log.append(_Spec(program=program, spec=proposal.spec))
-
     def _request_evaluations(self) -> None:
-        for key in self._chosen():
-            mutation = self._mutations[key]
-            if mutation.code is not None and not mutation.requested:
+        """Request all proposals of the step, or those of each parent expected to be fastest."""
+        proposed = {key: m for key, m in self._mutations.items() if m.code is not None}
+        if self._strategy.proposals_per_parent:
+            self._choose(proposed)
+            proposed = {key: m for key, m in proposed.items() if m.chosen}
+        for key, mutation in proposed.items():
+            if not mutation.requested:
                 self._emit(
                     ev.EvaluationRequested(
                         request_id=new_ulid(),
                         child_ulid=new_ulid(),
                         parent_ulid=mutation.parent,
-                        code=mutation.code,
+                        code=str(mutation.code),
                         from_mutation_request_id=key,
                         started_at=now(),
                     )
                 )
 
-    def _chosen(self) -> list[str]:
-        """Choose which proposals are measured: all, or of each parent those expected to be fastest.
+    def _choose(self, proposed: dict[str, _Mutation]) -> None:
+        """Have a forecaster choose, when all proposals of the step are there and forecast.
 
-        A forecaster chooses when all proposals of the step are there; ``waits`` counts what is
-        missing until then.
+        ``waits`` counts what is missing until then.
         """
-        proposed = {key: m for key, m in self._mutations.items() if m.code is not None}
-        if not self._strategy.proposals_per_parent:
-            return list(proposed)
-        if not self.waits:
-            self._complete_forecasts(proposed)
-        if not self.waits:
-            for parent in self._parents or []:
-                keys = [key for key, m in proposed.items() if m.parent == parent]
-                keys.sort(key=lambda key: (-(proposed[key].expected or 0.0), key))
-                for place, key in enumerate(keys):
-                    if proposed[key].chosen is not None:
-                        continue
-                    kind: type[ev.CandidateDeferred | ev.CandidateSelected] = ev.CandidateDeferred
-                    if place < self._strategy.samples_per_parent:
-                        kind = ev.CandidateSelected
-                    self._emit(kind(request_id=key, selection_score=proposed[key].expected))
-        return [key for key, mutation in proposed.items() if mutation.chosen]
-
-    def _complete_forecasts(self, proposed: dict[str, _Mutation]) -> None:
-        for key, mutation in proposed.items():
+        for key, mutation in proposed.items() if not self.waits else ():
             if mutation.expected is None:
                 forecast = self._provider.forecast(key, str(mutation.code))
                 if forecast is None:
@@ -322,6 +288,14 @@ class Search(ExitStack):
                     self._emit(
                         ev.ForecastCompleted(request_id=key, forecast=forecast, completed_at=now())
                     )
+        for parent in (self._parents or []) if not self.waits else ():
+            keys = [key for key, m in proposed.items() if m.parent == parent]
+            keys.sort(key=lambda key: (-(proposed[key].expected or 0.0), key))
+            for place, key in enumerate(keys):
+                is_chosen = place < self._strategy.samples_per_parent
+                choice = ev.CandidateSelected if is_chosen else ev.CandidateDeferred
+                if proposed[key].chosen is None:
+                    self._emit(choice(request_id=key, selection_score=proposed[key].expected))
 
     def report(self, job: Job, measured: Measurement, started_at: str) -> None:
         """Write the measurement of a job.
@@ -330,12 +304,12 @@ class Search(ExitStack):
             UsageError: the job is not waiting (it was reported before).
         """
         logged = evaluation(measured)
+        event: ev.SearchInitialized | ev.EvaluationCompleted
         if job.request_id == "root":
             if self._started:
                 raise UsageError("the starting program was reported before")
-            self._remember(self._provider.seed())
             root = ev.Node(program_code=job.code, ulid=new_ulid(), evaluation=logged, is_seed=True)
-            event: ev.SearchInitialized | ev.EvaluationCompleted = ev.SearchInitialized(root=root)
+            event = ev.SearchInitialized(root=root)
         else:
             request = self._requests.get(job.request_id)
             if request is None or request.result is not None:
@@ -346,17 +320,7 @@ class Search(ExitStack):
             event = ev.EvaluationCompleted(
                 request_id=job.request_id, evaluation=logged, completed_at=now()
             )
-        program = program_id(job.code)
-        self._timing.append(
-            {
-                "request_id": job.request_id,
-                "program": program,
-                "spec": self._specs.get(program),
-                "started_at": started_at,
-                "completed_at": now(),
-                **measured.timing(),
-            }
-        )
+        self._timing.append(timing_line(job, measured, started_at))
         self._emit(event)
 
 
@@ -371,13 +335,11 @@ def _node(
     """An evaluated program as a node; ``None`` when it has no reward."""
     if logged is None or not isinstance(logged.reward, float):
         return None
-    feedback = feedback_of(logged)
     return SearchNode(
         ulid=ulid,
         code=code,
         ancestors=ancestors,
         reward=logged.reward,
         is_seed=is_seed,
-        speedup=feedback.aggregated_speedup,
-        feedback=feedback,
+        feedback=feedback_of(logged),
     )

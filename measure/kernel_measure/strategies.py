@@ -15,9 +15,11 @@ children the best k enter; beyond its capacity the archive keeps its seeds and t
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
+
+from kernel_archive.readers.events import Feedback  # noqa: TC001 - msgspec reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +32,7 @@ class SearchNode(msgspec.Struct, kw_only=True):
         ancestors: ids, nearest first.
         reward: larger is better.
         is_seed: never leaves the archive.
-        speedup: as measured, x.
+        feedback: what was measured.
     """
 
     ulid: str
@@ -38,8 +40,7 @@ class SearchNode(msgspec.Struct, kw_only=True):
     ancestors: list[str]
     reward: float
     is_seed: bool = False
-    speedup: float | None = None
-    feedback: Any = None
+    feedback: Feedback | None = None
 
 
 class State(msgspec.Struct):
@@ -92,10 +93,8 @@ class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         explore = self.c_puct * (max(rewards) - min(rewards)) * math.sqrt(1 + state.expansions)
         scored = []
         for i, node in enumerate(nodes):
-            quality, visits = (
-                state.best_child.get(node.ulid, node.reward),
-                state.visits.get(node.ulid, 0),
-            )
+            quality = state.best_child.get(node.ulid, node.reward)
+            visits = state.visits.get(node.ulid, 0)
             scored.append((quality + explore * weight[i] / total / (1 + visits), node))
         return scored
 
@@ -104,12 +103,9 @@ class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         chosen: list[SearchNode] = []
         order = sorted(self.scores(state), key=lambda s: (-s[0], -s[1].reward, s[1].ulid))
         for _, node in order:
-            related = any(node.ulid in c.ancestors or c.ulid in node.ancestors for c in chosen)
-            if not related:
+            if not any(node.ulid in c.ancestors or c.ulid in node.ancestors for c in chosen):
                 chosen.append(node)
-            if len(chosen) == self.batch_size:
-                break
-        return chosen
+        return chosen[: self.batch_size]
 
     def settle(
         self, state: State, children: dict[str, list[SearchNode]], lineage: dict[str, list[str]]
@@ -121,16 +117,14 @@ class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 state.visits[ulid] = state.visits.get(ulid, 0) + 1
             best = sorted(nodes, key=lambda n: (-n.reward, n.ulid))
             if best:
-                state.best_child[parent] = max(
-                    state.best_child.get(parent, -math.inf), best[0].reward
-                )
+                known = state.best_child.get(parent, -math.inf)
+                state.best_child[parent] = max(known, best[0].reward)
             _admit(state, best[: self.k_per_parent])
         if len(state.archive) > self.archive_capacity:
-            seeds = [n for n in state.archive if n.is_seed]
-            rest = sorted(
-                (n for n in state.archive if not n.is_seed), key=lambda n: (-n.reward, n.ulid)
-            )
-            keep = {n.ulid for n in (*seeds, *rest[: max(0, self.archive_capacity - len(seeds))])}
+            # Seeds first, then the best.
+            order = sorted(state.archive, key=lambda n: (not n.is_seed, -n.reward, n.ulid))
+            seeds = sum(n.is_seed for n in state.archive)
+            keep = {n.ulid for n in order[: max(seeds, self.archive_capacity)]}
             state.archive = [n for n in state.archive if n.ulid in keep]
 
 

@@ -18,7 +18,7 @@ from kernel_archive.errors import DataError
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
 from kernel_measure.plan import read_plan
-from kernel_measure.record import Recorded, _Loop
+from kernel_measure.record import Recorded, Turns
 from kernel_measure.settings import Settings
 
 PLAN = Path(__file__).with_name("plan") / "plan.toml"
@@ -81,26 +81,19 @@ def test_only_tasks_whose_turn_it_is_have_a_worker():
     """Of thirty tasks' inputs those are on the card that are being measured."""
     measurer = FakeMeasurer()
     station = SimpleNamespace(measurer=measurer, compile_ahead=lambda task, codes: [], facts=dict)
-    loop = _Loop(station, Recorded(), float("inf"), lambda _: None, lambda *_: None)
 
     def start(run):
         batches = [[SimpleNamespace(code=code)] for code in run.codes]
-        log = SimpleNamespace(
-            jobs=lambda: batches.pop(0) if batches else [],
-            waits=0,
-            report=lambda *_: None,
-            tally=SimpleNamespace(best=None, counts={}),
-        )
-        return SimpleNamespace(
-            run=run,
-            log=log,
-            jobs=[],
-            compiling=[],
-            gpu_seconds=0.0,
-            write=lambda _: None,
-            ahead=lambda: (),
-            waits=0,
-        )
+        active = SimpleNamespace(run=run, jobs=[], compiling=[], gpu_seconds=0.0)
+
+        def propose(_):
+            active.jobs = batches.pop(0) if batches else []
+            return bool(active.jobs)
+
+        active.propose, active.write = propose, lambda _: None
+        tally = SimpleNamespace(best=None, counts={})
+        active.log = SimpleNamespace(report=lambda *_: None, tally=tally)
+        return active
 
     runs = [
         SimpleNamespace(key=f"{task}{i}", task=task, codes=codes, method="agentic", expected=1)
@@ -116,7 +109,8 @@ def test_only_tasks_whose_turn_it_is_have_a_worker():
         )
     ]
 
-    loop.run(runs, start, at_once=1)
+    turns = Turns(station, Recorded(), start, float("inf"), lambda _: None, lambda *_: None)
+    turns.run(runs, at_once=1)
     assert measurer.said == [
         "start a",
         "a1",

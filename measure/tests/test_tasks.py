@@ -68,6 +68,11 @@ def test_tolerances_of_their_own_are_explained(name):
     assert (task.tolerances is None) == (not task.tolerance_note)
 
 
+def test_default_bounds_are_one_pair_for_each_output():
+    """Tasks without tolerances of their own use rtol and atol for every output."""
+    assert get_task(REHEARSAL).bounds(None) == ((1e-6, 1e-9), (1e-6, 1e-9))
+
+
 def test_unknown_task_is_a_usage_error_with_a_hint():
     """A slip of the pen is answered with the nearest name; an alias works."""
     with pytest.raises(UsageError, match="Did you mean 'trimul'"):

@@ -1,4 +1,4 @@
-"""Tests of agents."""
+"""Tests of chains."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from support.chains import FACTS, write
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import DataError, UsageError
-from kernel_measure.agent import AgentRun, read_chain
+from kernel_measure.chains import ChainRun, read_chain
 from kernel_measure.logs import read_lines
-from kernel_measure.tasks import get_task
 
 PLAN = Path(__file__).with_name("plan") / "plan.toml"
 
@@ -26,7 +25,7 @@ def test_run_of_another_agent_is_not_continued(tmp_path):
     other = read_chain(PLAN.parent / "chains" / "a00" / "rehearsal")
     other.attempts = other.attempts[1:]
     with pytest.raises(DataError, match="did not make"):
-        AgentRun(tmp_path / "agentic" / "rehearsal__t_a00", other)
+        ChainRun(tmp_path / "agentic" / "rehearsal__t_a00", other)
 
 
 SOFTMAX = """import numpy as np
@@ -186,9 +185,3 @@ def test_program_that_is_no_text_is_refused(tmp_path):
     (folder / "01.py").write_bytes(b"\xff\xfe")
     with pytest.raises(DataError, match=r"01\.py: not UTF-8"):
         read_chain(folder)
-
-
-def test_default_bounds_are_one_pair_for_each_output():
-    """Tasks without tolerances of their own use rtol and atol for every output."""
-    task = get_task("rehearsal")
-    assert task.bounds(None) == ((1e-6, 1e-9), (1e-6, 1e-9))

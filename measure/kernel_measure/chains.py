@@ -14,35 +14,19 @@ its run goes on when ``record`` is called again; a program that was measured mus
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kernel_archive.errors import DataError, UsageError, printable
-from kernel_archive.untrusted import misfit
-from kernel_measure.runs import AttemptLog, Tally, feedback_of
-from kernel_measure.search import Job
+from kernel_archive.errors import DataError, UsageError
+from kernel_measure.logs import read_given
+from kernel_measure.runs import AttemptLog, Job, Tally, feedback_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-    from kernel_archive.readers.events import Attempt
     from kernel_measure.verdict import Measurement
-
-
-Facts = TypeVar("Facts", bound=msgspec.Struct)
-
-
-class ProgramDraft(msgspec.Struct, frozen=True):
-    """One attempt before it is measured, as its row in the log has it."""
-
-    title: str
-    note: str
-    code: str
-    parent: int | None = None
-    forecast: dict[str, Any] | None = None
-    tokens: int | None = None
 
 
 class ProgramFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -69,11 +53,8 @@ class ProgramFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """Refuse a forecast that is none."""
         if not self.expected_speedup > 0:
             raise ValueError("expected_speedup must be above 0")
-        if (
-            len(self.probabilities) != 8
-            or min(self.probabilities) < 0
-            or abs(sum(self.probabilities) - 1) > 0.02
-        ):
+        p = self.probabilities
+        if len(p) != 8 or min(p) < 0 or abs(sum(p) - 1) > 0.02:
             raise ValueError("probabilities are eight numbers of at least 0 that sum to 1")
 
 
@@ -99,42 +80,19 @@ class AuthorFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     chains: dict[str, dict[str, Any]]
 
 
-class Chain:
+class ChainProgram(msgspec.Struct, frozen=True):
+    """One program of a chain, and what its author says of it."""
+
+    code: str
+    facts: ProgramFacts
+
+
+class Chain(msgspec.Struct):
     """One author's programs for one problem, so far and in order."""
 
-    def __init__(self, author: AuthorFacts, problem: str, attempts: Sequence[ProgramDraft]) -> None:
-        self.author, self.problem, self.attempts = author, problem, tuple(attempts)
-
-    def next(self, history: Sequence[Attempt]) -> ProgramDraft | None:
-        """The next program of the chain."""
-        return self.attempts[len(history)] if len(history) < len(self.attempts) else None
-
-    def ahead(self, done: int) -> list[str]:
-        """All that were not measured yet."""
-        return [draft.code for draft in self.attempts[done:]]
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """For ``run.json``: author and brief."""
-        said = {
-            name: getattr(self.author, name)
-            for name in ("author", "role", "model", "experience", "style")
-        }
-        return said | {"brief": self.author.chains.get(self.problem, {})}
-
-
-def _read(path: Path, kind: type[Facts]) -> Facts:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except OSError as error:
-        raise DataError.of(
-            code="unreadable", file=str(path), message=f"cannot be read: {error.strerror}"
-        ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        text, field = misfit(error)
-        raise DataError.of(
-            code="bad-chain", file=str(path), field=field, message=printable(text, 300)
-        ) from error
+    author: AuthorFacts
+    problem: str
+    attempts: list[ChainProgram]
 
 
 def read_chain(folder: Path) -> Chain:
@@ -143,13 +101,14 @@ def read_chain(folder: Path) -> Chain:
     Raises:
         DataError: a file is missing or at fault, with its name and field.
     """
-    author = _read(folder.parent / "author.json", AuthorFacts)
-    drafts: list[ProgramDraft] = []
+    read = partial(read_given, code="bad-chain")
+    author = read(folder.parent / "author.json", AuthorFacts)
+    programs: list[ChainProgram] = []
     for number, path in enumerate(sorted(folder.glob("*.py")), 1):
         if path.stem != f"{number:02d}":
             message = f"program {number} of a chain is called {number:02d}.py"
             raise DataError.of(code="bad-chain", file=str(path), message=message)
-        facts = _read(path.with_suffix(".json"), ProgramFacts)
+        facts = read(path.with_suffix(".json"), ProgramFacts)
         if facts.parent is not None and not 1 <= facts.parent < number:
             raise DataError.of(
                 code="bad-chain",
@@ -158,36 +117,26 @@ def read_chain(folder: Path) -> Chain:
                 value=str(facts.parent),
                 message="a program builds on an earlier one of its chain",
             )
-        parent = None if facts.parent is None else facts.parent - 1
-        forecast = {
-            "expected_speedup": facts.expected_speedup,
-            "probabilities": facts.probabilities,
-        }
-        try:
-            code = path.read_text("utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError.of(
-                code="bad-chain", file=str(path), message=f"not UTF-8: {error}"
-            ) from error
-        drafts.append(ProgramDraft(facts.title, facts.intent, code, parent, forecast, facts.tokens))
-    return Chain(author, folder.name, drafts)
+        programs.append(ChainProgram(read(path, str), facts))
+    return Chain(author, folder.name, programs)
 
 
-class AgentRun:
-    """One run directory of an agent; the same calls as a ``Search``.
+class ChainRun:
+    """The run directory of a chain; the same calls as a ``Search``.
 
     Raises:
-        DataError: the directory holds another agent's attempts.
+        DataError: the directory holds attempts of another chain.
         BusyError: another process records into the directory.
     """
 
-    def __init__(self, directory: Path, agent: Chain) -> None:
-        self._agent = agent
+    waits = 0  # no program of it is asked for
+
+    def __init__(self, directory: Path, chain: Chain) -> None:
+        self._chain = chain
         self.tally = Tally()
         self._log = AttemptLog(directory)
         for i, row in enumerate(self._log.rows):
-            draft = agent.next(self._log.rows[:i])
-            if draft is None or draft.code != row.code:
+            if [row.code] != [program.code for program in chain.attempts[i : i + 1]]:
                 self._log.close()
                 raise DataError.of(
                     code="another-search",
@@ -204,22 +153,30 @@ class AgentRun:
 
     @property
     def finished(self) -> bool:
-        """Whether the agent has come to its end."""
-        return self._agent.next(self._log.rows) is None
+        """Whether all programs were measured."""
+        return len(self._log.rows) == len(self._chain.attempts)
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """For ``run.json``."""
-        return {"attempts": len(self._log.rows), "aggregation": "geomean", **self._agent.facts}
+        """For ``run.json``: author and brief."""
+        author, done = self._chain.author, len(self._log.rows)
+        names = ("author", "role", "model", "experience", "style")
+        return {
+            "attempts": done,
+            "aggregation": "geomean",
+            **{name: getattr(author, name) for name in names},
+            "brief": author.chains.get(self._chain.problem, {}),
+        }
 
     def jobs(self) -> list[Job]:
         """The next attempt; empty when there is none."""
-        draft = self._agent.next(self._log.rows)
-        return [] if draft is None else [Job(f"attempt-{len(self._log.rows)}", draft.code)]
+        number = len(self._log.rows)
+        following = self._chain.attempts[number : number + 1]
+        return [Job(f"attempt-{number}", program.code) for program in following]
 
-    def ahead(self) -> Sequence[str]:
-        """Programs that can be compiled before their turn."""
-        return self._agent.ahead(len(self._log.rows))
+    def ahead(self) -> list[str]:
+        """Programs that can be compiled before their turn: all that were not measured yet."""
+        return [program.code for program in self._chain.attempts[len(self._log.rows) :]]
 
     def report(self, job: Job, measured: Measurement, started_at: str) -> None:
         """Write the measurement of the attempt.
@@ -227,17 +184,20 @@ class AgentRun:
         Raises:
             UsageError: it is not this attempt's turn.
         """
-        draft = self._agent.next(self._log.rows)
-        if draft is None or job.request_id != f"attempt-{len(self._log.rows)}":
+        if job not in self.jobs():
             raise UsageError(f"{job.request_id} is not waiting: reported before, or of another run")
+        facts = self._chain.attempts[len(self._log.rows)].facts
         row = self._log.add(
-            draft.code,
+            job.code,
             measured,
             started_at,
-            parent_attempt=draft.parent,
-            title=draft.title,
-            note=draft.note,
-            forecast=draft.forecast,
-            output_tokens=draft.tokens,
+            parent_attempt=None if facts.parent is None else facts.parent - 1,
+            title=facts.title,
+            note=facts.intent,
+            forecast={
+                "expected_speedup": facts.expected_speedup,
+                "probabilities": facts.probabilities,
+            },
+            output_tokens=facts.tokens,
         )
         self.tally.add(feedback_of(row.evaluation))
