@@ -63,12 +63,7 @@ class Measurement(msgspec.Struct, kw_only=True):
             "salt": self.salt,
             "fresh_worker": self.fresh_worker,
             "timing": [
-                {
-                    "candidate": c.candidate,
-                    "reference": c.reference,
-                    "stop": c.stop,
-                    "over_limit": c.over_limit,
-                }
+                {n: getattr(c, n) for n in ("candidate", "reference", "stop", "over_limit")}
                 for c in self.cases
                 if c.candidate is not None
             ],
@@ -81,9 +76,7 @@ def case_key(shape: dict[str, Any]) -> str:
 
 
 def measurement(task: str, result: Result, *, wall_s: float) -> Measurement:
-    """The verdict over cases: the first failed one decides.
-
-    Else the geometric mean of the ratios of the medians.
+    """The verdict over cases: the first failed one, else the geometric mean of their ratios.
 
     Raises:
         ValueError: there are no cases, or one has neither a failure nor times.
@@ -102,9 +95,8 @@ def measurement(task: str, result: Result, *, wall_s: float) -> Measurement:
             m.outcome = case.failure_kind
             m.error, m.error_name, m.traceback = case.error, case.error_name, case.traceback
             return m
-    m.speedup = statistics.geometric_mean(
-        [ref / own for own, ref in map(CaseResult.medians, result.cases)]
-    )
+    ratios = [ref / own for own, ref in map(CaseResult.medians, result.cases)]
+    m.speedup = statistics.geometric_mean(ratios)
     if not 0 < m.speedup < math.inf:
         raise ValueError("times that have no ratio")
     return m
@@ -115,18 +107,17 @@ def evaluation(m: Measurement) -> LoggedEvaluation:
 
     Cases timed before a failure stand in ``timing()``.
     """
-    says: dict[str, dict[str, Any]] = {
-        "compile_failed": {"compilation_error": m.error},
-        "runtime_error": {
-            "runtime_error_name": m.error_name,
-            "runtime_error": m.error,
-            "traceback": m.traceback,
-        },
-        "incorrect": {"error_message": m.error},
-        "infrastructure_failure": {"reason": m.error},
-    }
-    feedback = Feedback(kind=m.outcome, **says.get(m.outcome, {}))
-    if m.outcome == "success":
+    feedback = Feedback(kind=m.outcome)
+    if m.outcome == "compile_failed":
+        feedback.compilation_error = m.error
+    elif m.outcome == "runtime_error":
+        feedback.runtime_error_name, feedback.runtime_error = m.error_name, m.error
+        feedback.traceback = m.traceback
+    elif m.outcome == "incorrect":
+        feedback.error_message = m.error
+    elif m.outcome == "infrastructure_failure":
+        feedback.reason = m.error
+    else:
         feedback.aggregated_speedup, feedback.aggregation_method = m.speedup, "geomean"
         feedback.per_case_speedups = [
             {"speedup": ref / own, "runtime_ns": own, "ref_runtime_ns": ref, **case.shape}
