@@ -243,13 +243,11 @@ class Turns(msgspec.Struct):
                     waiting.remove(a)
 
     def _ready(self, a: Active) -> bool:
-        """Whether its programs are compiled and a worker waits."""
+        """Whether its programs are compiled and a worker waits, or does not come up at all."""
         if not all(f.done() for f in a.compiling):
             return False
-        measurer, task = self.station.measurer, a.run.task
-        measurer.start(task)
-        # A worker that does not come up is the measurer's to report.
-        return measurer.is_ready(task) or not measurer.is_alive(task)
+        self.station.measurer.start(a.run.task)
+        return not self.station.measurer.is_starting(a.run.task)
 
     def _measure(self, a: Active, expected: int) -> None:
         for job in a.jobs:

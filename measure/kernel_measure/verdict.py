@@ -37,7 +37,7 @@ class Measurement(msgspec.Struct, kw_only=True):
 
     task: str
     outcome: Outcome
-    cases: list[CaseResult]
+    cases: list[CaseResult] = []
     speedup: float | None = None
     error: str = ""
     error_name: str = ""

@@ -69,8 +69,8 @@ class FakeMeasurer:
         self.tasks.remove(task)
         self.said.append(f"end {task}")
 
-    def is_ready(self, task):
-        return task in self.tasks
+    def is_starting(self, task):
+        return task not in self.tasks
 
     def measure(self, task, code):
         self.said.append(code)
