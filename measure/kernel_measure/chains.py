@@ -30,24 +30,15 @@ if TYPE_CHECKING:
 
 
 class ProgramFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What an author says of a program before it is measured.
+    """What an author says of a program before it is measured."""
 
-    Attributes:
-        title: what it is, in a few words.
-        intent: what it tries, what it reacts to, what the author expects.
-        expected_speedup: the author's guess, x.
-        probabilities: the author's belief over the eight bins (scheme ``paper``); sums to 1 within
-            0.02.
-        parent: number of the program that it builds on; ``None`` for a new start.
-        tokens: tokens that the author wrote for it, where known.
-    """
-
-    title: str
-    intent: str
-    expected_speedup: float
+    title: str  # what it is, in a few words
+    intent: str  # what it tries, what it reacts to, what the author expects
+    expected_speedup: float  # the author's guess, x
+    #: The author's belief over the eight bins (scheme ``paper``); sums to 1 within 0.02.
     probabilities: list[float]
-    parent: int | None = None
-    tokens: int | None = None
+    parent: int | None = None  # number of the program that it builds on; ``None`` for a new start
+    tokens: int | None = None  # tokens that the author wrote for it, where known
 
     def __post_init__(self) -> None:
         """Refuse a forecast that is none."""
@@ -59,24 +50,15 @@ class ProgramFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class AuthorFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Who wrote a folder of chains, and what the author was asked for.
+    """Who wrote a folder of chains, and what the author was asked for."""
 
-    Attributes:
-        author: id of the author, also the folder's name.
-        role: ``held_out`` or ``training``: what the chains may be used for.
-        model: the language model that wrote, as far as known.
-        experience: the experience that the brief asked for.
-        style: the style that the brief asked for.
-        language: language of the chains.
-        chains: problem -> what the brief said of that chain (aim, hypotheses, goal).
-    """
-
-    author: str
-    role: str
-    model: str
-    experience: str
-    style: str
-    language: str
+    author: str  # id of the author, also the folder's name
+    role: str  # ``held_out`` or ``training``: what the chains may be used for
+    model: str  # the language model that wrote, as far as known
+    experience: str  # the experience that the brief asked for
+    style: str  # the style that the brief asked for
+    language: str  # language of the chains
+    #: Problem -> what the brief said of that chain (aim, hypotheses, goal).
     chains: dict[str, dict[str, Any]]
 
 

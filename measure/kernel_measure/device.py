@@ -26,20 +26,14 @@ _clock = time.perf_counter_ns
 
 
 class Sample(msgspec.Struct, kw_only=True):
-    """One timed call.
+    """One timed call."""
 
-    Attributes:
-        time_ns: by the device's own timer (CUDA events), ns.
-        host_ns: by the host's clock, from before the call to the device being idle, ns.
-        tail_ns: from the end of the timed region to the whole device being idle, ns: work elsewhere
-            shows here.
-        output: what the program returned.
-    """
-
-    time_ns: float
-    host_ns: float
+    time_ns: float  # by the device's own timer (CUDA events), ns
+    host_ns: float  # by the host's clock, from before the call to the device being idle, ns
+    #: From the end of the timed region to the whole device being idle, ns: work elsewhere shows
+    #: here.
     tail_ns: float
-    output: Any
+    output: Any  # what the program returned
 
 
 class Device:

@@ -33,21 +33,15 @@ POLL_S = 0.5
 
 
 class Recorded(msgspec.Struct, kw_only=True):
-    """What a call recorded.
-
-    Attributes:
-        gpu_seconds: of the wall time ``seconds``, in evaluations.
-        restarts: workers replaced.
-        waiting: proposals that searches wait for.
-    """
+    """What a call recorded."""
 
     runs: dict[str, dict[str, Any]] = {}
     evaluations: int = 0
     seconds: float = 0.0
-    gpu_seconds: float = 0.0
-    restarts: int = 0
+    gpu_seconds: float = 0.0  # of the wall time ``seconds``, in evaluations
+    restarts: int = 0  # workers replaced
     unfinished: int = 0
-    waiting: int = 0
+    waiting: int = 0  # proposals that searches wait for
 
 
 class Active:
@@ -110,23 +104,16 @@ def _document(run: PlannedRun, plan: SearchPlan, path: Path) -> dict[str, Any]:
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call of ``record`` does.
+    """What a call of ``record`` does."""
 
-    Attributes:
-        host: where programs are measured.
-        only: patterns of run keys (``fnmatch``); all runs by default.
-        seconds: begin no evaluation after this many seconds.
-        compile_only: fill the host's cache with what is known ahead (chains, a step's proposals)
-            and measure nothing; a call with the same cache and ``compilers=0`` then times on a host
-            that does nothing else.
-        wait: wait for proposals when nothing else is left to do.
-    """
-
-    host: Host = Host()
-    only: tuple[str, ...] = ()
-    seconds: float = math.inf
+    host: Host = Host()  # where programs are measured
+    only: tuple[str, ...] = ()  # patterns of run keys (``fnmatch``); all runs by default
+    seconds: float = math.inf  # begin no evaluation after this many seconds
+    #: Fill the host's cache with what is known ahead (chains, a step's proposals) and measure
+    #: nothing; a call with the same cache and ``compilers=0`` then times on a host that does
+    #: nothing else.
     compile_only: bool = False
-    wait: bool = True
+    wait: bool = True  # wait for proposals when nothing else is left to do
 
 
 def record(

@@ -37,21 +37,14 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class TaskSpread(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the measurements of a task's kernels agree.
-
-    Attributes:
-        measured: successful measurements.
-        spread_median: (largest - least) / median over a kernel's measurements, its median over the
-            kernels.
-        spread_p90: the same, 90th percentile.
-        moved: kernels whose median lies in another bin than their label so far.
-    """
+    """How far the measurements of a task's kernels agree."""
 
     programs: int
-    measured: int
+    measured: int  # successful measurements
+    #: (largest - least) / median over a kernel's measurements, its median over the kernels
     spread_median: float
-    spread_p90: float
-    moved: int
+    spread_p90: float  # the same, 90th percentile
+    moved: int  # kernels whose median lies in another bin than their label so far
 
 
 class Again(msgspec.Struct):

@@ -157,23 +157,15 @@ def parse_share(text: str) -> tuple[int, int]:
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """Where programs are measured.
+    """Where programs are measured."""
 
-    Attributes:
-        device: ``cuda``, ``cpu`` or ``standin``.
-        trusted: run programs without any isolation.
-        part: which of the ``parts`` of the processors to use, from 0.
-        parts: shares of the machine's processors.
-        compilers: processes that compile ahead; as many as processors are left by default.
-        cache: where compiled programs are kept; a temporary directory by default.
-    """
-
-    device: str = "cuda"
-    trusted: bool = False
-    part: int = 0
-    parts: int = 1
+    device: str = "cuda"  # ``cuda``, ``cpu`` or ``standin``
+    trusted: bool = False  # run programs without any isolation
+    part: int = 0  # which of the ``parts`` of the processors to use, from 0
+    parts: int = 1  # shares of the machine's processors
+    #: Processes that compile ahead; as many as processors are left by default.
     compilers: int | None = None
-    cache: Path | None = None
+    cache: Path | None = None  # where compiled programs are kept; a temporary directory by default
 
 
 #: Said wherever programs run unconfined.

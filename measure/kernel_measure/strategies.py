@@ -26,37 +26,23 @@ if TYPE_CHECKING:
 
 
 class SearchNode(msgspec.Struct, kw_only=True):
-    """One evaluated program that may be expanded.
-
-    Attributes:
-        ancestors: ids, nearest first.
-        reward: larger is better.
-        is_seed: never leaves the archive.
-        feedback: what was measured.
-    """
+    """One evaluated program that may be expanded."""
 
     ulid: str
     code: str
-    ancestors: list[str]
-    reward: float
-    is_seed: bool = False
-    feedback: Feedback | None = None
+    ancestors: list[str]  # ids, nearest first
+    reward: float  # larger is better
+    is_seed: bool = False  # never leaves the archive
+    feedback: Feedback | None = None  # what was measured
 
 
 class State(msgspec.Struct):
-    """The archive of a search and what expansions taught it.
+    """The archive of a search and what expansions taught it."""
 
-    Attributes:
-        archive: nodes, in order of entry.
-        visits: expansions at a node or below it.
-        best_child: largest reward of its children.
-        expansions: all expansions.
-    """
-
-    archive: list[SearchNode] = []
-    visits: dict[str, int] = {}
-    best_child: dict[str, float] = {}
-    expansions: int = 0
+    archive: list[SearchNode] = []  # nodes, in order of entry
+    visits: dict[str, int] = {}  # expansions at a node or below it
+    best_child: dict[str, float] = {}  # largest reward of its children
+    expansions: int = 0  # all expansions
 
     def node(self, ulid: str) -> SearchNode | None:
         """The node of that id, while it is in the archive."""
@@ -64,24 +50,16 @@ class State(msgspec.Struct):
 
 
 class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Max-reward PUCT.
+    """Max-reward PUCT."""
 
-    Attributes:
-        batch_size: parents per step.
-        samples_per_parent: programs measured per parent and step.
-        proposals_per_parent: programs proposed per parent and step; a forecaster chooses those that
-            are measured. 0: all proposals are measured.
-        k_per_parent: children per parent and step that may enter the archive.
-        archive_capacity: most nodes kept.
-        c_puct: weight of exploration.
-    """
-
-    batch_size: int = 2
-    samples_per_parent: int = 4
+    batch_size: int = 2  # parents per step
+    samples_per_parent: int = 4  # programs measured per parent and step
+    #: Programs proposed per parent and step; a forecaster chooses those that are measured. 0: all
+    #: proposals are measured.
     proposals_per_parent: int = 0
-    k_per_parent: int = 2
-    archive_capacity: int = 1000
-    c_puct: float = 1.0
+    k_per_parent: int = 2  # children per parent and step that may enter the archive
+    archive_capacity: int = 1000  # most nodes kept
+    c_puct: float = 1.0  # weight of exploration
 
     def scores(self, state: State) -> list[tuple[float, SearchNode]]:
         """Every node with its score, in order of the archive."""

@@ -80,24 +80,17 @@ def stop_reason(
 
 
 class CaseResult(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What one case gave: a failure, or two distributions of times.
-
-    Attributes:
-        error_name: name of the exception or guard.
-        traceback: of the program's own frames.
-        stop: why timing stopped.
-        over_limit: candidate time over the physical limit, where it is known.
-    """
+    """What one case gave: a failure, or two distributions of times."""
 
     shape: Case
     failure_kind: Literal["none", guards.FailureKind] = "none"
     error: str = ""
-    error_name: str = ""
-    traceback: str = ""
+    error_name: str = ""  # name of the exception or guard
+    traceback: str = ""  # of the program's own frames
     candidate: Distribution | None = None
     reference: Distribution | None = None
-    stop: str = ""
-    over_limit: float | None = None
+    stop: str = ""  # why timing stopped
+    over_limit: float | None = None  # candidate time over the physical limit, where it is known
 
     def medians(self) -> tuple[float, float]:
         """The candidate's time and the reference's, ns, of a case without failure.

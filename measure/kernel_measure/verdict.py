@@ -17,37 +17,24 @@ Outcome = Literal[
 
 
 class Measurement(msgspec.Struct, kw_only=True):
-    """One measured program.
-
-    Attributes:
-        cases: what each case gave, up to the first failure.
-        speedup: reference time / candidate time, x, geometric mean over cases; ``None`` unless
-            success.
-        error_name: exception or guard.
-        traceback: of the program's frames.
-        off_band: cases (as text) whose reference stayed outside its band after the repeats.
-        attempts: evaluations that this took.
-        phases: seconds by phase, in the worker.
-        wall_s: seconds in the worker, all attempts.
-        salt: with the seed, gives the inputs again.
-        fresh_worker: whether the program was the first of its process.
-        narrow_domain: what a success does wrong on ``stress`` inputs; empty when nothing, or when
-            the task has none.
-    """
+    """One measured program."""
 
     task: str
     outcome: Outcome
-    cases: list[CaseResult] = []
+    cases: list[CaseResult] = []  # what each case gave, up to the first failure
+    #: Reference time / candidate time, x, geometric mean over cases; ``None`` unless success.
     speedup: float | None = None
     error: str = ""
-    error_name: str = ""
-    traceback: str = ""
+    error_name: str = ""  # exception or guard
+    traceback: str = ""  # of the program's frames
+    #: Cases (as text) whose reference stayed outside its band after the repeats.
     off_band: list[str] = []
-    attempts: int = 1
-    phases: dict[str, float] = {}
-    wall_s: float = 0.0
-    salt: str = ""
-    fresh_worker: bool = True
+    attempts: int = 1  # evaluations that this took
+    phases: dict[str, float] = {}  # seconds by phase, in the worker
+    wall_s: float = 0.0  # seconds in the worker, all attempts
+    salt: str = ""  # with the seed, gives the inputs again
+    fresh_worker: bool = True  # whether the program was the first of its process
+    #: What a success does wrong on ``stress`` inputs; empty when nothing, or when the task has none.
     narrow_domain: str = ""
 
     def timing(self) -> dict[str, Any]:

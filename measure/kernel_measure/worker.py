@@ -38,31 +38,21 @@ if TYPE_CHECKING:
 
 
 class Config(msgspec.Struct, kw_only=True):
-    """What a worker is started for.
-
-    Attributes:
-        task: the task, or any task of the framework for ``compile``.
-        gpu: canonical name, for the physical limit and for compiling ahead.
-        cpus: processors while it answers; empty for any.
-        start_cpus: processors while it starts, so that it disturbs none that times.
-        scratch: the worker's directory; this and what follows is filled in by the process that
-            starts it.
-        salt: makes the inputs unknown to programs.
-        lock: descriptor of the file that is locked while the device is set up; closed afterwards.
-        trusted: whether programs run without any isolation.
-    """
+    """What a worker is started for."""
 
     mode: Literal["time", "compile", "dry"]
-    task: str
+    task: str  # the task, or any task of the framework for ``compile``
     device: str
     settings: Settings
-    gpu: str = ""
-    cpus: list[int] = []
-    start_cpus: list[int] = []
+    gpu: str = ""  # canonical name, for the physical limit and for compiling ahead
+    cpus: list[int] = []  # processors while it answers; empty for any
+    start_cpus: list[int] = []  # processors while it starts, so that it disturbs none that times
+    #: The worker's directory; this and what follows is filled in by the process that starts it.
     scratch: str = ""
-    salt: str = ""
+    salt: str = ""  # makes the inputs unknown to programs
+    #: Descriptor of the file that is locked while the device is set up; closed afterwards.
     lock: int = -1
-    trusted: bool = False
+    trusted: bool = False  # whether programs run without any isolation
 
 
 class Request(msgspec.Struct, kw_only=True):
@@ -75,26 +65,17 @@ class Request(msgspec.Struct, kw_only=True):
 
 
 class Reply(msgspec.Struct, kw_only=True):
-    """One answer; the first one says that the worker is ready.
+    """One answer; the first one says that the worker is ready."""
 
-    Attributes:
-        nonce: of the request; empty for the first line.
-        result: an ``evaluate.Result`` as plain data, in mode ``time``; in mode ``dry`` calls by
-            case (``cases``), or the ``error`` of a program that can't be followed.
-        error: a fault of the harness itself, not of the program.
-        confined: what the sandbox achieved (first line).
-        facts: device and software (first line).
-        sticky: the device is unusable now; the worker ends.
-        wall_s: seconds that the request took.
-    """
-
-    nonce: str = ""
+    nonce: str = ""  # of the request; empty for the first line
+    #: An ``evaluate.Result`` as plain data, in mode ``time``; in mode ``dry`` calls by case
+    #: (``cases``), or the ``error`` of a program that can't be followed.
     result: Any = None
-    error: str = ""
-    confined: dict[str, str] = {}
-    facts: dict[str, Any] = {}
-    sticky: bool = False
-    wall_s: float = 0.0
+    error: str = ""  # a fault of the harness itself, not of the program
+    confined: dict[str, str] = {}  # what the sandbox achieved (first line)
+    facts: dict[str, Any] = {}  # device and software (first line)
+    sticky: bool = False  # the device is unusable now; the worker ends
+    wall_s: float = 0.0  # seconds that the request took
 
 
 def _import_torch() -> None:

@@ -60,37 +60,27 @@ class Draw:
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One task: the problem's data in the core, and what ``tasks.toml`` adds to it.
+    """One task: the problem's data in the core, and what ``tasks.toml`` adds to it."""
 
-    Attributes:
-        name: problem id (``kernel_archive.problems``).
-        module: where the functions ``<name>(case, draw)``, which makes an input, and perhaps
-            ``<name>_tolerances(data)`` stand.
-        framework: what the programs compute with; ``numpy`` only for the rehearsal task, which
-            needs no GPU.
-        reference: source text with a function ``reference(data)``; it is part of every record.
-        outputs: names of the outputs, in order; one name means that the program returns it bare.
-        benchmark_cases: the timed cases, in order; shape fields and nothing else.
-        correctness_cases: further cases that are checked before timing and never timed.
-        small_case: a case that a CPU handles in milliseconds, for tests and rehearsals.
-        written_inputs: positions in ``data`` of buffers that the program may write and return.
-        tolerance_note: what ``<name>_tolerances`` does in words, for ``run.json``.
-        stress: whether the task's inputs have the variant ``stress``.
-    """
-
-    name: str
+    name: str  # problem id (``kernel_archive.problems``)
+    #: Where the functions ``<name>(case, draw)``, which makes an input, and perhaps
+    #: ``<name>_tolerances(data)`` stand.
     module: str
-    reference: str
+    reference: str  # source text with a function ``reference(data)``; it is part of every record
+    #: Names of the outputs, in order; one name means that the program returns it bare.
     outputs: tuple[str, ...]
-    benchmark_cases: tuple[Case, ...]
+    benchmark_cases: tuple[Case, ...]  # the timed cases, in order; shape fields and nothing else
+    #: Further cases that are checked before timing and never timed.
     correctness_cases: tuple[Case, ...]
-    small_case: Case
+    small_case: Case  # a case that a CPU handles in milliseconds, for tests and rehearsals
     rtol: float
     atol: float
+    #: What the programs compute with; ``numpy`` only for the rehearsal task, which needs no GPU.
     framework: Literal["torch", "numpy"] = "torch"
+    #: Positions in ``data`` of buffers that the program may write and return.
     written_inputs: tuple[int, ...] = ()
-    tolerance_note: str = ""
-    stress: bool = False
+    tolerance_note: str = ""  # what ``<name>_tolerances`` does in words, for ``run.json``
+    stress: bool = False  # whether the task's inputs have the variant ``stress``
 
     @property
     def _functions(self) -> dict[str, Any]:
