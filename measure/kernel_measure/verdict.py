@@ -34,8 +34,7 @@ class Measurement(msgspec.Struct, kw_only=True):
     wall_s: float = 0.0  # seconds in the worker, all attempts
     salt: str = ""  # with the seed, gives the inputs again
     fresh_worker: bool = True  # whether the program was the first of its process
-    #: What a success does wrong on ``stress`` inputs; empty when nothing, or when the task has none.
-    narrow_domain: str = ""
+    narrow_domain: str = ""  # what a success does wrong on ``stress`` inputs; mostly nothing
 
     def timing(self) -> dict[str, Any]:
         """The line of ``timing.jsonl``: phases and both distributions of every case."""
