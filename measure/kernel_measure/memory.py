@@ -41,9 +41,8 @@ class MemoryGroup:
             with contextlib.suppress(OSError):
                 path.mkdir()
                 with contextlib.suppress(OSError):
-                    group = cls(path, limit)
-                    procs = path / "cgroup.procs"
-                    if os.access(procs, os.W_OK) and (path / "memory.stat").exists():
+                    group, stat = cls(path, limit), path / "memory.stat"
+                    if os.access(path / "cgroup.procs", os.W_OK) and stat.exists():
                         return group
                 path.rmdir()
         return None
@@ -90,24 +89,27 @@ def _parents() -> Iterator[Path]:
                 yield from (own, own.parent)
 
 
+def _threads(process: int) -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        yield from Path(f"/proc/{process}/task").iterdir()
+
+
 def _tree(pid: int) -> list[int]:
     """A process and its descendants."""
     found = [pid]
     for process in found:  # grows while it is walked
-        with contextlib.suppress(OSError):
-            for thread in os.scandir(f"/proc/{process}/task"):
-                with contextlib.suppress(OSError, ValueError):
-                    found += map(int, Path(thread.path, "children").read_text("ascii").split())
+        for thread in _threads(process):
+            with contextlib.suppress(OSError, ValueError):
+                found += map(int, (thread / "children").read_text("ascii").split())
     return found
 
 
 def _pages(process: int) -> int:
     """Resident pages of a process: of any thread, since the first may have ended."""
     most = 0
-    with contextlib.suppress(OSError):
-        for thread in os.scandir(f"/proc/{process}/task"):
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                most = max(most, int(Path(thread.path, "statm").read_text("ascii").split()[1]))
+    for thread in _threads(process):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            most = max(most, int((thread / "statm").read_text("ascii").split()[1]))
     return most
 
 

@@ -15,9 +15,10 @@ import itertools
 import os
 import sys
 import time
+import types
 from collections import Counter
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -78,6 +79,10 @@ class Reply(msgspec.Struct, kw_only=True):
     wall_s: float = 0.0  # seconds that the request took
 
 
+Answer: TypeAlias = "Callable[[Request], Reply]"
+Facts: TypeAlias = dict[str, Any]
+
+
 def _import_torch() -> None:
     """Load what programs load."""
     import torch
@@ -95,20 +100,13 @@ def _fake_triton(architecture: int) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver, jit
 
-    class Offline:
-        """Answers what the compiler asks of a driver."""
-
-        def get_current_device(self) -> int:
-            return 0
-
-        def get_current_stream(self, device: int) -> int:
-            del device
-            return 0
-
-        def get_current_target(self) -> Any:
-            return GPUTarget("cuda", architecture, 32)
-
-    driver.set_active(Offline())
+    # Answers what the compiler asks of a driver.
+    offline = types.SimpleNamespace(
+        get_current_device=lambda: 0,
+        get_current_stream=lambda *_, **__: 0,
+        get_current_target=lambda: GPUTarget("cuda", architecture, 32),
+    )
+    driver.set_active(offline)
     original = jit.JITFunction.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
@@ -120,20 +118,18 @@ def _fake_triton(architecture: int) -> None:
 
 def _compile(code: str, task: Task, folder: Path, name: str) -> None:
     """Import a program and call it on tensors that have shapes alone."""
-    with contextlib.suppress(
-        BaseException
-    ):  # a program that fails here fails in its evaluation, with a verdict
+    # A program that fails here fails in its evaluation, with a verdict.
+    with contextlib.suppress(BaseException):
         module = import_code(code, folder, name)
         if task.framework == "torch" and "triton" in code:
             for case in (*task.correctness_cases, *task.benchmark_cases):
-                with contextlib.suppress(
-                    Exception
-                ):  # shapes alone can't do everything: what compiled is kept
+                # Shapes alone can't do everything: what compiled is kept.
+                with contextlib.suppress(Exception):
                     module.custom_kernel(task.input_of(case, 0, "standard", "meta"))
     sys.modules.pop(name, None)
 
 
-def _compile_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any]]:
+def _compile_mode(config: Config) -> tuple[Answer, Facts]:
     if get_task(config.task).framework == "torch":
         _import_torch()
         capability = gpu_facts(config.gpu).compute_capability or "9.0"
@@ -162,7 +158,7 @@ def _follow(code: str, task: Task, modes: list[Any]) -> dict[str, Any]:
     return {"cases": cases}
 
 
-def _dry_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any]]:
+def _dry_mode(config: Config) -> tuple[Answer, Facts]:
     import torch
     import torch._meta_registrations  # loaded before the first program's time runs
 
@@ -177,7 +173,7 @@ def _dry_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any
     return answer, {}
 
 
-def _time_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any]]:
+def _time_mode(config: Config) -> tuple[Answer, Facts]:
     task = get_task(config.task)
     if task.framework == "torch":
         with contextlib.suppress(ImportError):  # the device says what is missing
