@@ -62,23 +62,15 @@ class Provider(Protocol):
         """A forecast of a program; its ``expected_speedup`` is a positive number."""
 
 
-class _Mutation(msgspec.Struct):
-    """A program that was asked for."""
+class _Candidate(msgspec.Struct):
+    """A program that was asked for, in a step: what came, was expected and was measured."""
 
     parent: str
     code: str | None = None
     failed: bool = False
     expected: float | None = None
     chosen: bool | None = None
-    requested: bool = False
-
-
-class _Request(msgspec.Struct):
-    """A program that was sent to be measured, and what came back."""
-
-    child: str
-    parent: str
-    code: str
+    child: str = ""  # its node, once it was sent to be measured
     result: ev.LoggedEvaluation | None = None
 
 
@@ -117,8 +109,8 @@ class Search(ExitStack):
         self._state = State()
         self._next_step = 0
         self._parents: list[str] | None = None
-        self._mutations: dict[str, _Mutation] = {}
-        self._requests: dict[str, _Request] = {}
+        self._mutations: dict[str, _Candidate] = {}
+        self._requests: dict[str, _Candidate] = {}
         with ExitStack() as stack:
             self._log = stack.enter_context(JsonLines(directory / "events.jsonl"))
             self._timing = stack.enter_context(JsonLines(directory / "timing.jsonl"))
@@ -156,13 +148,13 @@ class Search(ExitStack):
                 self._seen.add(root.program_code)
                 self._lineage[root.ulid] = []
                 self.tally.add(feedback_of(root.evaluation))
-                self._root = _node(root.ulid, root.program_code, [], root.evaluation, is_seed=True)
+                self._root = _node(root.ulid, root.program_code, [], root.evaluation)
                 self._state.archive = [self._root] if self._root else []
             case ev.StepStarted(parent_ulids=parents):
                 self._parents = list(parents or [])
                 self._mutations, self._requests = {}, {}
             case ev.MutationRequested(request_id=key, parent_ulid=parent):
-                self._mutations[key] = _Mutation(parent=str(parent))
+                self._mutations[key] = _Candidate(parent=str(parent))
             case ev.MutationCompleted(request_id=key, code=code):
                 self._mutations[key].code = code
                 self._seen.add(str(code))
@@ -172,11 +164,9 @@ class Search(ExitStack):
                 self._mutations[key].expected = forecast["expected_speedup"]
             case ev.CandidateSelected(request_id=key) | ev.CandidateDeferred(request_id=key):
                 self._mutations[key].chosen = isinstance(event, ev.CandidateSelected)
-            case ev.EvaluationRequested(
-                request_id=key, code=code, child_ulid=child, parent_ulid=parent
-            ):
-                self._mutations[str(event.from_mutation_request_id)].requested = True
-                self._requests[key] = _Request(child=str(child), parent=str(parent), code=code)
+            case ev.EvaluationRequested(request_id=key, from_mutation_request_id=asked):
+                self._requests[key] = self._mutations[str(asked)]
+                self._requests[key].child = str(event.child_ulid)
             case ev.EvaluationCompleted(request_id=key, evaluation=logged):
                 self._requests[key].result = logged
                 self.tally.add(feedback_of(logged))
@@ -186,12 +176,12 @@ class Search(ExitStack):
 
     def _settle(self) -> None:
         children: dict[str, list[SearchNode]] = {parent: [] for parent in self._parents or []}
-        for request in self._requests.values():
-            ancestors = [request.parent, *self._lineage[request.parent]]
-            self._lineage[request.child] = ancestors
-            node = _node(request.child, request.code, ancestors, request.result)
+        for candidate in self._requests.values():
+            ancestors = [candidate.parent, *self._lineage[candidate.parent]]
+            self._lineage[candidate.child] = ancestors
+            node = _node(candidate.child, str(candidate.code), ancestors, candidate.result)
             if node is not None:
-                children[request.parent].append(node)
+                children[candidate.parent].append(node)
         self._strategy.settle(self._state, children, self._lineage)
 
     def jobs(self) -> list[Job]:
@@ -207,7 +197,9 @@ class Search(ExitStack):
             self._request_mutations()
             self._complete_mutations()
             self._request_evaluations()
-            waiting = [Job(key, r.code) for key, r in self._requests.items() if r.result is None]
+            waiting = [
+                Job(key, str(c.code)) for key, c in self._requests.items() if c.result is None
+            ]
             if waiting or self.waits:
                 return waiting
             self._emit(ev.StepCompleted(step=self._next_step))
@@ -230,11 +222,9 @@ class Search(ExitStack):
         count = max(strategy.samples_per_parent, strategy.proposals_per_parent)
         for parent in self._parents or []:
             have = sum(m.parent == parent for m in self._mutations.values())
-            for _ in range(have, count):
+            for key in (new_ulid() for _ in range(have, count)):
                 self._emit(
-                    ev.MutationRequested(
-                        request_id=new_ulid(), parent_ulid=parent, started_at=now()
-                    )
+                    ev.MutationRequested(request_id=key, parent_ulid=parent, started_at=now())
                 )
 
     def _complete_mutations(self) -> None:
@@ -262,7 +252,7 @@ class Search(ExitStack):
             self._choose(proposed)
             proposed = {key: m for key, m in proposed.items() if m.chosen}
         for key, mutation in proposed.items():
-            if not mutation.requested:
+            if not mutation.child:
                 self._emit(
                     ev.EvaluationRequested(
                         request_id=new_ulid(),
@@ -274,7 +264,7 @@ class Search(ExitStack):
                     )
                 )
 
-    def _choose(self, proposed: dict[str, _Mutation]) -> None:
+    def _choose(self, proposed: dict[str, _Candidate]) -> None:
         """Have a forecaster choose, when all proposals of the step are there and forecast.
 
         ``waits`` counts what is missing until then.
@@ -325,12 +315,7 @@ class Search(ExitStack):
 
 
 def _node(
-    ulid: str,
-    code: str,
-    ancestors: list[str],
-    logged: ev.LoggedEvaluation | None,
-    *,
-    is_seed: bool = False,
+    ulid: str, code: str, ancestors: list[str], logged: ev.LoggedEvaluation | None
 ) -> SearchNode | None:
     """An evaluated program as a node; ``None`` when it has no reward."""
     if logged is None or not isinstance(logged.reward, float):
@@ -340,6 +325,6 @@ def _node(
         code=code,
         ancestors=ancestors,
         reward=logged.reward,
-        is_seed=is_seed,
+        is_seed=not ancestors,
         feedback=feedback_of(logged),
     )

@@ -51,13 +51,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise UsageError(f"{name} must be at least 1 (got {getattr(self, name)})")
         if self.reference_band <= 1.0:
             raise UsageError(f"reference_band is a factor above 1 (got {self.reference_band})")
-        for name in (
-            "max_case_seconds",
-            "timeout_s",
-            "compile_timeout_s",
-            "host_memory_gb",
-            "output_mb",
-        ):
+        limits = ("timeout_s", "compile_timeout_s", "host_memory_gb", "output_mb")
+        for name in ("max_case_seconds", *limits):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be above 0 (got {getattr(self, name)})")
 
