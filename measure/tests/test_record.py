@@ -34,10 +34,7 @@ def read(directory):
 
 def test_recording_gives_logs_that_the_readers_read(tmp_path):
     """All four methods, each finished, each evaluation with its time."""
-    done = run_answered(
-        PLAN,
-        tmp_path,
-    )
+    done = run_answered(PLAN, tmp_path)
     assert done.unfinished == 0
     total = 0
     for run in read_plan(PLAN).runs:
@@ -83,11 +80,11 @@ def test_only_tasks_whose_turn_it_is_have_a_worker():
     station = SimpleNamespace(measurer=measurer, compile_ahead=lambda task, codes: [], facts=dict)
 
     def start(run):
-        batches = [[SimpleNamespace(code=code)] for code in run.codes]
+        left = [[SimpleNamespace(code=code)] for code in run.codes]
         active = SimpleNamespace(run=run, jobs=[], compiling=[], gpu_seconds=0.0)
 
         def propose(_):
-            active.jobs = batches.pop(0) if batches else []
+            active.jobs = left.pop(0) if left else []
             return bool(active.jobs)
 
         active.propose, active.write = propose, lambda _: None
@@ -95,38 +92,16 @@ def test_only_tasks_whose_turn_it_is_have_a_worker():
         active.log = SimpleNamespace(report=lambda *_: None, tally=tally)
         return active
 
+    batches = [("a", ["a1", "a2"]), ("b", ["b1"]), ("b", ["b2"])]
+    batches += [("a", []), ("c", ["c1"]), ("a", ["a3"])]
     runs = [
         SimpleNamespace(key=f"{task}{i}", task=task, codes=codes, method="agentic", expected=1)
-        for i, (task, codes) in enumerate(
-            [
-                ("a", ["a1", "a2"]),
-                ("b", ["b1"]),
-                ("b", ["b2"]),
-                ("a", []),
-                ("c", ["c1"]),
-                ("a", ["a3"]),
-            ]
-        )
+        for i, (task, codes) in enumerate(batches)
     ]
-
     turns = Turns(station, Recorded(), start, float("inf"), lambda _: None, lambda *_: None)
     turns.run(runs, at_once=1)
-    assert measurer.said == [
-        "start a",
-        "a1",
-        "a2",
-        "start b",
-        "end a",
-        "b1",
-        "b2",
-        "start c",
-        "end b",
-        "c1",
-        "start a",
-        "end c",
-        "a3",
-        "end a",
-    ]
+    turns_taken = "start a, a1, a2, start b, end a, b1, b2, start c, end b, c1, start a, end c, a3"
+    assert measurer.said == [*turns_taken.split(", "), "end a"]
 
 
 def test_second_call_has_nothing_to_do(tmp_path):
@@ -150,10 +125,7 @@ def test_run_of_other_settings_is_not_continued(tmp_path):
     run_answered(plan, tmp_path, only=["agentic/*"])
     other = msgspec.structs.replace(plan, settings=Settings(max_runs=7))
     with pytest.raises(DataError, match="other settings"):
-        run_answered(
-            other,
-            tmp_path,
-        )
+        run_answered(other, tmp_path)
     assert not (tmp_path / "tree_search").exists()
 
 
@@ -187,10 +159,7 @@ def test_search_may_be_given_more_steps(tmp_path):
     run = next(run for run in plan.runs if run.method == "tree_search")
     for steps in (2, 3):
         longer = msgspec.structs.replace(run, entry=msgspec.structs.replace(run.entry, steps=steps))
-        result = run_answered(
-            msgspec.structs.replace(plan, runs=[longer]),
-            tmp_path,
-        )
+        result = run_answered(msgspec.structs.replace(plan, runs=[longer]), tmp_path)
         assert result.evaluations > 0
         document = msgspec.json.decode((tmp_path / run.key / "run.json").read_bytes())
         assert (document["search"]["total_budget_steps"], document["finished"]) == (steps, True)
@@ -203,36 +172,17 @@ def test_deadline_leaves_resumable_runs(tmp_path):
     assert first.evaluations == 0
     assert first.unfinished == 3
     assert not any(tmp_path.rglob("*.jsonl"))
-    assert (
-        run_answered(
-            plan,
-            tmp_path,
-        ).unfinished
-        == 0
-    )
+    assert run_answered(plan, tmp_path).unfinished == 0
 
 
 @pytest.mark.parametrize("delay", [0.6, 1.1])
 def test_killed_recording_goes_on(tmp_path, delay):
     """The whole recording killed with SIGKILL, twice."""
-    command = [
-        sys.executable,
-        "-c",
-        "import sys; from kernel_measure.cli import main; raise SystemExit(main(sys.argv[1:]))",
-        "record",
-        str(PLAN),
-        "--out",
-        str(tmp_path),
-        "--device",
-        "standin",
-        "--no-wait",
-        "--compilers",
-        "0",
-        "--only",
-        "tree_search/*",
-        "--only",
-        "agentic/*",
-    ]
+    code = "import sys; from kernel_measure.cli import main; raise SystemExit(main(sys.argv[1:]))"
+    only = ["tree_search/*", "agentic/*"]
+    options = ["--device", "standin", "--no-wait", "--compilers", "0"]
+    options += ["--only", only[0], "--only", only[1]]
+    command = [sys.executable, "-c", code, "record", str(PLAN), "--out", str(tmp_path), *options]
     for _ in range(2):
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -240,8 +190,7 @@ def test_killed_recording_goes_on(tmp_path, delay):
         time.sleep(delay)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    done = run_answered(PLAN, tmp_path, only=["tree_search/*", "agentic/*"])
-    assert done.unfinished == 0
+    assert run_answered(PLAN, tmp_path, only=only).unfinished == 0
     for key in ("tree_search/rehearsal__s1", "agentic/rehearsal__t_a00"):
         evaluations, _ = read(tmp_path / key)
         assert all(e.n_logged == 1 for e in evaluations)
