@@ -6,26 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
+from support.cheats import NUMPY_HONEST
 
 from kernel_measure.cli import main
 
 PLAN = Path(__file__).parent / "plan" / "plan.toml"
-GOOD = """import numpy as np
-
-
-def custom_kernel(data):
-    (x,) = data
-    e = np.exp(x - x.max(axis=1, keepdims=True))
-    z = e.sum(axis=1)
-    return e / z[:, None], z
-"""
 
 
 @pytest.fixture
 def files(tmp_path):
     """A good program and a wrong one, with a terminal escape in its message."""
     good, bad = tmp_path / "good.py", tmp_path / "bad.py"
-    good.write_text(GOOD)
+    good.write_text(NUMPY_HONEST)
     bad.write_text("raise ValueError('\\x1b[31mred')\n")
     return good, bad
 
