@@ -21,7 +21,7 @@ import msgspec
 
 from kernel_archive.errors import DataError, UsageError
 from kernel_measure.logs import read_given
-from kernel_measure.runs import AttemptLog, Job, Tally, feedback_of
+from kernel_measure.runs import AttemptLog, Job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,7 +103,7 @@ def read_chain(folder: Path) -> Chain:
     return Chain(author, folder.name, programs)
 
 
-class ChainRun:
+class ChainRun(AttemptLog):
     """The run directory of a chain; the same calls as a ``Search``.
 
     Raises:
@@ -115,11 +115,10 @@ class ChainRun:
 
     def __init__(self, directory: Path, chain: Chain) -> None:
         self._chain = chain
-        self.tally = Tally()
-        self._log = AttemptLog(directory)
-        for i, row in enumerate(self._log.rows):
+        super().__init__(directory)
+        for i, row in enumerate(self.rows):
             if [row.code] != [program.code for program in chain.attempts[i : i + 1]]:
-                self._log.close()
+                self.close()
                 raise DataError.of(
                     code="another-search",
                     file=str(directory / "attempts.jsonl"),
@@ -127,21 +126,16 @@ class ChainRun:
                     message="the directory holds attempts that this agent did not make",
                     fix="Record into another directory, or move this one away",
                 )
-            self.tally.add(feedback_of(row.evaluation))
-
-    def close(self) -> None:
-        """Close the files."""
-        self._log.close()
 
     @property
     def finished(self) -> bool:
         """Whether all programs were measured."""
-        return len(self._log.rows) == len(self._chain.attempts)
+        return len(self.rows) == len(self._chain.attempts)
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """For ``run.json``: author and brief."""
-        author, done = self._chain.author, len(self._log.rows)
+        author, done = self._chain.author, len(self.rows)
         names = ("author", "role", "model", "experience", "style")
         return {
             "attempts": done,
@@ -152,13 +146,13 @@ class ChainRun:
 
     def jobs(self) -> list[Job]:
         """The next attempt; empty when there is none."""
-        number = len(self._log.rows)
+        number = len(self.rows)
         following = self._chain.attempts[number : number + 1]
         return [Job(f"attempt-{number}", program.code) for program in following]
 
     def ahead(self) -> list[str]:
         """Programs that can be compiled before their turn: all that were not measured yet."""
-        return [program.code for program in self._chain.attempts[len(self._log.rows) :]]
+        return [program.code for program in self._chain.attempts[len(self.rows) :]]
 
     def report(self, job: Job, measured: Measurement, started_at: str) -> None:
         """Write the measurement of the attempt.
@@ -168,8 +162,8 @@ class ChainRun:
         """
         if job not in self.jobs():
             raise UsageError(f"{job.request_id} is not waiting: reported before, or of another run")
-        facts = self._chain.attempts[len(self._log.rows)].facts
-        row = self._log.add(
+        facts = self._chain.attempts[len(self.rows)].facts
+        self.add(
             job.code,
             measured,
             started_at,
@@ -182,4 +176,3 @@ class ChainRun:
             },
             output_tokens=facts.tokens,
         )
-        self.tally.add(feedback_of(row.evaluation))

@@ -70,14 +70,14 @@ class Active:
 
     def write(self, facts: dict[str, Any]) -> None:
         """``run.json`` as of now."""
-        counts = self.log.tally.counts
+        counts = self.log.counts
         self.document.update(
             facts,
             search=self.log.hyperparameters,
             end=now(),
             finished=self.log.finished,
-            evaluations=sum(counts.values()),
-            successes=counts.get("success", 0),
+            evaluations=counts.total(),
+            successes=counts["success"],
             failures={k: v for k, v in sorted(counts.items()) if k != "success"},
             gpu_seconds=round(self.gpu_seconds, 3),
         )
@@ -159,13 +159,13 @@ def record(
         finally:
             for a in turns.active:
                 a.log.close()
-                counts = a.log.tally.counts
+                counts = a.log.counts
                 if counts and not how.compile_only:
                     a.write({})
                     result.runs[a.run.key] = {
                         "counts": dict(sorted(counts.items())),
                         "finished": a.log.finished,
-                        "best": a.log.tally.best,
+                        "best": a.log.best,
                     }
             result.waiting = sum(a.log.waits for a in turns.active)
             result.unfinished = len(runs) - sum(a.log.finished for a in turns.active)
@@ -248,6 +248,5 @@ class Turns(msgspec.Struct):
             self.result.evaluations += 1
             self.advance(self.result.evaluations, expected, a.run.key)
         a.write(self.station.facts())
-        tally = a.log.tally
-        best = f"{tally.best:.3f}" if tally.best is not None else "-"
-        self.say(f"{a.run.key}: {sum(tally.counts.values())} measured, best {best}x")
+        best = "-" if a.log.best is None else f"{a.log.best:.3f}"
+        self.say(f"{a.run.key}: {a.log.counts.total()} measured, best {best}x")

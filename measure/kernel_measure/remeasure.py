@@ -6,7 +6,6 @@ import itertools
 import math
 import statistics
 import time
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.readers.events import Feedback
+    from kernel_archive.readers.events import Attempt, Feedback
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -162,30 +161,32 @@ def remeasure_programs(
     return again
 
 
-class _Repetition(ExitStack):
+class _Repetition(AttemptLog):
     """One run directory; its programs that were measured are ``have``."""
 
     def __init__(self, out: Path, task: str, repetition: int, settings: Settings) -> None:
-        super().__init__()
         directory = out / f"{task}__r{repetition}"
         self._path = directory / "run.json"
         self._task, self._repetition = task, repetition
         self._station: Station | None = None
-        search = {"repetition": repetition, "aggregation": "geomean"}
         facts = {"method": "remeasurement", "mutator": "none", "run": directory.name}
+        search = {"repetition": repetition, "aggregation": "geomean"}
         self._document = run_document(task, settings, **facts, search=search)
-        with ExitStack() as stack:
-            self._log = stack.enter_context(AttemptLog(directory))
-            self._earlier = earlier_run(self._path, self._document)
-            if self._log.rows and self._earlier is None:
-                raise DataError.of(
-                    code="no-run-json",
-                    message="there are measurements, and no run.json says how they were made",
-                    file=str(directory),
-                    fix="Move the folder away",
-                )
-            self.push(stack.pop_all())
-        self.have = {row.code: feedback_of(row.evaluation) for row in self._log.rows}
+        self._earlier = earlier_run(self._path, self._document)
+        self.have: dict[str, Feedback] = {}
+        super().__init__(directory)
+        if self.rows and self._earlier is None:
+            self.close()
+            raise DataError.of(
+                code="no-run-json",
+                message="there are measurements, and no run.json says how they were made",
+                file=str(directory),
+                fix="Move the folder away",
+            )
+
+    def _apply(self, row: Attempt) -> None:
+        super()._apply(row)
+        self.have[row.code] = feedback_of(row.evaluation)
 
     def measure(self, code: str, station: Station) -> None:
         """Measure a program and log it."""
@@ -194,21 +195,19 @@ class _Repetition(ExitStack):
         if self._station is None:
             self._station = station
             self._write(station.facts(), finished=False)
-        row = self._log.add(
-            code, measured, started, title="measured again", note=f"repetition {self._repetition}"
-        )
-        self.have[code] = feedback_of(row.evaluation)
+        note = f"repetition {self._repetition}"
+        self.add(code, measured, started, title="measured again", note=note)
 
     def finish(self, wanted: set[str]) -> None:
         """State what the directory holds now, and whether that is all that was asked for."""
         finished = wanted <= self.have.keys()
         if self._station is not None:
             self._write(self._station.facts(), finished=finished)
-        elif self._earlier is not None and self._earlier.get("evaluations") != len(self._log.rows):
+        elif self._earlier is not None and self._earlier.get("evaluations") != len(self.rows):
             self._write(self._earlier, finished=finished)
 
     def _write(self, facts: dict[str, Any], *, finished: bool) -> None:
-        rows = self._log.rows
+        rows = self.rows
         start, end = (rows[0].started_at, rows[-1].completed_at) if rows else (None, None)
         held = {"finished": finished, "evaluations": len(rows), "start": start, "end": end}
         write_json(self._path, {**facts, **self._document, **held})

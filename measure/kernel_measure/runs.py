@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -88,17 +89,6 @@ class Job(msgspec.Struct, frozen=True):
     code: str
 
 
-def timing_line(job: Job, measured: Measurement, started_at: str) -> dict[str, Any]:
-    """The line of ``timing.jsonl`` of a measurement that has just come to its end."""
-    return {
-        "request_id": job.request_id,
-        "program": program_id(job.code),
-        "started_at": started_at,
-        "completed_at": now(),
-        **measured.timing(),
-    }
-
-
 def feedback_of(logged: LoggedEvaluation | None) -> Feedback:
     """The feedback of a logged evaluation.
 
@@ -113,55 +103,74 @@ def feedback_of(logged: LoggedEvaluation | None) -> Feedback:
     return feedback
 
 
-class Tally:
-    """Outcomes of a run: how often each, and the best speedup, x."""
+class RunLog(ExitStack):
+    """A log of a run, and ``timing.jsonl`` beside it; what is there is replayed.
 
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self.best: float | None = None
-
-    def add(self, feedback: Feedback) -> None:
-        """Count one evaluation."""
-        self.counts[feedback.kind] = self.counts.get(feedback.kind, 0) + 1
-        if feedback.aggregated_speedup is not None:
-            self.best = max(self.best or 0.0, feedback.aggregated_speedup)
-
-
-class AttemptLog(ExitStack):
-    """The logs of a run of attempts: ``attempts.jsonl``, beside it ``timing.jsonl``.
+    ``counts`` says how often each outcome was measured, ``best`` the best speedup, x.
 
     Raises:
         BusyError: another process records into the directory.
         DataError: a log there was damaged, or holds what was not recorded here.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, path: Path, kind: Any) -> None:
         super().__init__()
-        path = directory / "attempts.jsonl"
+        self.counts: Counter[str] = Counter()
+        self.best: float | None = None
         with ExitStack() as stack:
             self._log = stack.enter_context(JsonLines(path))  # this cuts off a torn last line
-            self._timing = stack.enter_context(JsonLines(directory / "timing.jsonl"))
-            self.rows = read_lines(path, Attempt)
-            for number, row in enumerate(self.rows, 1):
+            self._timing = stack.enter_context(JsonLines(path.with_name("timing.jsonl")))
+            for number, row in enumerate(read_lines(path, kind), 1):
                 try:
-                    feedback_of(row.evaluation)
-                except ValueError as error:
-                    raise unresumable(path, number, str(error), field="evaluation") from error
+                    self._apply(row)
+                except (ValueError, LookupError) as error:
+                    text = f"does not follow from the lines before it: {error}"
+                    raise unresumable(path, number, text) from error
             self.push(stack.pop_all())
 
-    def add(self, code: str, measured: Measurement, started_at: str, **more: Any) -> Attempt:
+    def _emit(self, row: Any) -> None:
+        self._log.append(row)
+        self._apply(row)
+
+    def _apply(self, row: Any) -> None:
+        """Take in a line that was written."""
+        raise NotImplementedError
+
+    def _count(self, logged: LoggedEvaluation | None) -> None:
+        feedback = feedback_of(logged)
+        self.counts[feedback.kind] += 1
+        if feedback.aggregated_speedup is not None:
+            self.best = max(self.best or 0.0, feedback.aggregated_speedup)
+
+    def _time(self, job: Job, measured: Measurement, started_at: str) -> str:
+        """Write the timing of a measurement that has just come to its end; when that was."""
+        done_at = now()
+        times = {"started_at": started_at, "completed_at": done_at, **measured.timing()}
+        program = program_id(job.code)
+        self._timing.append({"request_id": job.request_id, "program": program, **times})
+        return done_at
+
+
+class AttemptLog(RunLog):
+    """The log of a run of attempts, ``attempts.jsonl``."""
+
+    def __init__(self, directory: Path) -> None:
+        self.rows: list[Attempt] = []
+        super().__init__(directory / "attempts.jsonl", Attempt)
+
+    def _apply(self, row: Attempt) -> None:
+        self._count(row.evaluation)
+        self.rows.append(row)
+
+    def add(self, code: str, measured: Measurement, started_at: str, **more: Any) -> None:
         """Write one measurement; ``more`` are further fields of the row."""
         number = max((row.attempt for row in self.rows), default=-1) + 1
-        timing = timing_line(Job(f"attempt-{number}", code), measured, started_at)
         row = Attempt(
             attempt=number,
             code=code,
             started_at=started_at,
-            completed_at=timing["completed_at"],
+            completed_at=self._time(Job(f"attempt-{number}", code), measured, started_at),
             evaluation=evaluation(measured),
             **more,
         )
-        self._timing.append(timing)
-        self._log.append(row)
-        self.rows.append(row)
-        return row
+        self._emit(row)

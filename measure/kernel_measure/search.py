@@ -8,15 +8,14 @@ nothing is requested or answered twice.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from kernel_archive.errors import DataError, UsageError
 from kernel_archive.readers import events as ev
-from kernel_measure.logs import JsonLines, new_ulid, now, read_lines, unresumable
-from kernel_measure.runs import Job, Tally, feedback_of, timing_line
+from kernel_measure.logs import new_ulid, now
+from kernel_measure.runs import Job, RunLog, feedback_of
 from kernel_measure.strategies import SearchNode, State
 from kernel_measure.verdict import evaluation
 
@@ -74,7 +73,7 @@ class _Candidate(msgspec.Struct):
     result: ev.LoggedEvaluation | None = None
 
 
-class Search(ExitStack):
+class Search(RunLog):
     """One run directory being searched.
 
     ``seen`` are programs that need no proposing again, shared between the searches of a task; it
@@ -97,11 +96,9 @@ class Search(ExitStack):
         seed: int,
         seen: set[str],
     ) -> None:
-        super().__init__()
         self._strategy, self._provider, self._seen = strategy, provider, seen
         self.hyperparameters = search_numbers(strategy, steps, seed)
         self._steps = steps
-        self.tally = Tally()
         self.waits = 0
         self._started = False
         self._root: SearchNode | None = None
@@ -111,24 +108,16 @@ class Search(ExitStack):
         self._parents: list[str] | None = None
         self._mutations: dict[str, _Candidate] = {}
         self._requests: dict[str, _Candidate] = {}
-        with ExitStack() as stack:
-            self._log = stack.enter_context(JsonLines(directory / "events.jsonl"))
-            self._timing = stack.enter_context(JsonLines(directory / "timing.jsonl"))
-            for number, event in enumerate(read_lines(directory / "events.jsonl", ev.Event), 1):
-                try:
-                    self._apply(event)
-                except (ValueError, LookupError) as error:
-                    text = f"does not follow from the lines before it: {error}"
-                    raise unresumable(directory / "events.jsonl", number, text) from error
-            if self._root is not None and self._root.code != provider.start:
-                raise DataError.of(
-                    code="another-search",
-                    file=str(directory / "events.jsonl"),
-                    line=1,
-                    message="the directory holds a search from another starting program",
-                    fix="Record into another directory, or move this one away",
-                )
-            self.push(stack.pop_all())
+        super().__init__(directory / "events.jsonl", ev.Event)
+        if self._root is not None and self._root.code != provider.start:
+            self.close()
+            raise DataError.of(
+                code="another-search",
+                file=str(directory / "events.jsonl"),
+                line=1,
+                message="the directory holds a search from another starting program",
+                fix="Record into another directory, or move this one away",
+            )
 
     @property
     def finished(self) -> bool:
@@ -137,17 +126,13 @@ class Search(ExitStack):
             return True
         return self._parents is None and self._next_step >= self._steps
 
-    def _emit(self, event: Any) -> None:
-        self._log.append(event)
-        self._apply(event)
-
     def _apply(self, event: Any) -> None:
         match event:
             case ev.SearchInitialized(root=root):
                 self._started = True
                 self._seen.add(root.program_code)
                 self._lineage[root.ulid] = []
-                self.tally.add(feedback_of(root.evaluation))
+                self._count(root.evaluation)
                 self._root = _node(root.ulid, root.program_code, [], root.evaluation)
                 self._state.archive = [self._root] if self._root else []
             case ev.StepStarted(parent_ulids=parents):
@@ -169,7 +154,7 @@ class Search(ExitStack):
                 self._requests[key].child = str(event.child_ulid)
             case ev.EvaluationCompleted(request_id=key, evaluation=logged):
                 self._requests[key].result = logged
-                self.tally.add(feedback_of(logged))
+                self._count(logged)
             case ev.StepCompleted(step=step):
                 self._settle()
                 self._parents, self._next_step = None, int(step or 0) + 1
@@ -310,7 +295,7 @@ class Search(ExitStack):
             event = ev.EvaluationCompleted(
                 request_id=job.request_id, evaluation=logged, completed_at=now()
             )
-        self._timing.append(timing_line(job, measured, started_at))
+        self._time(job, measured, started_at)
         self._emit(event)
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -88,8 +89,7 @@ def test_only_tasks_whose_turn_it_is_have_a_worker():
             return bool(active.jobs)
 
         active.propose, active.write = propose, lambda _: None
-        tally = SimpleNamespace(best=None, counts={})
-        active.log = SimpleNamespace(report=lambda *_: None, tally=tally)
+        active.log = SimpleNamespace(report=lambda *_: None, best=None, counts=Counter())
         return active
 
     batches = [("a", ["a1", "a2"]), ("b", ["b1"]), ("b", ["b2"])]
