@@ -8,7 +8,7 @@ nothing is requested or answered twice.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,9 +20,9 @@ from kernel_measure.strategies import SearchNode, State
 from kernel_measure.verdict import evaluation
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from pathlib import Path
 
+    from kernel_measure.questions import FileProvider
     from kernel_measure.strategies import HillClimbing, Puct
     from kernel_measure.verdict import Measurement
 
@@ -45,22 +45,6 @@ def search_numbers(strategy: Puct | HillClimbing, steps: int, seed: int) -> dict
     }
 
 
-class Provider(Protocol):
-    """What makes programs, and forecasts them; ``start`` is the first one's text.
-
-    Each is asked for with the id of a request, which is the same when it is asked for again, and is
-    ``None`` while there is no answer.
-    """
-
-    start: str
-
-    def propose(self, question: str, parent: SearchNode, seen: Collection[str]) -> Proposal | None:
-        """A program made from the parent that is not among ``seen``."""
-
-    def forecast(self, question: str, code: str) -> dict[str, Any] | None:
-        """A forecast of a program; its ``expected_speedup`` is a positive number."""
-
-
 class _Candidate(msgspec.Struct):
     """A program that was asked for, in a step: what came, was expected and was measured."""
 
@@ -77,9 +61,8 @@ class Search(RunLog):
     """One run directory being searched.
 
     ``seen`` are programs that need no proposing again, shared between the searches of a task; it
-    grows with this one. A provider that works outside the process may keep a proposal back: then
-    ``jobs`` is empty while the search has not finished, and ``waits`` counts the programs that it
-    waits for.
+    grows with this one. Programs come from outside the process: where one is missing, ``jobs`` is
+    empty while the search has not finished, and ``waits`` counts the programs that it waits for.
 
     Raises:
         DataError: the log in the directory is damaged or was made by another search.
@@ -91,7 +74,7 @@ class Search(RunLog):
         directory: Path,
         *,
         strategy: Puct | HillClimbing,
-        provider: Provider,
+        provider: FileProvider,
         steps: int,
         seed: int,
         seen: set[str],
