@@ -211,11 +211,8 @@ if __name__ == "__main__":
 def test_remeasuring_goes_on_after_a_torn_line(tmp_path, monkeypatch):
     """Killed while writing."""
     good = NUMPY_HONEST
-    programs = [
-        Program("rehearsal", good, 1.0),
-        Program("rehearsal", good + "\n# b", 1.0),
-        Program("rehearsal", "x ="),
-    ]
+    codes = (good, good + "\n# b", "x =")
+    programs = [Program("rehearsal", code, 1.0) for code in codes]
     settings = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
     remeasure_programs(programs, tmp_path, how(1, settings))
     log = tmp_path / "rehearsal__r1" / "attempts.jsonl"
