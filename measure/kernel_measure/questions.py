@@ -23,7 +23,6 @@ from kernel_archive.gpus import gpu_facts
 from kernel_archive.llm.prompts import Prompt, render
 from kernel_archive.problems import get_problem
 from kernel_measure.logs import read_given, write_json
-from kernel_measure.search import Proposal
 from kernel_measure.tasks import get_task
 
 if TYPE_CHECKING:
@@ -38,6 +37,13 @@ _FIXES: Final = {
     "proposals": 'Write the program as text, or {"failed": "why there is none"}',
     "forecasts": 'Write the answer to the prompt: {"expected_speedup": 1.3, ...}',
 }
+
+
+class Proposal(msgspec.Struct, forbid_unknown_fields=True):
+    """A program, or why there is none; also what ``proposals/<id>.json`` holds."""
+
+    code: str | None = None
+    failed: str | None = None
 
 
 class _Forecast(msgspec.Struct):

@@ -15,6 +15,7 @@ import msgspec
 from kernel_archive.errors import DataError, UsageError
 from kernel_archive.readers import events as ev
 from kernel_measure.logs import new_ulid, now
+from kernel_measure.questions import Proposal
 from kernel_measure.runs import Job, RunLog, feedback_of
 from kernel_measure.strategies import SearchNode, State
 from kernel_measure.verdict import evaluation
@@ -25,13 +26,6 @@ if TYPE_CHECKING:
     from kernel_measure.questions import FileProvider
     from kernel_measure.strategies import HillClimbing, Puct
     from kernel_measure.verdict import Measurement
-
-
-class Proposal(msgspec.Struct, forbid_unknown_fields=True):
-    """A program, or why there is none; also what ``proposals/<id>.json`` holds."""
-
-    code: str | None = None
-    failed: str | None = None
 
 
 def search_numbers(strategy: Puct | HillClimbing, steps: int, seed: int) -> dict[str, Any]:
@@ -45,7 +39,7 @@ def search_numbers(strategy: Puct | HillClimbing, steps: int, seed: int) -> dict
     }
 
 
-class _Candidate(msgspec.Struct):
+class _Mutation(msgspec.Struct):
     """A program that was asked for, in a step: what came, was expected and was measured."""
 
     parent: str
@@ -89,8 +83,8 @@ class Search(RunLog):
         self._state = State()
         self._next_step = 0
         self._parents: list[str] | None = None
-        self._mutations: dict[str, _Candidate] = {}
-        self._requests: dict[str, _Candidate] = {}
+        self._mutations: dict[str, _Mutation] = {}
+        self._requests: dict[str, _Mutation] = {}
         super().__init__(directory / "events.jsonl", ev.Event)
         if self._root is not None and self._root.code != provider.start:
             self.close()
@@ -122,7 +116,7 @@ class Search(RunLog):
                 self._parents = list(parents or [])
                 self._mutations, self._requests = {}, {}
             case ev.MutationRequested(request_id=key, parent_ulid=parent):
-                self._mutations[key] = _Candidate(parent=str(parent))
+                self._mutations[key] = _Mutation(parent=str(parent))
             case ev.MutationCompleted(request_id=key, code=code):
                 self._mutations[key].code = code
                 self._seen.add(str(code))
@@ -232,7 +226,7 @@ class Search(RunLog):
                     )
                 )
 
-    def _choose(self, proposed: dict[str, _Candidate]) -> None:
+    def _choose(self, proposed: dict[str, _Mutation]) -> None:
         """Have a forecaster choose, when all proposals of the step are there and forecast.
 
         ``waits`` counts what is missing until then.

@@ -11,8 +11,7 @@ from support.cheats import NUMPY_HONEST
 
 from kernel_archive.errors import DataError, UsageError
 from kernel_measure.logs import MAX_GIVEN
-from kernel_measure.questions import AIM, FileProvider
-from kernel_measure.search import Proposal
+from kernel_measure.questions import AIM, FileProvider, Proposal
 from kernel_measure.strategies import SearchNode
 
 PLAN = Path(__file__).with_name("plan") / "plan.toml"

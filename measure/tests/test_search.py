@@ -13,8 +13,9 @@ from kernel_archive.errors import DataError, UsageError
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
 from kernel_measure.logs import read_lines
+from kernel_measure.questions import Proposal
 from kernel_measure.runs import Job
-from kernel_measure.search import Proposal, Search
+from kernel_measure.search import Search
 from kernel_measure.strategies import HillClimbing, Puct
 from kernel_measure.timing import CaseResult, Result, describe
 from kernel_measure.verdict import Measurement, measurement
