@@ -69,35 +69,18 @@ class ReferenceBand:
 class Measurer(ExitStack):
     """Measures programs on one device.
 
-    ``gpu`` is its canonical name, for the physical limit. ``cache`` is the root of the compiler
-    caches, one folder per program; a temporary one when not given. Nothing else should run on the
-    processors ``cpus``, of the worker that times; workers start and compilers run on
-    ``start_cpus``.
+    ``cache`` is the root of the compiler caches, one folder per program; a temporary one when not
+    given. ``more`` are further fields of the workers' ``Config``: the GPU, whether programs are
+    trusted, and the processors. Nothing else should run on ``cpus``, of the worker that times;
+    workers start and compilers run on ``start_cpus``.
     """
 
     def __init__(
-        self,
-        device: str,
-        settings: Settings,
-        *,
-        gpu: str = "",
-        cache: Path | None = None,
-        cpus: list[int] | None = None,
-        start_cpus: list[int] | None = None,
-        trusted: bool = False,
+        self, device: str, settings: Settings, *, cache: Path | None = None, **more: Any
     ) -> None:
         super().__init__()
         self.device, self.settings = device, settings
-        self.config = Config(
-            mode="time",
-            task="",
-            device=device,
-            settings=settings,
-            gpu=gpu,
-            cpus=cpus or [],
-            start_cpus=start_cpus or [],
-            trusted=trusted,
-        )
+        self.config = Config(mode="time", task="", device=device, settings=settings, **more)
         self.cache = cache or Path(
             self.enter_context(tempfile.TemporaryDirectory(prefix="kernel-archive-")), "cache"
         )
@@ -110,9 +93,8 @@ class Measurer(ExitStack):
         self.facts: dict[str, Any] = {}
 
     def _end_all(self) -> None:
-        for worker in self._workers.values():
-            worker.kill()
-        self._workers.clear()
+        for task in self.tasks:
+            self.end(task)
 
     def start(self, task: str) -> None:
         """Start a worker for a task, if there is none; does not wait."""

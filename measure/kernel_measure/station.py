@@ -183,16 +183,9 @@ class Station(ExitStack):
         mine, others = share_processors(host.part, host.parts)
         self._watch = Watch(enabled=host.device == "cuda")
         self.callback(self._watch.close)
+        more = {"gpu": gpu, "trusted": host.trusted, "cpus": mine, "start_cpus": others}
         self.measurer = self.enter_context(
-            Measurer(
-                host.device,
-                settings,
-                gpu=gpu,
-                cache=host.cache,
-                cpus=mine,
-                start_cpus=others,
-                trusted=host.trusted,
-            )
+            Measurer(host.device, settings, cache=host.cache, **more)
         )
         count = max(1, len(others) - 1) if host.compilers is None else host.compilers
         self._pool = None
