@@ -13,24 +13,14 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from support.answers import run_answered
+from support.answers import read_run, run_answered
 
 from kernel_archive.errors import DataError
-from kernel_archive.readers import READERS
-from kernel_archive.readers.files import RunFiles
 from kernel_measure.plan import read_plan
 from kernel_measure.record import Recorded, Turns
 from kernel_measure.settings import Settings
 
 PLAN = Path(__file__).with_name("plan") / "plan.toml"
-
-
-def read(directory):
-    """A run through the package's own reader."""
-    spec = READERS["attempts" if (directory / "attempts.jsonl").exists() else "puct-events"]
-    records = list(spec.read(RunFiles(directory, directory.parents[1], spec)))
-    assert [r for r in records if type(r).__name__ == "Finding"] == []
-    return [r for r in records if type(r).__name__ == "Evaluation"], records[-1]
 
 
 def test_recording_gives_logs_that_the_readers_read(tmp_path):
@@ -39,7 +29,7 @@ def test_recording_gives_logs_that_the_readers_read(tmp_path):
     assert done.unfinished == 0
     total = 0
     for run in read_plan(PLAN).runs:
-        evaluations, facts = read(tmp_path / run.key)
+        evaluations, facts = read_run(tmp_path / run.key)
         total += len(evaluations)
         assert facts.problem == "rehearsal"
         assert facts.gpu == "standin"
@@ -192,7 +182,7 @@ def test_killed_recording_goes_on(tmp_path, delay):
         process.wait()
     assert run_answered(PLAN, tmp_path, only=only).unfinished == 0
     for key in ("tree_search/rehearsal__s1", "agentic/rehearsal__t_a00"):
-        evaluations, _ = read(tmp_path / key)
+        evaluations, _ = read_run(tmp_path / key)
         assert all(e.n_logged == 1 for e in evaluations)
         assert len({e.node_id for e in evaluations}) == len(evaluations)
 
@@ -204,5 +194,5 @@ def test_compiling_ahead_changes_no_verdict(tmp_path):
     for compilers in (0, 2):
         out = tmp_path / str(compilers)
         run_answered(plan, out, only=["agentic/*"], compilers=compilers)
-        outcomes.append([e.outcome for e in read(out / "agentic" / "rehearsal__t_a00")[0]])
+        outcomes.append([e.outcome for e in read_run(out / "agentic" / "rehearsal__t_a00")[0]])
     assert outcomes == [["success", "incorrect", "compile_failed", "success"]] * 2

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.answers import read_run
 
 from kernel_archive.errors import DataError, UsageError
-from kernel_archive.readers import READERS
-from kernel_archive.readers.files import RunFiles
 from kernel_measure.logs import read_lines
 from kernel_measure.questions import Proposal
 from kernel_measure.runs import Job
@@ -92,14 +91,6 @@ def events(directory):
     return list(read_lines(directory / "events.jsonl", Any))
 
 
-def read(directory):
-    """The run's evaluations through the package's own reader, which finds nothing wrong."""
-    spec = READERS["puct-events"]
-    records = list(spec.read(RunFiles(directory, directory.parent, spec)))
-    assert [r for r in records if type(r).__name__ == "Finding"] == []
-    return [r for r in records if type(r).__name__ == "Evaluation"]
-
-
 def shape_of(log):
     """A log without what differs from run to run (ids and times)."""
     names, out = {}, []
@@ -126,7 +117,7 @@ def test_log_is_complete_and_the_reader_reads_it(tmp_path):
     assert kinds["evaluation_completed"] == kinds["evaluation_requested"] == count - 1
     codes = [e["code"] for e in log if e["kind"] == "mutation_completed"]
     assert len(codes) == len(set(codes))
-    evaluations = read(tmp_path / "run")
+    evaluations = read_run(tmp_path / "run")[0]
     assert len(evaluations) == count
     for e in evaluations:
         assert e.speedup == (pytest.approx(speed_of(e.code)) if speed_of(e.code) else None)
@@ -161,7 +152,7 @@ def test_killed_at_any_byte_goes_on_without_glued_or_doubled_lines(tmp_path, pos
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * position)])
     searched(tmp_path / "run")
-    evaluations = read(tmp_path / "run")
+    evaluations = read_run(tmp_path / "run")[0]
     assert len(evaluations) == total
     assert all(e.n_logged == 1 for e in evaluations)
     log = events(tmp_path / "run")
@@ -212,7 +203,7 @@ def test_failed_start_ends_the_search_with_a_readable_log(tmp_path):
         assert search.finished
     assert searched(tmp_path / "run") == 0
     assert [e["kind"] for e in events(tmp_path / "run")] == ["search_initialized"]
-    assert [r.outcome for r in read(tmp_path / "run")] == ["runtime_error"]
+    assert [r.outcome for r in read_run(tmp_path / "run")[0]] == ["runtime_error"]
 
 
 def test_directory_of_another_search_is_refused(tmp_path):
