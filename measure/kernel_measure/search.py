@@ -201,11 +201,12 @@ class Search(RunLog):
                 self.waits += 1
             elif answer.code is None:
                 reason = answer.failed or "no program was proposed"
-                self._emit(ev.MutationFailed(request_id=key, reason=reason, completed_at=now()))
+                self._answer(ev.MutationFailed, key, reason=reason)
             else:
-                self._emit(
-                    ev.MutationCompleted(request_id=key, code=answer.code, completed_at=now())
-                )
+                self._answer(ev.MutationCompleted, key, code=answer.code)
+
+    def _answer(self, kind: type[Any], key: str, **more: Any) -> None:
+        self._emit(kind(request_id=key, completed_at=now(), **more))
 
     def _request_evaluations(self) -> None:
         """Request all proposals of the step, or those of each parent expected to be fastest."""
@@ -231,16 +232,16 @@ class Search(RunLog):
 
         ``waits`` counts what is missing until then.
         """
-        for key, mutation in proposed.items() if not self.waits else ():
+        if self.waits:
+            return
+        for key, mutation in proposed.items():
             if mutation.expected is None:
                 forecast = self._provider.forecast(key, str(mutation.code))
                 if forecast is None:
                     self.waits += 1
                 else:
-                    self._emit(
-                        ev.ForecastCompleted(request_id=key, forecast=forecast, completed_at=now())
-                    )
-        for parent in (self._parents or []) if not self.waits else ():
+                    self._answer(ev.ForecastCompleted, key, forecast=forecast)
+        for parent in [] if self.waits else (self._parents or []):
             keys = [key for key, m in proposed.items() if m.parent == parent]
             keys.sort(key=lambda key: (-(proposed[key].expected or 0.0), key))
             for place, key in enumerate(keys):
