@@ -119,8 +119,9 @@ def dry_run(
                     failed = (line.name for line in made if line.kind == "not_followed")
                     reasons.update(name.split(":")[0] for name in failed)
     advance(total, total, "")
-    encoder = msgspec.json.Encoder()
-    data = b"".join(encoder.encode(_stated(line)) + b"\n" for line in lines)
+    rows = (msgspec.structs.asdict(line) for line in lines)
+    stated = [{name: v for name, v in row.items() if v is not None} for row in rows]
+    data = b"".join(msgspec.json.encode(row) + b"\n" for row in stated)
     if output.suffix == ".zst":
         data = pa.Codec("zstd", compression_level=15).compress(data, asbytes=True)
     write_new(output, data, force=force)
@@ -130,7 +131,3 @@ def dry_run(
         not_followed=dict(reasons.most_common()),
         lines=len(lines),
     )
-
-
-def _stated(line: LaunchLine) -> dict[str, Any]:
-    return {name: v for name, v in msgspec.structs.asdict(line).items() if v is not None}

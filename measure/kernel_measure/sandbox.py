@@ -83,17 +83,6 @@ _CONDITIONS: Final = {
 }
 
 
-@functools.cache
-def _libseccomp() -> ctypes.CDLL | None:
-    try:
-        library = ctypes.CDLL("libseccomp.so.2")
-    except OSError:
-        return None
-    library.seccomp_init.restype = ctypes.c_void_p
-    library.seccomp_syscall_resolve_num_arch.restype = ctypes.c_void_p
-    return library
-
-
 def write_filter(descriptor: int) -> None:
     """Write the filter as BPF into an open file, as ``bwrap --seccomp`` reads it.
 
@@ -101,10 +90,16 @@ def write_filter(descriptor: int) -> None:
     ENOSYS. Calls of another architecture end the process. An ``IsolationError`` says that
     libseccomp is missing or refuses.
     """
-    library = _libseccomp()
-    context = ctypes.c_void_p(library.seccomp_init(_NO_SUCH_CALL)) if library else None
-    if library is None or not context:
-        raise IsolationError("the system call filter needs libseccomp (package libseccomp2)")
+    missing = "the system call filter needs libseccomp (package libseccomp2)"
+    try:
+        library = ctypes.CDLL("libseccomp.so.2")
+    except OSError as error:
+        raise IsolationError(missing) from error
+    library.seccomp_init.restype = ctypes.c_void_p
+    library.seccomp_syscall_resolve_num_arch.restype = ctypes.c_void_p
+    context = ctypes.c_void_p(library.seccomp_init(_NO_SUCH_CALL))
+    if not context:
+        raise IsolationError(missing)
     libc = ctypes.CDLL(None)
     failed = 0
     for number in range(1024):
