@@ -106,13 +106,9 @@ class CaseResult(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """One evaluation as the worker reports it: cases in order up to the first failure.
+    """One evaluation as the worker reports it."""
 
-    ``narrow_domain`` says what went wrong on ``stress`` inputs after a success; it is empty when
-    nothing did.
-    """
-
-    cases: list[CaseResult]
-    phases: dict[str, float] = {}
-    salt: str = ""
-    narrow_domain: str = ""
+    cases: list[CaseResult] = []  # what each case gave, up to the first failure
+    phases: dict[str, float] = {}  # seconds by phase, in the worker
+    salt: str = ""  # with the seed, gives the inputs again
+    narrow_domain: str = ""  # what went wrong on ``stress`` inputs after a success, if anything

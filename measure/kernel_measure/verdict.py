@@ -16,25 +16,21 @@ Outcome = Literal[
 ]
 
 
-class Measurement(msgspec.Struct, kw_only=True):
+class Measurement(Result, kw_only=True):
     """One measured program."""
 
     task: str
     outcome: Outcome
-    cases: list[CaseResult] = []  # what each case gave, up to the first failure
     #: Reference time / candidate time, x, geometric mean over cases; ``None`` unless success.
     speedup: float | None = None
     error: str = ""
     error_name: str = ""  # exception or guard
     traceback: str = ""  # of the program's frames
     #: Cases (as text) whose reference stayed outside its band after the repeats.
-    off_band: list[str] = []
+    off_band: list[str] = msgspec.field(default_factory=list)
     attempts: int = 1  # evaluations that this took
-    phases: dict[str, float] = {}  # seconds by phase, in the worker
     wall_s: float = 0.0  # seconds in the worker, all attempts
-    salt: str = ""  # with the seed, gives the inputs again
     fresh_worker: bool = True  # whether the program was the first of its process
-    narrow_domain: str = ""  # what a success does wrong on ``stress`` inputs; mostly nothing
 
     def timing(self) -> dict[str, Any]:
         """The line of ``timing.jsonl``: phases and both distributions of every case."""
@@ -67,15 +63,8 @@ def measurement(task: str, result: Result, *, wall_s: float) -> Measurement:
     Raises:
         ValueError: there are no cases, or one has neither a failure nor times.
     """
-    m = Measurement(
-        task=task,
-        outcome="success",
-        cases=result.cases,
-        phases=result.phases,
-        salt=result.salt,
-        wall_s=wall_s,
-        narrow_domain=result.narrow_domain,
-    )
+    reported = {name: getattr(result, name) for name in Result.__struct_fields__}
+    m = Measurement(task=task, outcome="success", wall_s=wall_s, **reported)
     for case in result.cases:
         if case.failure_kind != "none":
             m.outcome = case.failure_kind
