@@ -64,15 +64,15 @@ def _follow(
             if isinstance(answer, Lost):
                 worker.kill()
                 worker = None
-                yield _lines(row, {"error": answer.why})
+                yield launch_lines(row, {"error": answer.why})
             else:
-                yield _lines(row, {"error": answer.error} if answer.error else answer.result)
+                yield launch_lines(row, {"error": answer.error} if answer.error else answer.result)
     finally:
         if worker is not None:
             worker.kill()
 
 
-def _lines(row: dict[str, Any], result: Any) -> list[LaunchLine]:
+def launch_lines(row: dict[str, Any], result: Any) -> list[LaunchLine]:
     """Check an answer, which a program may have made: its lines, or the one that says why not."""
     ours = {name: row[name] for name in ("program_id", "problem")}
     try:

@@ -36,7 +36,7 @@ class MemoryGroup:
     @classmethod
     def make(cls, limit: int) -> MemoryGroup | None:
         """Make a group; ``None`` where this process may not, or may not limit its memory."""
-        for parent in _parents():
+        for parent in parent_groups():
             path = parent / f"kernel-measure-{secrets.token_hex(6)}"
             with contextlib.suppress(OSError):
                 path.mkdir()
@@ -77,7 +77,7 @@ class MemoryGroup:
             time.sleep(0.02)
 
 
-def _parents() -> Iterator[Path]:
+def parent_groups() -> Iterator[Path]:
     """Folders in which this process might make a group with a memory limit."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text("utf-8").splitlines():

@@ -240,7 +240,7 @@ def test_a_group_that_takes_no_limit_is_no_group(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError
 
-    monkeypatch.setattr("kernel_measure.memory._parents", lambda: [tmp_path])
+    monkeypatch.setattr("kernel_measure.memory.parent_groups", lambda: [tmp_path])
     monkeypatch.setattr(Path, "write_text", refuse)
     assert MemoryGroup.make(10**9) is None
     assert not list(tmp_path.iterdir())
