@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
 import linecache
@@ -263,22 +264,15 @@ def test_the_command_reports_counts(archive, tmp_path, capsys):
     assert "exists already" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is here")
 def test_without_torch_the_command_says_so(archive, tmp_path, capsys):
     """One line, no traceback, and no file."""
-    if "torch" in sys.modules or _has_torch():
-        pytest.skip("torch is here")
     output = tmp_path / "o.jsonl"
     assert main(["dry-run", "-o", str(output), "--archive", str(archive.path), "--trusted"])
     said = capsys.readouterr().err
     assert "No module named 'torch'" in said
     assert "Traceback" not in said
     assert not output.exists()
-
-
-def _has_torch():
-    import importlib.util
-
-    return importlib.util.find_spec("torch") is not None
 
 
 def test_only_the_worker_follows_programs():
