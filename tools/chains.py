@@ -25,7 +25,7 @@ from kernel_archive.errors import KernelArchiveError
 from kernel_archive.ids import program_id
 from kernel_archive.problems import get_problem
 from kernel_archive.program_text import artificial_patterns
-from kernel_measure.agent import read_chain
+from kernel_measure.chains import read_chain
 from kernel_measure.tasks import get_task
 
 PLAN = """name = "{name}"

@@ -105,14 +105,8 @@ def measure(
         done = measure_files(task, files, host=host, gpu=gpu, settings=settings, advance=advance)
 
     def text() -> None:
-        columns = [
-            "file",
-            "verdict",
-            "speedup",
-            "bin",
-            "time, us per case",
-            "reference, us per case",
-        ]
+        columns = ["file", "verdict", "speedup", "bin"]
+        columns += ["time, us per case", "reference, us per case"]
         rows = [_row(r.file, r.measurement) for r in done.results]
         common.print_table(columns, rows, left=2, notes=done.notes)
 

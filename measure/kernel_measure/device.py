@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
+import platform
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -26,20 +28,14 @@ _clock = time.perf_counter_ns
 
 
 class Sample(msgspec.Struct, kw_only=True):
-    """One timed call.
+    """One timed call."""
 
-    Attributes:
-        time_ns: by the device's own timer (CUDA events), ns.
-        host_ns: by the host's clock, from before the call to the device being idle, ns.
-        tail_ns: from the end of the timed region to the whole device being idle, ns: work elsewhere
-            shows here.
-        output: what the program returned.
-    """
-
-    time_ns: float
-    host_ns: float
+    time_ns: float  # by the device's own timer (CUDA events), ns
+    host_ns: float  # by the host's clock, from before the call to the device being idle, ns
+    #: From the end of the timed region to the whole device being idle, ns: work elsewhere shows
+    #: here.
     tail_ns: float
-    output: Any
+    output: Any  # what the program returned
 
 
 class Device:
@@ -48,8 +44,9 @@ class Device:
     #: Whether its timer is the host's clock.
     timer_is_host = True
 
-    def __init__(self, name: str, array: type, copy: Callable[[Any], Any]) -> None:
+    def __init__(self, name: str, array: type, copy: Callable[[Any], Any], numbers: Any) -> None:
         self.name, self._array, self._copy = name, array, copy
+        self._isclose, self._isnan = numbers.isclose, numbers.isnan
 
     def clone(self, tree: Any) -> Any:
         """A deep copy of a tree of arrays."""
@@ -81,10 +78,43 @@ class Device:
         """One timed call, from an idle device to an idle device."""
         start = _clock()
         output = function(data)
-        end = _clock()
-        return Sample(
-            time_ns=float(end - start), host_ns=float(end - start), tail_ns=0.0, output=output
-        )
+        time_ns = float(_clock() - start)
+        return Sample(time_ns=time_ns, host_ns=time_ns, tail_ns=0.0, output=output)
+
+    def difference(self, got: Any, expected: Any, rtol: float, atol: Any) -> str | None:
+        """What is outside the tolerance, in words; ``None`` when nothing is."""
+        bad, worst, nan = 0, 0.0, 0
+        size, plain = math.prod(expected.shape), isinstance(atol, int | float)
+        step = max(1, (len(expected) << 28) // max(1, size))
+        for i in range(0, len(expected), step):
+            g, e = got[i : i + step], expected[i : i + step]
+            by_row = atol if plain else atol[i : i + step].reshape(-1, *[1] * (e.ndim - 1))
+            near = self._near(g, e, rtol, by_row)
+            if not bool(near.all()):
+                bad, nan = bad + int((~near).sum()), nan + int(self._isnan(g).sum())
+                worst = max(worst, self._largest(g, e))
+        outside = f"{bad} of {size} elements outside rtol={rtol} atol={atol if plain else 'by row'}"
+        return f"{outside}, largest difference {worst:.4e}, {nan} NaN" if bad else None
+
+    def sample_wrong(self, got: Any, expected: Any, rtol: float, atol: Any, seed: int) -> Any:
+        """Whether a sample of elements is outside the tolerance."""
+        size = math.prod(expected.shape)
+        at = self._places(size, seed, expected)
+        if not isinstance(atol, int | float):
+            atol = atol[at // (size // len(expected))]
+        return ~self._near(got.reshape(-1)[at], expected.reshape(-1)[at], rtol, atol).all()
+
+    def _near(self, got: Any, expected: Any, rtol: float, atol: Any) -> Any:
+        """Element by element, whether ``|got - expected| <= atol + rtol |expected|``."""
+        return self._isclose(got, expected, rtol=rtol, atol=atol)
+
+    def _largest(self, got: Any, expected: Any) -> float:
+        """The largest difference that is a number."""
+        raise NotImplementedError
+
+    def _places(self, size: int, seed: int, like: Any) -> Any:
+        """Places of a sample among ``size`` elements."""
+        raise NotImplementedError
 
     def synchronize(self) -> None:
         """Wait for the device."""
@@ -97,13 +127,6 @@ class Device:
 
     def reset(self) -> None:
         """Forget a program's switches."""
-
-
-def difference_text(bad: int, total: int, rtol: float, atol: Any, worst: float, nan: int) -> str:
-    """The sentence about elements outside the tolerance."""
-    bound = atol if isinstance(atol, int | float) else "by row"
-    outside = f"{bad} of {total} elements outside rtol={rtol} atol={bound}"
-    return f"{outside}, largest difference {worst:.4e}, {nan} NaN"
 
 
 def check_device(name: str, task: Task) -> None:
@@ -140,9 +163,8 @@ class StandIn(Device):
     def __init__(self) -> None:
         import numpy as np
 
-        super().__init__("standin", np.ndarray, np.ndarray.copy)
-        self._np = np
-        self._isclose, self._equal = np.isclose, np.array_equal
+        super().__init__("standin", np.ndarray, np.ndarray.copy, np)
+        self._np, self._equal = np, np.array_equal
 
     def seed(self, seed: int) -> None:
         """Seed NumPy's global generator (a candidate may use it)."""
@@ -160,35 +182,20 @@ class StandIn(Device):
 
     def storage(self, value: Any) -> int:
         """The address of the memory that it lies in."""
-        base = value
-        while isinstance(base.base, self._array):
-            base = base.base
-        return int(base.__array_interface__["data"][0])
+        while isinstance(value.base, self._array):
+            value = value.base
+        return int(value.__array_interface__["data"][0])
 
     def equal(self, a: Any, b: Any) -> bool:
         """Bitwise equality, NaN equal to NaN."""
         return bool(self._equal(a, b, equal_nan=True))
 
-    def difference(self, got: Any, expected: Any, rtol: float, atol: Any) -> str | None:
-        """What is outside the tolerance, in words; ``None`` when nothing is."""
-        by_row = (
-            atol if isinstance(atol, int | float) else atol.reshape(-1, *[1] * (expected.ndim - 1))
-        )
-        near = self._isclose(got, expected, rtol=rtol, atol=by_row)
-        bad = int((~near).sum())
-        if not bad:
-            return None
-        worst = float(self._np.nanmax(abs(got - expected)))
-        return difference_text(bad, got.size, rtol, atol, worst, int(self._np.isnan(got).sum()))
+    def _largest(self, got: Any, expected: Any) -> float:
+        return float(self._np.nanmax(abs(got - expected)))
 
-    def sample_wrong(self, got: Any, expected: Any, rtol: float, atol: Any, seed: int) -> Any:
-        """Whether a sample of elements is outside the tolerance."""
-        at = self._np.random.default_rng(seed).integers(0, expected.size, 256)
-        if not isinstance(atol, int | float):
-            atol = atol[at // (expected.size // len(expected))]
-        return not self._isclose(
-            got.reshape(-1)[at], expected.reshape(-1)[at], rtol=rtol, atol=atol
-        ).all()
+    def _places(self, size: int, seed: int, like: Any) -> Any:
+        del like
+        return self._np.random.default_rng(seed).integers(0, size, 256)
 
     def watched(self) -> dict[str, Any]:
         """NumPy and Python's clocks."""
@@ -196,9 +203,6 @@ class StandIn(Device):
 
     def facts(self) -> dict[str, Any]:
         """What is recorded of the device."""
-        import platform
-
-        return {
-            "device_properties": {"name": "standin", "compute_capability": None},
-            "software": {"python": platform.python_version(), "numpy": self._np.__version__},
-        }
+        software = {"python": platform.python_version(), "numpy": self._np.__version__}
+        properties = {"name": "standin", "compute_capability": None}
+        return {"device_properties": properties, "software": software}

@@ -10,7 +10,6 @@ import gc
 import importlib.util
 import sys
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -22,7 +21,6 @@ from kernel_measure.timing import CaseResult, Result, candidate_first, describe,
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from kernel_measure.device import Sample
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from kernel_measure.torch_device import AnyDevice
 
 T = TypeVar("T")
+# Taken before a program could replace them.
 _clock = time.perf_counter_ns
 _sleep = time.sleep
 #: Pause before a case is timed again because the host lagged, s.
@@ -58,9 +57,7 @@ class Bench(msgspec.Struct):
 
 
 def import_code(code: str, folder: Path, name: str) -> Any:
-    """A program's text as a module of that name, by way of a file in ``folder``.
-
-    Compilers read what they compile.
+    """A program's text as a module of that name, by way of a file that compilers read.
 
     The one way in which code under test is imported. It is in ``sys.modules`` while it runs and
     afterwards. Whatever the program raises is passed on.
@@ -93,29 +90,23 @@ class Evaluator:
         gpu: str,
         scratch: Path,
     ) -> None:
-        self.task, self.device, self.settings, self.salt, self.gpu = (
-            task,
-            device,
-            settings,
-            salt,
-            gpu,
-        )
-        self._scratch = scratch
+        self.task, self.device, self.settings = task, device, settings
+        self.salt, self.gpu, self._scratch = salt, gpu, scratch
         self._reference = task.load_reference()
-        small = settings.cases == "small"
-        self.benchmark = (task.small_case,) if small else task.benchmark_cases
-        checks = (task.small_case,) if small else task.correctness_cases
+        small = (task.small_case,) if settings.cases == "small" else None
+        checks = small or task.correctness_cases
         self._checks = [self._bench(c, v, 2) for c in checks for v in VARIANTS]
         self._stress = [self._bench(c, "stress", 1) for c in checks] if task.stress else []
-        self._timed = [self._bench(c, "standard", max(2, settings.ring)) for c in self.benchmark]
+        ring = max(2, settings.ring)
+        self._timed = [self._bench(c, "standard", ring) for c in small or task.benchmark_cases]
         self._serial = 0
+        self._phases: dict[str, float] = {}
 
     def _bench(self, case: Case, variant: Variant, count: int) -> Bench:
         bench = Bench(case, variant, [])
+        parts = (self.task.name, sorted(case.items()), variant)
         for k in range(count):
-            seed = case_seed(
-                self.settings.seed, self.task.name, sorted(case.items()), variant, k, self.salt
-            )
+            seed = case_seed(self.settings.seed, *parts, k, self.salt)
             data = self.task.input_of(case, seed, variant, self.device.name)
             outputs = self._reference(self.device.clone(data))
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -124,53 +115,44 @@ class Evaluator:
         return bench
 
     def warm(self) -> None:
-        """Run the reference once on every timed case.
-
-        So that the first program does not pay for lazy set-up.
-        """
+        """Run the reference on every timed case: the first program does not pay for set-up."""
         for bench in self._timed:
             for given in bench.inputs[:2]:
                 self._time_one(self._reference, given)
 
     def evaluate(self, code: str) -> Result:
-        """The verdict of one program.
-
-        Never raises for anything that the program does through Python.
-        """
-        result = Result(cases=[], salt=self.salt)
-        clock = partial(_clocked, result.phases)
+        """The verdict of one program; never raises for what the program does through Python."""
+        result = Result(cases=[], phases={}, salt=self.salt)
+        self._phases = result.phases
         self.device.reset()
         integrity = guards.Integrity(self.device)
         self._serial += 1
         name = f"candidate_{self._serial}"
-        shape: dict[str, Any] = dict(self.benchmark[0])
+        shape = self._timed[0].shape
         try:
-            with clock("import_s"):
+            with self._phase("import_s"):
                 function = self._load(code, name)
                 integrity.check()
-            for bench in self._checks:
+            rounds = [(bench, len(bench.inputs), False) for bench in self._checks]
+            rounds += [(bench, self.settings.warm_calls, True) for bench in self._timed]
+            for bench, calls, is_timed in rounds:
                 shape = bench.shape
-                with clock("check_s"):
-                    self._verify(function, bench, len(bench.inputs))
+                with self._phase("check_s"):
+                    self._verify(function, bench, calls)
                     integrity.check()
-            for bench in self._timed:
-                shape = bench.shape
-                with clock("check_s"):
-                    self._verify(function, bench, self.settings.warm_calls)
+                if is_timed:
+                    result.cases.append(self._time(function, bench))
                     integrity.check()
-                result.cases.append(self._time(function, bench, clock))
-                integrity.check()
-            with clock("stress_s"):
+            with self._phase("stress_s"):
                 result.narrow_domain = self._under_stress(function)
                 integrity.check()
         except guards.CandidateFailure as failure:
-            error, trace = failure.error[:MAX_TEXT], failure.trace[-MAX_TEXT:]
             failed = CaseResult(
                 shape=shape,
                 failure_kind=failure.kind,
-                error=error,
+                error=failure.error[:MAX_TEXT],
                 error_name=failure.name,
-                traceback=trace,
+                traceback=failure.trace[-MAX_TEXT:],
             )
             result.cases.append(failed)
         finally:
@@ -179,11 +161,17 @@ class Evaluator:
             sys.modules.pop(name, None)
         return result
 
-    def _under_stress(self, function: Callable[[Any], Any]) -> str:
-        """What a program that passed does wrong on inputs beyond the timed ones.
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        """Add the seconds that this takes to those of the phase."""
+        start = _clock()
+        try:
+            yield
+        finally:
+            self._phases[name] = self._phases.get(name, 0.0) + (_clock() - start) / 1e9
 
-        Empty when nothing.
-        """
+    def _under_stress(self, function: Callable[[Any], Any]) -> str:
+        """What a program that passed does wrong on inputs beyond the timed ones, if anything."""
         try:
             for bench in self._stress:
                 self._verify(function, bench, len(bench.inputs))
@@ -203,13 +191,10 @@ class Evaluator:
         if not callable(function):
             text = "the program defines no function custom_kernel(data)"
             raise guards.CandidateFailure("compile_failed", "NoEntryPoint", text)
-        return function  # type: ignore[no-any-return] # whatever it is, it is callable; its result is checked
+        return function  # type: ignore[no-any-return] # its result is checked
 
     def _run(self, call: Callable[..., T], *arguments: Any, at_import: bool = False) -> T:
-        """A call in which the program runs, with its switches.
-
-        Whatever it raises becomes a verdict.
-        """
+        """A call in which the program runs, with its switches; what it raises becomes a verdict."""
         self.device.enter_candidate()
         try:
             return call(*arguments)
@@ -222,77 +207,64 @@ class Evaluator:
 
     def _verify(self, function: Callable[[Any], Any], bench: Bench, calls: int) -> None:
         """Full checks on ``calls`` calls with different inputs, the earlier outputs still held."""
+        task, device = self.task, self.device
+
+        def call_and_copy(data: Any) -> Any:
+            """The program, followed on the same stream by copies of what it returned."""
+            result = function(data)
+            outputs = (result,) if len(task.outputs) == 1 else result
+            plain = isinstance(outputs, tuple | list) and all(device.is_plain(o) for o in outputs)
+            return result, device.snapshot(tuple(outputs)) if plain else None
+
         held: tuple[Any, ...] = ()
         for i in range(calls):
             given = bench.input(i)
-            data = self.device.clone(given.data)
-            self.device.seed(self.settings.seed + i)
-            self.device.prepare(given.expected, flush=False)
-            sample = self._run(
-                self.device.call, _with_snapshot(function, self.task, self.device), data
-            )
-            returned, queued = sample.output
-            outputs = guards.check_form(self.task, self.device, returned, given.expected)
-            guards.check_aliasing(
-                self.task, self.device, data, outputs, [self.device.storage(o) for o in held]
-            )
+            data = device.clone(given.data)
+            device.seed(self.settings.seed + i)
+            device.prepare(given.expected, flush=False)
+            returned, queued = self._run(device.call, call_and_copy, data).output
+            outputs = guards.check_form(task, device, returned, given.expected)
+            guards.check_aliasing(task, device, data, outputs, [device.storage(o) for o in held])
             self._compare(outputs, bench, given)
             late = "" if queued is None else self._difference(queued, given)
             if late:
-                raise guards.Refusal(
-                    "stream",
-                    f"the output was not there yet for work queued behind the call; {late}",
-                )
-            guards.unmutated(self.task, self.device, given.data, data)
+                text = f"the output was not there yet for work queued behind the call; {late}"
+                raise guards.Refusal("stream", text)
+            guards.unmutated(task, device, given.data, data)
             held = outputs
 
     def _compare(self, outputs: tuple[Any, ...], bench: Bench, given: Input) -> None:
-        """Full comparison with what is expected of one input.
-
-        A difference is the program's failure.
-        """
-        text = self._difference(outputs, given)
-        if text:
-            raise guards.CandidateFailure(
-                "incorrect", "", f"case {bench.shape} ({bench.variant} input): {text}"
-            )
+        """Full comparison with what is expected of one input."""
+        difference = self._difference(outputs, given)
+        if difference:
+            text = f"case {bench.shape} ({bench.variant} input): {difference}"
+            raise guards.CandidateFailure("incorrect", "", text)
 
     def _difference(self, outputs: tuple[Any, ...], given: Input) -> str:
         """Which outputs are outside their tolerances, and how far; empty when none is."""
+        texts = []
         rows = zip(self.task.outputs, outputs, given.expected, given.bounds, strict=True)
-        found = {
-            name: self.device.difference(got, want, rtol, atol)
-            for name, got, want, (rtol, atol) in rows
-        }
-        return "; ".join(f"{name}: {text}" for name, text in found.items() if text)
+        for name, got, want, (rtol, atol) in rows:
+            text = self.device.difference(got, want, rtol, atol)
+            texts += [f"{name}: {text}"] if text else []
+        return "; ".join(texts)
 
-    def _time_one(
-        self, function: Callable[[Any], Any], given: Input, *, candidate: bool = False
-    ) -> Sample:
-        """One timed call on a copy of an input."""
+    def _time_one(self, function: Callable[[Any], Any], given: Input) -> Sample:
+        """One timed call on a copy of an input, of the reference or of a program."""
         data = self.device.clone(given.data)
         self.device.prepare(given.expected, flush=True)
-        return (
-            self._run(self.device.call, function, data)
-            if candidate
-            else self.device.call(function, data)
-        )
+        if function is self._reference:
+            return self.device.call(function, data)
+        return self._run(self.device.call, function, data)
 
-    def _time(
-        self,
-        function: Callable[[Any], Any],
-        bench: Bench,
-        clock: Callable[[str], AbstractContextManager[None]],
-    ) -> CaseResult:
-        """Time a case; once more where the clocks don't agree.
-
-        Since a host that lags looks like a timer that lies.
+    def _time(self, function: Callable[[Any], Any], bench: Bench) -> CaseResult:
+        """Time a case; once more where the clocks don't agree, as a host that lags looks like that.
 
         Five of 180 measurements of sound programs were refused so on a machine with four GPUs,
         where more than half of the calls lagged by 1 to 3 ms. Who changes a clock does it again.
         The log tells by the phase ``time_again_s``.
         """
-        with clock("time_s"):
+        with self._phase("time_s"):
             try:
                 return self._time_once(function, bench)
             except guards.Refusal as refusal:
@@ -300,15 +272,12 @@ class Evaluator:
                     raise
         # Outside of the handler: its traceback would keep the outputs of the first attempt in the
         # device's memory.
-        with clock("time_again_s"):
+        with self._phase("time_again_s"):
             _sleep(_LAG_S)
             return self._time_once(function, bench)
 
     def _time_once(self, function: Callable[[Any], Any], bench: Bench) -> CaseResult:
-        """Time a case beside the reference, check what the timed calls gave.
-
-        What their times say.
-        """
+        """Time a case beside the reference; check what the timed calls gave, and their times."""
         mine: list[Sample] = []
         theirs: list[Sample] = []
         wrong: list[Any] = []
@@ -321,9 +290,7 @@ class Evaluator:
                 index = len(theirs)
                 given = bench.input(index)
                 for candidate in (True, False) if candidate_first(index) else (False, True):
-                    sample = self._time_one(
-                        function if candidate else self._reference, given, candidate=candidate
-                    )
+                    sample = self._time_one(function if candidate else self._reference, given)
                     if candidate:
                         last = self._sample(sample.output, given, index, wrong)
                     sample.output = None
@@ -337,51 +304,22 @@ class Evaluator:
             raise guards.CandidateFailure("incorrect", "", text)
         self._compare(last, bench, given)
         guards.check_clock(self.device, mine, theirs)
-        candidate_times, reference_times = describe(own), describe(ref)
-        over = None
+        times, over = describe(own), None
         if self.device.name == "cuda":
-            over = guards.check_limit(
-                self.task.least_work(bench.shape), self.gpu, candidate_times.median
-            )
+            work = self.task.least_work(bench.shape)
+            over = guards.check_limit(work, self.gpu, times.median)
         return CaseResult(
             shape=bench.shape,
-            candidate=candidate_times,
-            reference=reference_times,
+            candidate=times,
+            reference=describe(ref),
             stop=reason,
             over_limit=over,
         )
 
     def _sample(self, returned: Any, given: Input, index: int, wrong: list[Any]) -> tuple[Any, ...]:
-        """The outputs of a timed call.
-
-        Whether a sample of their elements is wrong is added to ``wrong``, unread.
-        """
+        """The outputs of a timed call; whether a sample of them is ``wrong`` is added, unread."""
         outputs = guards.check_form(self.task, self.device, returned, given.expected)
         seed = case_seed(self.settings.seed, "sample", self.salt, index)
         for got, want, (rtol, atol) in zip(outputs, given.expected, given.bounds, strict=True):
             wrong.append(self.device.sample_wrong(got, want, rtol, atol, seed))
         return outputs
-
-
-def _with_snapshot(
-    function: Callable[[Any], Any], task: Task, device: AnyDevice
-) -> Callable[[Any], Any]:
-    """The program, followed on the same stream by copies of what it returned."""
-
-    def wrapped(data: Any) -> Any:
-        result = function(data)
-        outputs = (result,) if len(task.outputs) == 1 else result
-        plain = isinstance(outputs, tuple | list) and all(device.is_plain(o) for o in outputs)
-        return result, device.snapshot(tuple(outputs)) if plain else None
-
-    return wrapped
-
-
-@contextlib.contextmanager
-def _clocked(phases: dict[str, float], name: str) -> Iterator[None]:
-    """Add the seconds that this takes to those of the phase."""
-    start = _clock()
-    try:
-        yield
-    finally:
-        phases[name] = phases.get(name, 0.0) + (_clock() - start) / 1e9

@@ -13,14 +13,8 @@ MAX_TEXT = 4000
 _MAX_NAME = 200
 #: Exceptions of the compilers that programs use at their first call.
 _COMPILE_ERRORS = frozenset(
-    {
-        "CompilationError",
-        "CompileTimeAssertionFailure",
-        "UnsupportedLanguageConstruct",
-        "PTXASError",
-    }
-)
-
+    ("CompilationError", "CompileTimeAssertionFailure", "UnsupportedLanguageConstruct")
+) | {"PTXASError"}
 #: The folders of an absolute path: a compiler's command names those of the machine, which say
 #: nothing about the program.
 _FOLDERS = re.compile(r"(?<![\w.+/-])/(?:[\w.+-]+/)+(?=[\w.+-])")
@@ -34,28 +28,22 @@ def failure_by(error: BaseException, *, at_import: bool = False) -> guards.Candi
     name, said = _text(type(error).__name__)[:_MAX_NAME], _text(error)
     if at_import:
         return guards.CandidateFailure("compile_failed", name, f"{name}: {_FOLDERS.sub('', said)}")
+    frames = _own_frames(error)
     if name in _COMPILE_ERRORS:
-        return guards.CandidateFailure(
-            "compile_failed", name, _FOLDERS.sub("", said), _own_frames(error)
-        )
-    return guards.CandidateFailure("runtime_error", name, said, _own_frames(error))
+        return guards.CandidateFailure("compile_failed", name, _FOLDERS.sub("", said), frames)
+    return guards.CandidateFailure("runtime_error", name, said, frames)
 
 
 def _own_frames(error: BaseException) -> str:
     """The traceback without the harness's frames: they say nothing about the program."""
     here = str(Path(__file__).parent)
     frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(here)
+        traceback.FrameSummary(Path(f.filename).name, f.lineno, f.name, line=f.line)
+        for f in traceback.extract_tb(error.__traceback__)
+        if not f.filename.startswith(here)
     ]
-    lines = traceback.format_list(
-        [
-            traceback.FrameSummary(Path(f.filename).name, f.lineno, f.name, line=f.line)
-            for f in frames
-        ]
-    )
-    return _text(
-        "".join([*lines, f"{type(error).__name__[:_MAX_NAME]}: {_text(error)[:MAX_TEXT]}"])
-    )
+    last = f"{type(error).__name__[:_MAX_NAME]}: {_text(error)[:MAX_TEXT]}"
+    return _text("".join([*traceback.format_list(frames), last]))
 
 
 def _text(value: object) -> str:

@@ -79,51 +79,40 @@ class Integrity:
         }
 
     def check(self) -> None:
-        """Refuse when one of them is another object now. New names are fine: imports make them.
-
-        Raises:
-            Refusal: with the names that changed.
-        """
+        """Refuse (``patched``) when one is another object now; new names are fine: imports."""
         now = self._take()
         changed = sorted(k for k, v in self._before.items() if k in now and now[k] is not v)
-        gone = sorted(k for k in self._before if k not in now)
-        if changed or gone:
-            raise Refusal("patched", f"replaced {', '.join((changed + gone)[:5])}")
+        changed += sorted(k for k in self._before if k not in now)
+        if changed:
+            raise Refusal("patched", f"replaced {', '.join(changed[:5])}")
 
 
 def check_form(
     task: Task, device: AnyDevice, result: Any, expected: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """The outputs that a program returned as a tuple, when number, type, shape.
+    """The outputs that a program returned, as a tuple.
 
     Raises:
-        Refusal: guard ``outputs``.
+        Refusal: guard ``outputs``: number, type, shape, dtype or device is another.
     """
-    outputs = (result,) if len(task.outputs) == 1 else result
-    if not isinstance(outputs, tuple | list) or len(outputs) != len(task.outputs):
-        got = f"{len(outputs)}" if isinstance(outputs, tuple | list) else type(outputs).__name__
-        raise Refusal(
-            "outputs", f"expected {len(task.outputs)} ({', '.join(task.outputs)}), got {got}"
-        )
-    for name, value, want in zip(task.outputs, outputs, expected, strict=True):
+    names = task.outputs
+    outputs = (result,) if len(names) == 1 else result
+    if not isinstance(outputs, tuple | list) or len(outputs) != len(names):
+        got = len(outputs) if isinstance(outputs, tuple | list) else type(outputs).__name__
+        raise Refusal("outputs", f"expected {len(names)} ({', '.join(names)}), got {got}")
+    for name, value, want in zip(names, outputs, expected, strict=True):
         if not device.is_plain(value):
             raise Refusal("outputs", f"{name} is a {type(value).__name__}, not a plain tensor")
-        if device.signature(value) != device.signature(want):
-            raise Refusal(
-                "outputs",
-                f"{name} is {device.signature(value)} instead of {device.signature(want)}",
-            )
+        form, wanted = device.signature(value), device.signature(want)
+        if form != wanted:
+            raise Refusal("outputs", f"{name} is {form} instead of {wanted}")
     return tuple(outputs)
 
 
 def check_aliasing(
     task: Task, device: AnyDevice, data: Any, outputs: tuple[Any, ...], earlier: Sequence[int] = ()
 ) -> None:
-    """Refuse outputs that lie in memory of the inputs ``data``, or in storages ``earlier``.
-
-    Raises:
-        Refusal: guard ``aliasing``.
-    """
+    """Refuse (``aliasing``) outputs in memory of the inputs, or in ``earlier`` storages."""
     allowed = {device.storage(data[i]) for i in task.written_inputs}
     inputs = {device.storage(leaf) for leaf in device.leaves(data)} - allowed
     for name, value in zip(task.outputs, outputs, strict=True):
@@ -135,11 +124,7 @@ def check_aliasing(
 
 
 def unmutated(task: Task, device: AnyDevice, before: Any, after: Any) -> None:
-    """Refuse when a program changed an input that it may only read.
-
-    Raises:
-        Refusal: guard ``mutation``.
-    """
+    """Refuse (``mutation``) a program that changed an input that it may only read."""
     skip = {id(after[i]) for i in task.written_inputs}
     for i, (a, b) in enumerate(zip(device.leaves(before), device.leaves(after), strict=True)):
         if id(b) not in skip and not device.equal(a, b):
@@ -149,28 +134,23 @@ def unmutated(task: Task, device: AnyDevice, before: Any, after: Any) -> None:
 def check_clock(
     device: AnyDevice, candidate: Sequence[Sample], reference: Sequence[Sample]
 ) -> None:
-    """Refuse when the device's timer tells another story than the host's clock.
+    """Refuse (``clock``, ``stream``) when the device's timer and the host's clock disagree.
 
     What the host needs beyond the timed region is compared with what it needs for the reference,
     measured in turn.
-
-    Raises:
-        Refusal: guards ``clock`` and ``stream``.
     """
-    time = statistics.median(s.time_ns for s in candidate)
-    tail = statistics.median(s.tail_ns for s in candidate) - statistics.median(
-        s.tail_ns for s in reference
-    )
+    median = statistics.median
+    time = median(s.time_ns for s in candidate)
+    tail = median(s.tail_ns for s in candidate) - median(s.tail_ns for s in reference)
     if tail > TAIL_SLACK_NS + TAIL_SHARE * time:
         raise Refusal("stream", f"the device works for {tail / 1e3:.0f} us after the timed region")
     if device.timer_is_host:
         return
-    gap = statistics.median(s.host_ns - s.time_ns for s in candidate)
-    usual = statistics.median(s.host_ns - s.time_ns for s in reference)
+    gap = median(s.host_ns - s.time_ns for s in candidate)
+    usual = median(s.host_ns - s.time_ns for s in reference)
     if gap - usual > CLOCK_SLACK_NS + 0.25 * time or gap < -CLOCK_SLACK_NS:
-        raise Refusal(
-            "clock", f"timer says {time / 1e3:.1f} us, the host's clock {(time + gap) / 1e3:.1f} us"
-        )
+        clock = (time + gap) / 1e3
+        raise Refusal("clock", f"timer says {time / 1e3:.1f} us, the host's clock {clock:.1f} us")
 
 
 def limit_ns(work: Work, gpu: str) -> tuple[float, str] | None:
@@ -191,18 +171,11 @@ def limit_ns(work: Work, gpu: str) -> tuple[float, str] | None:
 
 
 def check_limit(work: Work | None, gpu: str, time_ns: float) -> float | None:
-    """The time over the limit (None where the limit is not known); refuses what is below it.
-
-    Raises:
-        Refusal: guard ``limit``.
-    """
+    """The time over the limit (None where that is not known); refuses (``limit``) one below it."""
     least, bound = (limit_ns(work, gpu) if work else None) or (0.0, "")
     if least <= 0:
         return None
     if time_ns < LIMIT_TOLERANCE * least and least > LIMIT_FLOOR_NS:
-        raise Refusal(
-            "limit",
-            f"{time_ns / 1e3:.2f} us is below the {least / 1e3:.2f} us that {bound} allows"
-            f" on {gpu}",
-        )
+        possible = f"{least / 1e3:.2f} us that {bound} allows on {gpu}"
+        raise Refusal("limit", f"{time_ns / 1e3:.2f} us is below the {possible}")
     return time_ns / least

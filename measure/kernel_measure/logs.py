@@ -10,19 +10,23 @@ import fcntl
 import os
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 import msgspec
 from ulid import ULIDGenerator
 
-from kernel_archive.errors import DataError, KernelArchiveError
+from kernel_archive.errors import DataError, KernelArchiveError, printable
 from kernel_archive.storage import write_atomically
 from kernel_archive.untrusted import misfit
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+T = TypeVar("T")
 _ulids: Final = ULIDGenerator()
+#: Refuse a given file above this size, bytes: no program of the archive comes near it.
+MAX_GIVEN: Final = 1 << 20
 
 
 class BusyError(KernelArchiveError):
@@ -59,9 +63,7 @@ class JsonLines:
                 raise BusyError(f"{path}: another process is recording into this run") from error
             if self._is_there():
                 break
-            os.close(
-                self._file
-            )  # its last writer took the empty file away between opening and locking
+            os.close(self._file)  # its last writer took the empty file away before the lock
         self._repair()
 
     def _is_there(self) -> bool:
@@ -112,6 +114,29 @@ class JsonLines:
         self.close()
 
 
+def read_given(path: Path, kind: type[T], *, code: str, fix: str | None = None) -> T:
+    """Read a file that somebody wrote for us: text for ``str``, else JSON of that type.
+
+    Raises:
+        DataError: it is not what was asked for, with file and field; ``code`` and ``fix`` go along.
+    """
+    fail = partial(DataError.of, file=str(path), fix=fix)
+    try:
+        if path.stat().st_size > MAX_GIVEN:
+            raise fail(code=code, message=f"larger than {MAX_GIVEN} bytes")
+        data = path.read_bytes()
+        if kind is str:
+            return cast("T", data.decode("utf-8"))
+        return msgspec.json.decode(data, type=kind)
+    except OSError as error:
+        raise fail(code="unreadable", message=f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise fail(code=code, message=f"not UTF-8: {error}") from error
+    except msgspec.DecodeError as error:
+        text, field = misfit(error)
+        raise fail(code=code, field=field, message=printable(text, 300)) from error
+
+
 def read_lines(path: Path, kind: Any) -> list[Any]:
     """The lines of a log of ours as values of a type (or one of several), in order.
 
@@ -128,13 +153,10 @@ def read_lines(path: Path, kind: Any) -> list[Any]:
             values.append(decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             text, field = misfit(error)
+            code, says = "bad-json", "the line is damaged"
             if isinstance(error, msgspec.ValidationError):
-                raise unresumable(
-                    path, number, f"not a line that was recorded here: {text}", field=field
-                ) from error
-            raise unresumable(
-                path, number, f"the line is damaged: {text}", code="bad-json", field=field
-            ) from error
+                code, says = "wrong-format", "not a line that was recorded here"
+            raise unresumable(path, number, f"{says}: {text}", code=code, field=field) from error
     return values
 
 

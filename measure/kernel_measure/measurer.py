@@ -69,35 +69,18 @@ class ReferenceBand:
 class Measurer(ExitStack):
     """Measures programs on one device.
 
-    ``gpu`` is its canonical name, for the physical limit. ``cache`` is the root of the compiler
-    caches, one folder per program; a temporary one when not given. Nothing else should run on the
-    processors ``cpus``, of the worker that times; workers start and compilers run on
-    ``start_cpus``.
+    ``cache`` is the root of the compiler caches, one folder per program; a temporary one when not
+    given. ``more`` are further fields of the workers' ``Config``: the GPU, whether programs are
+    trusted, and the processors. Nothing else should run on ``cpus``, of the worker that times;
+    workers start and compilers run on ``start_cpus``.
     """
 
     def __init__(
-        self,
-        device: str,
-        settings: Settings,
-        *,
-        gpu: str = "",
-        cache: Path | None = None,
-        cpus: list[int] | None = None,
-        start_cpus: list[int] | None = None,
-        trusted: bool = False,
+        self, device: str, settings: Settings, *, cache: Path | None = None, **more: Any
     ) -> None:
         super().__init__()
         self.device, self.settings = device, settings
-        self._config = Config(
-            mode="time",
-            task="",
-            device=device,
-            settings=settings,
-            gpu=gpu,
-            cpus=cpus or [],
-            start_cpus=start_cpus or [],
-            trusted=trusted,
-        )
+        self.config = Config(mode="time", task="", device=device, settings=settings, **more)
         self.cache = cache or Path(
             self.enter_context(tempfile.TemporaryDirectory(prefix="kernel-archive-")), "cache"
         )
@@ -110,14 +93,13 @@ class Measurer(ExitStack):
         self.facts: dict[str, Any] = {}
 
     def _end_all(self) -> None:
-        for worker in self._workers.values():
-            worker.kill()
-        self._workers.clear()
+        for task in self.tasks:
+            self.end(task)
 
     def start(self, task: str) -> None:
         """Start a worker for a task, if there is none; does not wait."""
         if task not in self._workers:
-            config = msgspec.structs.replace(self._config, task=task, settings=self.settings)
+            config = msgspec.structs.replace(self.config, task=task, settings=self.settings)
             self._workers[task] = WorkerProcess(config, self.cache, lock=self._lock.fileno())
 
     @property
@@ -125,15 +107,10 @@ class Measurer(ExitStack):
         """The tasks that have a worker."""
         return set(self._workers)
 
-    def is_ready(self, task: str) -> bool:
-        """Whether a program of that task could be measured now without waiting for a worker."""
+    def is_starting(self, task: str) -> bool:
+        """Whether the task's worker runs and can't be asked yet."""
         worker = self._workers.get(task)
-        return worker is not None and worker.alive and worker.ready(0.0)
-
-    def is_alive(self, task: str) -> bool:
-        """Whether the task's worker runs (it may still be starting)."""
-        worker = self._workers.get(task)
-        return worker is not None and worker.alive
+        return worker is not None and worker.alive and not worker.ready(0.0)
 
     def _worker(self, task: str) -> WorkerProcess:
         for _ in range(2):
@@ -143,14 +120,14 @@ class Measurer(ExitStack):
                 assert worker.hello is not None  # noqa: S101 - ready() says so
                 self.confined, self.facts = worker.hello.confined, worker.hello.facts
                 return worker
-            text = worker.output().strip().splitlines()
-            self._make_room(task, "\n".join(text))
-        said = printable(text[-1], 300) if text else "it says nothing"
+            text = worker.output().strip()
+            self._make_room(task, text)
+        said = printable(text.splitlines()[-1], 300) if text else "it says nothing"
         raise MeasurerError(f"no worker for {task} on {self.device} comes up: {said}")
 
     def _make_room(self, task: str, error: str) -> None:
-        """End the worker of a task."""
-        for name in list(self._workers) if "out of memory" in error.lower() else [task]:
+        """End the worker of a task, and those of all others where memory was wanting."""
+        for name in list(self._workers) if _is_crowded(error) else [task]:
             self.replace(name)
 
     def replace(self, task: str) -> None:
@@ -171,25 +148,22 @@ class Measurer(ExitStack):
             MeasurerError: no worker can be started.
         """
         band = self._bands.setdefault(task, ReferenceBand(self.settings.reference_band))
-        tried: list[Measurement] = []
-        wall = 0.0
-        while True:
+        best, wall, attempts = None, 0.0, 0
+        while attempts <= self.settings.remeasure:
             m = self._once(task, code)
             m.off_band = self._off_band(m, band)
-            wall += m.wall_s
-            tried.append(m)
-            if not m.off_band or m.outcome != "success" or len(tried) > self.settings.remeasure:
+            wall, attempts = wall + m.wall_s, attempts + 1
+            failed = m.outcome != "success"
+            if best is None or failed or len(m.off_band) < len(best.off_band):
+                best = m
+            if failed or not m.off_band:
                 break
-        best = min(tried, key=lambda m: len(m.off_band)) if m.outcome == "success" else m
-        best.wall_s, best.attempts = wall, len(tried)
+        assert best is not None  # noqa: S101 - it was measured once at least
+        best.wall_s, best.attempts = wall, attempts
         return best
 
     def _off_band(self, m: Measurement, band: ReferenceBand) -> list[str]:
-        times = {
-            case_key(case.shape): case.reference.median
-            for case in m.cases
-            if case.reference is not None
-        }
+        times = {case_key(c.shape): c.reference.median for c in m.cases if c.reference is not None}
         outside = [key for key, time in times.items() if band.outside(key, time)]
         for key, time in times.items():
             band.learn(key, time)
@@ -201,12 +175,9 @@ class Measurer(ExitStack):
         So is a program's want of memory beside workers of other tasks, in one that is alone.
         """
         m = self._ask(task, code)
-        lost = (
-            m.outcome in {"runtime_error", "infrastructure_failure"}
-            and m.error_name not in _BEFORE_LAUNCH
-        )
-        crowded = "out of memory" in m.error.lower() and bool(self._workers.keys() - {task})
-        if lost and (crowded or not m.fresh_worker):
+        could_be_ours = m.outcome in {"runtime_error", "infrastructure_failure"}
+        crowded = _is_crowded(m.error) and bool(self._workers.keys() - {task})
+        if could_be_ours and m.error_name not in _BEFORE_LAUNCH and (crowded or not m.fresh_worker):
             self._make_room(task, m.error)
             again = self._ask(task, code)
             again.wall_s += m.wall_s
@@ -227,35 +198,25 @@ class Measurer(ExitStack):
         cache = self.cache / program_id(code)
         with exclusive(self._lock.fileno()):
             answer = worker.ask(code, cache, self.settings.timeout_s)
+        failed = Measurement(task=task, outcome="infrastructure_failure", salt=worker.salt)
         if isinstance(answer, Lost):
-            printed = worker.output(600).strip()
+            failed.outcome, failed.error_name = "runtime_error", _LOSSES[answer.why]
+            failed.error, failed.traceback = answer.text, worker.output(600).strip()
+            failed.wall_s = self.settings.timeout_s if answer.why == "timeout" else 0.0
             self.replace(task)
-            return Measurement(
-                task=task,
-                outcome="runtime_error",
-                cases=[],
-                error=answer.text,
-                error_name=_LOSSES[answer.why],
-                traceback=printed,
-                wall_s=self.settings.timeout_s if answer.why == "timeout" else 0.0,
-                salt=worker.salt,
-            )
-        fault = answer.error
-        if not fault:
+            return failed
+        failed.error, failed.error_name, failed.wall_s = answer.error, "HarnessError", answer.wall_s
+        if not answer.error:
             try:
-                m = measurement(task, msgspec.convert(answer.result, Result), wall_s=answer.wall_s)
+                result = msgspec.convert(answer.result, Result)
+                m = measurement(task, result, wall_s=answer.wall_s)
             except ValueError as error:
-                fault = f"unreadable result: {error}"
-        if fault or answer.sticky:
+                failed.error = f"unreadable result: {error}"
+        if failed.error or answer.sticky:
             self.replace(task)
-        if fault:
-            return Measurement(
-                task=task,
-                outcome="infrastructure_failure",
-                cases=[],
-                error=fault,
-                error_name="HarnessError",
-                wall_s=answer.wall_s,
-                salt=worker.salt,
-            )
-        return m
+        return failed if failed.error else m
+
+
+def _is_crowded(error: str) -> bool:
+    """Whether there was no memory left, of a device that workers share."""
+    return "out of memory" in error.lower()

@@ -36,14 +36,13 @@ class MemoryGroup:
     @classmethod
     def make(cls, limit: int) -> MemoryGroup | None:
         """Make a group; ``None`` where this process may not, or may not limit its memory."""
-        for parent in _parents():
+        for parent in parent_groups():
             path = parent / f"kernel-measure-{secrets.token_hex(6)}"
             with contextlib.suppress(OSError):
                 path.mkdir()
                 with contextlib.suppress(OSError):
-                    group = cls(path, limit)
-                    procs = path / "cgroup.procs"
-                    if os.access(procs, os.W_OK) and (path / "memory.stat").exists():
+                    group, stat = cls(path, limit), path / "memory.stat"
+                    if os.access(path / "cgroup.procs", os.W_OK) and stat.exists():
                         return group
                 path.rmdir()
         return None
@@ -78,7 +77,7 @@ class MemoryGroup:
             time.sleep(0.02)
 
 
-def _parents() -> Iterator[Path]:
+def parent_groups() -> Iterator[Path]:
     """Folders in which this process might make a group with a memory limit."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text("utf-8").splitlines():
@@ -90,24 +89,27 @@ def _parents() -> Iterator[Path]:
                 yield from (own, own.parent)
 
 
+def _threads(process: int) -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        yield from Path(f"/proc/{process}/task").iterdir()
+
+
 def _tree(pid: int) -> list[int]:
     """A process and its descendants."""
     found = [pid]
     for process in found:  # grows while it is walked
-        with contextlib.suppress(OSError):
-            for thread in os.scandir(f"/proc/{process}/task"):
-                with contextlib.suppress(OSError, ValueError):
-                    found += map(int, Path(thread.path, "children").read_text("ascii").split())
+        for thread in _threads(process):
+            with contextlib.suppress(OSError, ValueError):
+                found += map(int, (thread / "children").read_text("ascii").split())
     return found
 
 
 def _pages(process: int) -> int:
     """Resident pages of a process: of any thread, since the first may have ended."""
     most = 0
-    with contextlib.suppress(OSError):
-        for thread in os.scandir(f"/proc/{process}/task"):
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                most = max(most, int(Path(thread.path, "statm").read_text("ascii").split()[1]))
+    for thread in _threads(process):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            most = max(most, int((thread / "statm").read_text("ascii").split()[1]))
     return most
 
 

@@ -18,13 +18,14 @@ start = "start.py"             # first program, relative to the plan; default: t
 
 [[search]]
 method = "agentic"
-chains = "chains/*/*"          # folders of programs that authors wrote one by one (agent.py)
+chains = "chains/*/*"          # folders of programs that authors wrote one by one (chains.py)
 ```
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from functools import partial
 from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
@@ -34,9 +35,9 @@ import msgspec
 
 from kernel_archive.errors import RecipeError, printable
 from kernel_archive.untrusted import misfit, read_toml
-from kernel_measure.agent import AgentRun, read_chain
+from kernel_measure.chains import ChainRun, read_chain
 from kernel_measure.questions import FileProvider
-from kernel_measure.search import Search, search_numbers
+from kernel_measure.search import Search
 from kernel_measure.settings import Settings
 from kernel_measure.strategies import HillClimbing, Puct
 from kernel_measure.tasks import get_task
@@ -101,22 +102,10 @@ class PlannedRun(msgspec.Struct, kw_only=True):
     folder: Path | None = None
 
     @property
-    def mutator(self) -> str:
-        """What makes its programs, for ``run.json``."""
-        return "language model" if self.method == "agentic" else "files"
-
-    @property
     def strategy(self) -> Puct | HillClimbing:
         """Selection and admission, of a search."""
         kind: type[Puct | HillClimbing] = HillClimbing if self.method == "local_search" else Puct
         return msgspec.convert(self.entry, kind, from_attributes=True)
-
-    @property
-    def numbers(self) -> dict[str, Any]:
-        """What a search that goes on must have been begun with, as in ``run.json``."""
-        if self.method == "agentic":
-            return {}
-        return {"search": search_numbers(self.strategy, self.entry.steps, self.seed)}
 
     @property
     def expected(self) -> int:
@@ -126,7 +115,7 @@ class PlannedRun(msgspec.Struct, kw_only=True):
         batch = 1 if self.method == "local_search" else self.entry.batch_size
         return 1 + self.entry.steps * batch * self.entry.samples_per_parent
 
-    def open(self, directory: Path, plan: SearchPlan, seen: set[str]) -> Search | AgentRun:
+    def open(self, directory: Path, plan: SearchPlan, seen: set[str]) -> Search | ChainRun:
         """Open the run in its directory; it goes on where its log ends.
 
         ``seen`` are programs that need no proposing again.
@@ -137,7 +126,7 @@ class PlannedRun(msgspec.Struct, kw_only=True):
             BusyError: another process records into the directory.
         """
         if self.folder is not None:
-            return AgentRun(directory, read_chain(self.folder))
+            return ChainRun(directory, read_chain(self.folder))
         start = plan.base / self.entry.start if self.entry.start else None
         return Search(
             directory,
@@ -209,14 +198,8 @@ def read_plan(path: Path) -> SearchPlan:
         file = msgspec.convert(data, _File)
     except msgspec.ValidationError as error:
         message, field = misfit(error)
-        fix = next(
-            (
-                text
-                for name, text in _GONE.items()
-                if f"`{name}`" in str(error) or f"'{name}'" in str(error)
-            ),
-            None,
-        )
+        gone = re.findall("[`'](\\w+)[`']", str(error))
+        fix = next((_GONE[name] for name in gone if name in _GONE), None)
         raise fail(message=printable(message, 300), field=field, fix=fix) from None
     base = path.resolve().parent
     for entry in file.search:
@@ -229,10 +212,9 @@ def read_plan(path: Path) -> SearchPlan:
     runs = [run for e in file.search for run in (_chains(e, base) if e.chains else _runs(e))]
     twice = [key for key, count in Counter(r.key for r in runs).items() if count > 1]
     if twice:
-        raise RecipeError.of(
+        raise fail(
             code="same-run",
             message=f"more than one search records into {', '.join(sorted(twice)[:5])}",
-            file=str(path),
             field="search.name",
             fix="Put {seed} or {language} into the name",
         )

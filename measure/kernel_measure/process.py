@@ -42,6 +42,12 @@ _DROP = (
 )
 
 
+def _import_paths() -> list[str]:
+    """Where a worker imports from: both packages, then as this process does."""
+    ours = [Path(module).resolve().parents[1] for module in (__file__, kernel_archive.__file__)]
+    return list(dict.fromkeys([*map(str, ours), *filter(None, sys.path)]))
+
+
 class Lost(msgspec.Struct, frozen=True):
     """A request without an answer, and why, also in words."""
 
@@ -66,8 +72,7 @@ def _first_process(info: int) -> int:
 def _guard(first: int) -> subprocess.Popen[bytes]:
     """Start a process that ends a worker of another user when this process ends.
 
-    bubblewrap has given up the right to signal it, so that ``--die-with-parent`` does nothing
-    there.
+    bubblewrap has given up the right to signal it: ``--die-with-parent`` does nothing there.
     """
     code = f"import os, signal; os.read(0, 1); signal.pidfd_send_signal({first}, signal.SIGKILL)"
     return subprocess.Popen(
@@ -98,72 +103,70 @@ class WorkerProcess:
             require_isolation()
         self.settings, self.served = config.settings, 0
         cache.mkdir(parents=True, exist_ok=True)
-        self.scratch = Path(tempfile.mkdtemp(prefix="kernel-archive-worker-", dir=cache.resolve()))
+        cache = cache.resolve()
+        self.scratch = Path(tempfile.mkdtemp(prefix="kernel-archive-worker-", dir=cache))
         self._lent = None if config.trusted else self.scratch / "lent"
         self._group = MemoryGroup.make(int(self.settings.host_memory_gb * 1e9))
         self.hello: Reply | None = None
         self._buffer, self._ended, self._first = b"", False, -1
         self._guard: subprocess.Popen[bytes] | None = None
+        self.salt = secrets.token_hex(8)
         # Kept open: what a program makes of the file's name later is of no concern.
         self._output = (self.scratch / "output.txt").open("w+b")
-        with ExitStack() as passed:
-            self._start(config, cache.resolve(), lock, nice, passed)
-
-    def _start(
-        self, config: Config, cache: Path, lock: int | None, nice: int, passed: ExitStack
-    ) -> None:
-        def keep(descriptor: int) -> int:
-            passed.callback(os.close, descriptor)
-            return descriptor
-
+        request_read, self._requests = os.pipe()
+        self._replies, reply_write = os.pipe()
         # Opened anew: a lock belongs to an opening of a file, and a copy would share the driver's.
-        own_lock = keep(os.open(f"/dev/fd/{lock}" if lock is not None else os.devnull, os.O_RDWR))
-        self.salt = secrets.token_hex(8)
+        own_lock = os.open(f"/dev/fd/{lock}" if lock is not None else os.devnull, os.O_RDWR)
         config = msgspec.structs.replace(
             config, scratch=str(self.scratch), salt=self.salt, lock=own_lock
         )
-        (self.scratch / "config.json").write_bytes(msgspec.json.encode(config))
-        request_read, self._requests = os.pipe()
-        self._replies, reply_write = os.pipe()
-        info_read, info_write = os.pipe()
-        keep(info_read)
-        before, user = self._group.command() if self._group else [], None
-        files = [keep(request_read), keep(reply_write), own_lock]
-        if not config.trusted:
-            gpu = config.device == "cuda" and config.mode == "time"
-            rules = keep(os.memfd_create("filter"))
-            write_filter(rules)
-            before += bubblewrap_command(self.scratch, cache=cache, gpu=gpu)
-            before += ["--seccomp", str(rules), "--info-fd", str(info_write), "--"]
-            files += [rules, info_write]
-            user = drops_to()
-            for folder in (self.scratch, *(self.scratch / n for n in ("tmp", "shm", "lent"))):
-                lend(folder)
-        ours = [
-            str(Path(module).resolve().parents[1]) for module in (__file__, kernel_archive.__file__)
-        ]
-        paths = dict.fromkeys([*ours, *filter(None, sys.path)])
-        start = _START.format(
-            nice=nice,
-            drop=_DROP.format(user=user) if user is not None else "",
-            paths=json.dumps(list(paths)),
-        )
-        settings = [str(self.scratch / "config.json"), str(request_read), str(reply_write)]
-        self._process = subprocess.Popen(
-            [*before, sys.executable, "-c", start, *settings],
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            pass_fds=files,
-            start_new_session=True,
-            cwd=self.scratch,
-            env=environment(self.scratch),
-        )
-        os.close(info_write)
-        if not config.trusted:
-            self._first = _first_process(info_read)
-            if user is not None and self._first >= 0:
-                self._guard = _guard(self._first)
+        file = self.scratch / "config.json"
+        file.write_bytes(msgspec.json.encode(config))
+        drop = "" if config.trusted or drops_to() is None else _DROP.format(user=drops_to())
+        start = _START.format(nice=nice, drop=drop, paths=json.dumps(_import_paths()))
+        arguments = [str(file), str(request_read), str(reply_write)]
+        with ExitStack() as passed:
+            for descriptor in (request_read, reply_write, own_lock):
+                passed.callback(os.close, descriptor)
+            self._start(
+                [sys.executable, "-c", start, *arguments],
+                [request_read, reply_write, own_lock],
+                None if config.trusted else cache,
+                gpu=config.device == "cuda" and config.mode == "time",
+            )
+
+    def _start(
+        self, command: list[str], files: list[int], cache: Path | None, *, gpu: bool
+    ) -> None:
+        """Start the process, which inherits ``files``; isolated where there is a ``cache``."""
+        before = self._group.command() if self._group else []
+        with ExitStack() as passed:
+            if cache is not None:
+                rules = os.memfd_create("filter")
+                info_read, info_write = os.pipe()
+                for descriptor in (rules, info_read):
+                    passed.callback(os.close, descriptor)
+                write_filter(rules)
+                before += bubblewrap_command(self.scratch, cache=cache, gpu=gpu)
+                before += ["--seccomp", str(rules), "--info-fd", str(info_write), "--"]
+                files = [*files, rules, info_write]
+                for folder in (self.scratch, *(self.scratch / n for n in ("tmp", "shm", "lent"))):
+                    lend(folder)
+            self._process = subprocess.Popen(
+                [*before, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                pass_fds=files,
+                start_new_session=True,
+                cwd=self.scratch,
+                env=environment(self.scratch),
+            )
+            if cache is not None:
+                os.close(info_write)
+                self._first = _first_process(info_read)
+                if drops_to() is not None and self._first >= 0:
+                    self._guard = _guard(self._first)
 
     @property
     def pid(self) -> int:
@@ -187,15 +190,13 @@ class WorkerProcess:
     def output(self, limit: int = 2000) -> str:
         """The end of what it printed."""
         file = self._output.fileno()
-        return os.pread(file, limit, max(0, os.fstat(file).st_size - limit)).decode(
-            "utf-8", "replace"
-        )
+        data = os.pread(file, limit, max(0, os.fstat(file).st_size - limit))
+        return data.decode("utf-8", "replace")
 
     def ask(self, code: str, cache: Path, timeout: float, task: str = "") -> Reply | Lost:
         """One program and its compiler cache; waits for the answer, at most ``timeout`` seconds."""
-        request = Request(
-            nonce=secrets.token_hex(8), code=code, cache=str(cache.resolve()), task=task
-        )
+        nonce = secrets.token_hex(8)
+        request = Request(nonce=nonce, code=code, cache=str(cache.resolve()), task=task)
         if self._lent is None:
             cache.mkdir(exist_ok=True)
             return self._ask(request, timeout)
@@ -212,9 +213,7 @@ class WorkerProcess:
         finally:
             try:
                 lent.rename(cache)
-            except (
-                OSError
-            ):  # the program made something else of it, or another worker has one by now
+            except OSError:  # the program made something else of it, or another worker has one
                 shutil.rmtree(lent, ignore_errors=True)
 
     def _ask(self, request: Request, timeout: float) -> Reply | Lost:
@@ -235,18 +234,19 @@ class WorkerProcess:
 
     def _over(self) -> Lost | None:
         """The loss of a worker that holds, or held, more memory than it may."""
-        limit = self.settings.host_memory_gb
-        used = self._group.used_gb() if self._group else resident_gb(self.pid)
-        if used > limit or (self._group is not None and self._group.was_over()):
-            text = f"{max(used, limit):.1f} GB of host memory, {limit:g} GB are allowed"
-            return Lost("memory", text)
-        return None
+        limit, group = self.settings.host_memory_gb, self._group
+        used = group.used_gb() if group else resident_gb(self.pid)
+        if used <= limit and not (group and group.was_over()):
+            return None
+        text = f"{max(used, limit):.1f} GB of host memory, {limit:g} GB are allowed"
+        return Lost("memory", text)
 
     def _died(self) -> Lost:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
-        if self._group is not None and self._group.was_over():
-            return self._over() or Lost("memory", "too much host memory")
+        over = self._over() if self._group else None
+        if over:
+            return over
         status = self._process.returncode
         if status is not None:
             # bubblewrap ends like a shell: a status above 128 stands for a signal.

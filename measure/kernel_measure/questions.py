@@ -14,25 +14,22 @@ about in ``prompts/<id>.md``, the same text that a forecast of the archive's row
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from kernel_archive.errors import DataError, UsageError, printable
+from kernel_archive.errors import UsageError
 from kernel_archive.gpus import gpu_facts
 from kernel_archive.llm.prompts import Prompt, render
 from kernel_archive.problems import get_problem
-from kernel_archive.untrusted import misfit
-from kernel_measure.logs import write_json
-from kernel_measure.providers import NoProposal, Proposal
+from kernel_measure.logs import read_given, write_json
 from kernel_measure.tasks import get_task
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Collection
     from pathlib import Path
 
-    from kernel_measure.providers import Parent
+    from kernel_measure.strategies import SearchNode
 
 T = TypeVar("T")
 AIM: Final = "As fast as possible, and correct."
@@ -40,12 +37,10 @@ _FIXES: Final = {
     "proposals": 'Write the program as text, or {"failed": "why there is none"}',
     "forecasts": 'Write the answer to the prompt: {"expected_speedup": 1.3, ...}',
 }
-#: Refuse an answer above this size, bytes: no program of the archive comes near it.
-MAX_ANSWER: Final = 1 << 20
 
 
-class _Answer(msgspec.Struct, forbid_unknown_fields=True):
-    """``proposals/<id>.json``: a program, or why there is none."""
+class Proposal(msgspec.Struct, forbid_unknown_fields=True):
+    """A program, or why there is none; also what ``proposals/<id>.json`` holds."""
 
     code: str | None = None
     failed: str | None = None
@@ -70,34 +65,29 @@ class FileProvider:
         self._directory, self._task, self._gpu = directory, get_task(task), gpu
         reference = self._task.reference.replace("def reference(", "def custom_kernel(", 1)
         try:
-            self._start = start.read_text("utf-8") if start else reference
+            self.start = start.read_text("utf-8") if start else reference
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{start}: the program to start from cannot be read") from error
 
-    def seed(self) -> Proposal:
-        """The starting program."""
-        return Proposal(self._start)
-
-    def propose(
-        self, question: str, parent: Parent, rng: random.Random, seen: Collection[str]
-    ) -> Proposal | NoProposal | None:
+    def propose(self, question: str, parent: SearchNode, seen: Collection[str]) -> Proposal | None:
         """Take the answer to a question; ask it where there is none yet.
 
         Raises:
             DataError: the answer is no program, with file and field.
         """
-        del rng
-        answer = self._read(question)
-        if answer is None:
+        proposals = self._directory / "proposals"
+        answer, program = proposals / f"{question}.json", proposals / f"{question}.py"
+        if answer.is_file():
+            proposal = _read(answer, Proposal)
+        elif program.is_file():
+            proposal = Proposal(code=_read(program, str))
+        else:
             path = self._directory / "questions" / f"{question}.json"
             if not path.exists():
                 write_json(path, self._ask(question, parent))
             return None
-        if answer.code is None:
-            return NoProposal(answer.failed or "no program was proposed")
-        if answer.code in seen:
-            return NoProposal("the program was proposed before")
-        return Proposal(answer.code)
+        again = Proposal(failed="the program was proposed before")
+        return again if proposal.code in seen else proposal
 
     def forecast(self, question: str, code: str) -> dict[str, Any] | None:
         """Take the forecast of a proposal; ask for it where there is none yet.
@@ -107,7 +97,7 @@ class FileProvider:
         """
         path = self._directory / "forecasts" / f"{question}.json"
         if path.is_file():
-            _decode(path, _Forecast)
+            _read(path, _Forecast)
             return dict(msgspec.json.decode(path.read_bytes()))
         prompt = self._directory / "prompts" / f"{question}.md"
         if not prompt.exists():
@@ -122,7 +112,7 @@ class FileProvider:
             prompt.write_text(text, "utf-8")
         return None
 
-    def _ask(self, question: str, parent: Parent) -> dict[str, Any]:
+    def _ask(self, question: str, parent: SearchNode) -> dict[str, Any]:
         problem, feedback = get_problem(self._task.name), parent.feedback
         return {
             "question": question,
@@ -141,41 +131,11 @@ class FileProvider:
             "parent": {
                 "code": parent.code,
                 "verdict": feedback.kind if feedback else None,
-                "speedup": parent.speedup,
+                "speedup": feedback.aggregated_speedup if feedback else None,
                 "cases": feedback.per_case_speedups if feedback else [],
             },
         }
 
-    def _read(self, question: str) -> _Answer | None:
-        """Read the answer to a question; ``None`` when there is none yet."""
-        folder = self._directory / "proposals"
-        if (folder / f"{question}.json").is_file():
-            return _decode(folder / f"{question}.json", _Answer)
-        if (folder / f"{question}.py").is_file():
-            return _Answer(code=_decode(folder / f"{question}.py", str))
-        return None
 
-
-def _decode(path: Path, kind: type[T]) -> T:
-    """Read an answer: text for ``str``, else JSON.
-
-    Raises:
-        DataError: it is not what was asked for, with file and field.
-    """
-    try:
-        if path.stat().st_size > MAX_ANSWER:
-            raise ValueError(f"larger than {MAX_ANSWER} bytes")  # noqa: TRY301 - one handler
-        if kind is str:
-            return cast("T", path.read_text("utf-8"))
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, ValueError, msgspec.DecodeError) as error:
-        text, field = (
-            misfit(error) if isinstance(error, msgspec.MsgspecError) else (str(error), None)
-        )
-        raise DataError.of(
-            code="bad-proposal",
-            file=str(path),
-            field=field,
-            message=printable(text, 300),
-            fix=_FIXES[path.parent.name],
-        ) from error
+def _read(path: Path, kind: type[T]) -> T:
+    return read_given(path, kind, code="bad-proposal", fix=_FIXES[path.parent.name])

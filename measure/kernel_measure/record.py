@@ -5,17 +5,16 @@ from __future__ import annotations
 import fnmatch
 import math
 import time
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kernel_archive.errors import UsageError
 from kernel_archive.readers.events import TimingLine
-from kernel_measure.agent import AgentRun
+from kernel_measure.chains import ChainRun
 from kernel_measure.logs import now, read_lines, write_json
 from kernel_measure.runs import earlier_run, run_document
-from kernel_measure.search import Search
+from kernel_measure.search import search_numbers
 from kernel_measure.station import Host, Station
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_measure.plan import PlannedRun, SearchPlan
-    from kernel_measure.search import Job
+    from kernel_measure.runs import Job
 
 #: Let this many runs take turns, enough to hide the compilers; the next starts when one has
 #: finished.
@@ -34,24 +33,18 @@ POLL_S = 0.5
 
 
 class Recorded(msgspec.Struct, kw_only=True):
-    """What a call recorded.
-
-    Attributes:
-        gpu_seconds: of the wall time ``seconds``, in evaluations.
-        restarts: workers replaced.
-        waiting: proposals that searches wait for.
-    """
+    """What a call recorded."""
 
     runs: dict[str, dict[str, Any]] = {}
     evaluations: int = 0
     seconds: float = 0.0
-    gpu_seconds: float = 0.0
-    restarts: int = 0
+    gpu_seconds: float = 0.0  # of the wall time ``seconds``, in evaluations
+    restarts: int = 0  # workers replaced
     unfinished: int = 0
-    waiting: int = 0
+    waiting: int = 0  # proposals that searches wait for
 
 
-class _Active:
+class Active:
     """One run in progress: its log, its waiting jobs and their compilations."""
 
     def __init__(self, run: PlannedRun, plan: SearchPlan, out: Path, seen: set[str]) -> None:
@@ -63,25 +56,28 @@ class _Active:
         timing = read_lines(out / run.key / "timing.jsonl", TimingLine)
         self.gpu_seconds = sum(row.wall_s or 0.0 for row in timing)
 
-    @property
-    def waits(self) -> int:
-        """How many proposals it waits for."""
-        return self.log.waits if isinstance(self.log, Search) else 0
+    def propose(self, station: Station) -> bool:
+        """Get the next jobs and start compiling them; ``False`` when the run has finished.
 
-    def ahead(self) -> Sequence[str]:
-        """Programs that an agent has ready before their turn."""
-        return self.log.ahead() if isinstance(self.log, AgentRun) else ()
+        At first all of a chain that is left is compiled.
+        """
+        first = not self.jobs and not self.compiling
+        self.jobs = self.log.jobs()
+        codes = self.log.ahead() if first and isinstance(self.log, ChainRun) else []
+        codes = codes or [job.code for job in self.jobs]
+        self.compiling = station.compile_ahead(self.run.task, codes)
+        return bool(self.jobs or self.log.waits)
 
     def write(self, facts: dict[str, Any]) -> None:
         """``run.json`` as of now."""
-        counts = self.log.tally.counts
-        self.document.update(facts)
+        counts = self.log.counts
         self.document.update(
+            facts,
             search=self.log.hyperparameters,
             end=now(),
             finished=self.log.finished,
-            evaluations=sum(counts.values()),
-            successes=counts.get("success", 0),
+            evaluations=counts.total(),
+            successes=counts["success"],
             failures={k: v for k, v in sorted(counts.items()) if k != "success"},
             gpu_seconds=round(self.gpu_seconds, 3),
         )
@@ -90,39 +86,34 @@ class _Active:
 
 def _document(run: PlannedRun, plan: SearchPlan, path: Path) -> dict[str, Any]:
     """``run.json`` as a call begins with it."""
+    is_chain = run.method == "agentic"
+    numbers = {} if is_chain else search_numbers(run.strategy, run.entry.steps, run.seed)
     document = run_document(
         run.task,
         plan.settings,
         method=run.method,
         language=run.language,
-        mutator=run.mutator,
+        mutator="language model" if is_chain else "files",
         run=run.key,
         plan=plan.name,
         start=now(),
-        **run.numbers,
+        **({"search": numbers} if numbers else {}),
     )
     earlier = earlier_run(path, document) or {}
     return {**earlier, **document, "start": earlier.get("start", document["start"])}
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call of ``record`` does.
+    """What a call of ``record`` does."""
 
-    Attributes:
-        host: where programs are measured.
-        only: patterns of run keys (``fnmatch``); all runs by default.
-        seconds: begin no evaluation after this many seconds.
-        compile_only: fill the host's cache with what is known ahead (chains, a step's proposals)
-            and measure nothing; a call with the same cache and ``compilers=0`` then times on a host
-            that does nothing else.
-        wait: wait for proposals when nothing else is left to do.
-    """
-
-    host: Host = Host()
-    only: tuple[str, ...] = ()
-    seconds: float = math.inf
+    host: Host = Host()  # where programs are measured
+    only: tuple[str, ...] = ()  # patterns of run keys (``fnmatch``); all runs by default
+    seconds: float = math.inf  # begin no evaluation after this many seconds
+    #: Fill the host's cache with what is known ahead (chains, a step's proposals) and measure
+    #: nothing; a call with the same cache and ``compilers=0`` then times on a host that does
+    #: nothing else.
     compile_only: bool = False
-    wait: bool = True
+    wait: bool = True  # wait for proposals when nothing else is left to do
 
 
 def record(
@@ -149,129 +140,103 @@ def record(
         )
     begin = time.monotonic()
     runs = [r for r in plan.runs if any(fnmatch.fnmatch(r.key, p) for p in how.only or "*")]
-    for run in runs:
-        _document(
-            run, plan, out / run.key / "run.json"
-        )  # refuses a plan that does not fit before anything is measured
+    for run in runs:  # refuses a plan that does not fit before anything is measured
+        _document(run, plan, out / run.key / "run.json")
     result = Recorded()
     seen: dict[str, set[str]] = {}
 
-    def start(run: PlannedRun) -> _Active:
-        return _Active(run, plan, out, seen.setdefault(run.task, set()))
+    def start(run: PlannedRun) -> Active:
+        return Active(run, plan, out, seen.setdefault(run.task, set()))
 
-    with ExitStack() as stack:
-        task = runs[0].task if runs else None
-        station = stack.enter_context(Station(how.host, plan.settings, plan.gpu, task))
-        loop = _Loop(station, result, begin + how.seconds, say, advance, wait=how.wait)
+    task = runs[0].task if runs else None
+    with Station(how.host, plan.settings, plan.gpu, task) as station:
+        turns = Turns(station, result, start, begin + how.seconds, say, advance, wait=how.wait)
         try:
             if how.compile_only:
-                loop.compile(runs, start)
-                return result
-            loop.run(runs, start)
+                turns.compile(runs)
+            else:
+                turns.run(runs)
         finally:
-            for a in loop.active:
+            for a in turns.active:
                 a.log.close()
-                counts = a.log.tally.counts
+                counts = a.log.counts
                 if counts and not how.compile_only:
                     a.write({})
                     result.runs[a.run.key] = {
                         "counts": dict(sorted(counts.items())),
                         "finished": a.log.finished,
-                        "best": a.log.tally.best,
+                        "best": a.log.best,
                     }
-            result.waiting = sum(a.waits for a in loop.active)
-            result.unfinished = len(runs) - sum(a.log.finished for a in loop.active)
+            result.waiting = sum(a.log.waits for a in turns.active)
+            result.unfinished = len(runs) - sum(a.log.finished for a in turns.active)
             result.seconds = time.monotonic() - begin
             result.restarts = station.measurer.restarts
     return result
 
 
-class _Loop(msgspec.Struct):
+class Turns(msgspec.Struct):
     """Takes turns: while one run's programs are measured, the others' are compiled."""
 
     station: Station
     result: Recorded
+    start: Callable[[PlannedRun], Active]
     deadline: float
     say: Callable[[str], None]
     advance: Callable[[int, int, str], None]
     wait: bool = True
-    active: list[_Active] = []
+    active: list[Active] = []
 
-    def compile(self, runs: Sequence[PlannedRun], start: Callable[[PlannedRun], _Active]) -> None:
+    def compile(self, runs: Sequence[PlannedRun]) -> None:
         """Compile every program that is known before its turn, and wait until all are."""
-        self.active += [start(run) for run in runs]
-        futures = [
-            f
-            for a in self.active
-            for f in self.station.compile_ahead(
-                a.run.task, a.ahead() or [job.code for job in a.log.jobs()]
-            )
-        ]
+        for run in runs:
+            self.active.append(self.start(run))
+            self.active[-1].propose(self.station)
+        futures = [future for a in self.active for future in a.compiling]
         for done, future in enumerate(futures, 1):
             future.result()
             self.advance(done, len(futures), "compiling")
 
-    def run(
-        self,
-        runs: Sequence[PlannedRun],
-        start: Callable[[PlannedRun], _Active],
-        *,
-        at_once: int = AT_ONCE,
-    ) -> None:
+    def run(self, runs: Sequence[PlannedRun], *, at_once: int = AT_ONCE) -> None:
         """Until every run has finished or the time is used up."""
         expected = sum(run.expected for run in runs)
-        queue = list(runs)
-        waiting: list[_Active] = []
+        measurer, queue = self.station.measurer, list(runs)
+        waiting: list[Active] = []
         while time.monotonic() < self.deadline:
             while queue and sum(bool(a.jobs) for a in waiting) < at_once:
-                following = start(queue.pop(0))
+                following = self.start(queue.pop(0))
                 self.active.append(following)
-                if self._propose(following):
+                if following.propose(self.station):
                     waiting.append(following)
                 if following.jobs:
-                    self.station.measurer.start(following.run.task)
-            for task in self.station.measurer.tasks - {a.run.task for a in waiting if a.jobs}:
-                self.station.measurer.end(
-                    task
-                )  # a worker holds its task's inputs, tens of gigabytes for some
+                    measurer.start(following.run.task)
+            # A worker holds its task's inputs, tens of gigabytes for some.
+            for task in measurer.tasks - {a.run.task for a in waiting if a.jobs}:
+                measurer.end(task)
             if not waiting:
                 break
             chosen = next((a for a in waiting if a.jobs and self._ready(a)), None)
-            if chosen is None:
-                asked = [a for a in waiting if not a.jobs]
-                if len(asked) == len(waiting) and not self.wait:
-                    break
-                time.sleep(0.02 if len(asked) < len(waiting) else POLL_S)
-                for a in asked:
-                    if not self._propose(a):
-                        waiting.remove(a)
+            if chosen is not None:
+                self._measure(chosen, expected)
+                waiting.remove(chosen)
+                if time.monotonic() < self.deadline and chosen.propose(self.station):
+                    waiting.append(chosen)  # to the end of the queue
                 continue
-            self._measure(chosen, expected)
-            waiting.remove(chosen)
-            if time.monotonic() < self.deadline and self._propose(chosen):
-                waiting.append(chosen)  # to the end of the queue
+            asked = [a for a in waiting if not a.jobs]
+            if len(asked) == len(waiting) and not self.wait:
+                break
+            time.sleep(0.02 if len(asked) < len(waiting) else POLL_S)
+            for a in asked:
+                if not a.propose(self.station):
+                    waiting.remove(a)
 
-    def _propose(self, a: _Active) -> bool:
-        """Get the run's next jobs and start compiling them; ``False`` when it has finished."""
-        first = not a.jobs and not a.compiling
-        a.jobs = a.log.jobs()
-        codes = (first and a.ahead()) or [job.code for job in a.jobs]
-        a.compiling = self.station.compile_ahead(a.run.task, codes)
-        return bool(a.jobs) or bool(a.waits)
-
-    def _ready(self, a: _Active) -> bool:
-        """Whether its programs are compiled and a worker waits."""
+    def _ready(self, a: Active) -> bool:
+        """Whether its programs are compiled and a worker waits, or does not come up at all."""
         if not all(f.done() for f in a.compiling):
             return False
-        measurer, task = self.station.measurer, a.run.task
-        if measurer.is_ready(task):
-            return True
-        measurer.start(task)
-        return not measurer.is_alive(
-            task
-        )  # a worker that does not come up is the measurer's to report
+        self.station.measurer.start(a.run.task)
+        return not self.station.measurer.is_starting(a.run.task)
 
-    def _measure(self, a: _Active, expected: int) -> None:
+    def _measure(self, a: Active, expected: int) -> None:
         for job in a.jobs:
             if time.monotonic() >= self.deadline:
                 break
@@ -283,6 +248,5 @@ class _Loop(msgspec.Struct):
             self.result.evaluations += 1
             self.advance(self.result.evaluations, expected, a.run.key)
         a.write(self.station.facts())
-        tally = a.log.tally
-        best = f"{tally.best:.3f}" if tally.best is not None else "-"
-        self.say(f"{a.run.key}: {sum(tally.counts.values())} measured, best {best}x")
+        best = "-" if a.log.best is None else f"{a.log.best:.3f}"
+        self.say(f"{a.run.key}: {a.log.counts.total()} measured, best {best}x")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.readers.events import Feedback
+    from kernel_archive.readers.events import Attempt, Feedback
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -35,25 +35,18 @@ class Program(msgspec.Struct, frozen=True):
     speedup: float | None = None
 
 
-class TaskSpread(msgspec.Struct, kw_only=True):
-    """How far the measurements of a task's kernels agree.
+class TaskSpread(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the measurements of a task's kernels agree."""
 
-    Attributes:
-        measured: successful measurements.
-        spread_median: (largest - least) / median over a kernel's measurements, its median over the
-            kernels.
-        spread_p90: the same, 90th percentile.
-        moved: kernels whose median lies in another bin than their label so far.
-    """
-
-    programs: int = 0
-    measured: int = 0
-    spread_median: float = 0.0
-    spread_p90: float = 0.0
-    moved: int = 0
+    programs: int
+    measured: int  # successful measurements
+    #: (largest - least) / median over a kernel's measurements, its median over the kernels
+    spread_median: float
+    spread_p90: float  # the same, 90th percentile
+    moved: int  # kernels whose median lies in another bin than their label so far
 
 
-class Again(msgspec.Struct, kw_only=True):
+class Again(msgspec.Struct):
     """What was measured again."""
 
     tasks: dict[str, TaskSpread] = {}
@@ -90,19 +83,16 @@ def choose(
         raise UsageError(
             "the archive has no evaluation split yet. Make it with: kernel-archive build-eval"
         )
-    query = (
-        "SELECT problem, code, speedup FROM kernels"
-        f" WHERE list_contains(?, problem) AND {condition}"
-    )
-    query += (
-        (" AND gpu = ?" if gpu else "")
-        + " ORDER BY kernel_id"
-        + (f" LIMIT {limit}" if limit else "")
-    )
+    given: list[Any] = [TASK_NAMES]
+    query = "SELECT problem, code, speedup FROM kernels WHERE list_contains(?, problem)"
+    query += f" AND {condition}"
+    if gpu:
+        query, given = f"{query} AND gpu = ?", [*given, canonical_gpu(gpu)]
+    query += " ORDER BY kernel_id" + (f" LIMIT {limit}" if limit else "")
     import duckdb
 
     try:
-        rows = archive.sql(query, [TASK_NAMES, *([canonical_gpu(gpu)] if gpu else [])]).to_pylist()
+        rows = archive.sql(query, given).to_pylist()
     except duckdb.Error as error:
         raise UsageError(f"--select: {printable(str(error).splitlines()[0], 200)}") from error
     return [Program(r["problem"], r["code"], r["speedup"]) for r in rows]
@@ -136,67 +126,67 @@ def remeasure_programs(
         DataError: a log there was damaged, or made with other settings.
         MeasurerError: no worker comes up.
     """
-    repeat, settings = how.repeat, how.settings
     labels: dict[str, dict[str, float | None]] = {}
     for program in programs:
         labels.setdefault(program.task, {}).setdefault(program.code, program.speedup)
-    found: dict[str, dict[str, list[Feedback]]] = {task: {} for task in labels}
-    total, done = repeat * sum(map(len, labels.values())), 0
-    missing = {task: _missing(task, codes, out, repeat, settings) for task, codes in labels.items()}
+    measured: dict[str, dict[str, list[Feedback]]] = {task: {} for task in labels}
+    total, done = how.repeat * sum(map(len, labels.values())), 0
+    missing = {task: _missing(task, codes, out, how) for task, codes in labels.items()}
     name = resolve_gpu(how.host.device, how.gpu)
-    with Station(how.host, settings, name, next(iter(labels), None)) as station:
-        for future in [
-            f for task, codes in missing.items() for f in station.compile_ahead(task, codes)
-        ]:
+    with Station(how.host, how.settings, name, next(iter(labels), None)) as station:
+        compiling = [station.compile_ahead(task, codes) for task, codes in missing.items()]
+        for future in itertools.chain(*compiling):
             future.result()
-        for r in range(1, repeat + 1):
+        for r in range(1, how.repeat + 1):
             for task, codes in labels.items():
-                with _Repetition(out / f"{task}__r{r}", task, r, settings) as run:
+                with _Repetition(out, task, r, how.settings) as run:
                     for code in codes:
-                        if code not in run.have:
-                            if time.monotonic() >= how.deadline:
-                                continue
+                        if code not in run.have and time.monotonic() < how.deadline:
                             run.measure(code, station)
-                        done += 1
-                        advance(done, total, task)
-                        found[task].setdefault(code, []).append(run.have[code])
+                        if code in run.have:
+                            done += 1
+                            advance(done, total, task)
+                            measured[task].setdefault(code, []).append(run.have[code])
                     run.finish(set(codes))
                 station.measurer.end(task)
-    return _summary(labels, found)
+    again = Again({task: _spread(labels[task], measured[task]) for task in labels})
+    unreached = sum(len(labels[task]) - len(measured[task]) for task in labels)
+    if unreached:
+        again.notes.append(f"{unreached} kernels were not reached in time; call again to go on")
+    feedbacks = itertools.chain(*(measured[task].values() for task in labels))
+    failed = sum(any(f.aggregated_speedup is None for f in values) for values in feedbacks)
+    if failed:
+        text = f"{failed} kernels failed at least once now: see the logs for the reasons"
+        again.notes.append(text)
+    return again
 
 
-class _Repetition(ExitStack):
-    """One run directory.
+class _Repetition(AttemptLog):
+    """One run directory; its programs that were measured are ``have``."""
 
-    ``finished`` says whether it holds every program that the last call asked for.
-    """
-
-    def __init__(self, directory: Path, task: str, repetition: int, settings: Settings) -> None:
-        super().__init__()
+    def __init__(self, out: Path, task: str, repetition: int, settings: Settings) -> None:
+        directory = out / f"{task}__r{repetition}"
         self._path = directory / "run.json"
         self._task, self._repetition = task, repetition
         self._station: Station | None = None
+        facts = {"method": "remeasurement", "mutator": "none", "run": directory.name}
         search = {"repetition": repetition, "aggregation": "geomean"}
-        self._document = run_document(
-            task,
-            settings,
-            method="remeasurement",
-            mutator="none",
-            run=directory.name,
-            search=search,
-        )
-        with ExitStack() as stack:
-            self._log = stack.enter_context(AttemptLog(directory))
-            self._earlier = earlier_run(self._path, self._document)
-            if self._log.rows and self._earlier is None:
-                raise DataError.of(
-                    code="no-run-json",
-                    message="there are measurements, and no run.json says how they were made",
-                    file=str(directory),
-                    fix="Move the folder away",
-                )
-            self.push(stack.pop_all())
-        self.have = {row.code: feedback_of(row.evaluation) for row in self._log.rows}
+        self._document = run_document(task, settings, **facts, search=search)
+        self._earlier = earlier_run(self._path, self._document)
+        self.have: dict[str, Feedback] = {}
+        super().__init__(directory)
+        if self.rows and self._earlier is None:
+            self.close()
+            raise DataError.of(
+                code="no-run-json",
+                message="there are measurements, and no run.json says how they were made",
+                file=str(directory),
+                fix="Move the folder away",
+            )
+
+    def _apply(self, row: Attempt) -> None:
+        super()._apply(row)
+        self.have[row.code] = feedback_of(row.evaluation)
 
     def measure(self, code: str, station: Station) -> None:
         """Measure a program and log it."""
@@ -205,77 +195,53 @@ class _Repetition(ExitStack):
         if self._station is None:
             self._station = station
             self._write(station.facts(), finished=False)
-        row = self._log.add(
-            code, measured, started, title="measured again", note=f"repetition {self._repetition}"
-        )
-        self.have[code] = feedback_of(row.evaluation)
+        note = f"repetition {self._repetition}"
+        self.add(code, measured, started, title="measured again", note=note)
 
     def finish(self, wanted: set[str]) -> None:
-        """State what the directory holds now."""
+        """State what the directory holds now, and whether that is all that was asked for."""
+        finished = wanted <= self.have.keys()
         if self._station is not None:
-            self._write(self._station.facts(), finished=wanted <= self.have.keys())
-        elif self._earlier is not None and self._earlier.get("evaluations") != len(self._log.rows):
-            self._write(self._earlier, finished=wanted <= self.have.keys())
+            self._write(self._station.facts(), finished=finished)
+        elif self._earlier is not None and self._earlier.get("evaluations") != len(self.rows):
+            self._write(self._earlier, finished=finished)
 
     def _write(self, facts: dict[str, Any], *, finished: bool) -> None:
-        rows = self._log.rows
-        write_json(
-            self._path,
-            {
-                **facts,
-                **self._document,
-                "finished": finished,
-                "evaluations": len(rows),
-                "start": rows[0].started_at if rows else None,
-                "end": rows[-1].completed_at if rows else None,
-            },
-        )
+        rows = self.rows
+        start, end = (rows[0].started_at, rows[-1].completed_at) if rows else (None, None)
+        held = {"finished": finished, "evaluations": len(rows), "start": start, "end": end}
+        write_json(self._path, {**facts, **self._document, **held})
 
 
-def _missing(
-    task: str, codes: Iterable[str], out: Path, repeat: int, settings: Settings
-) -> list[str]:
+def _missing(task: str, codes: Iterable[str], out: Path, how: Repetitions) -> list[str]:
     """The programs that some repetition has not measured yet; only they need compiling."""
     everywhere = set(codes)
-    for r in range(1, repeat + 1):
-        directory, have = out / f"{task}__r{r}", set[str]()
-        if (directory / "attempts.jsonl").exists():
-            with _Repetition(directory, task, r, settings) as run:
+    for r in range(1, how.repeat + 1):
+        have = set[str]()
+        if (out / f"{task}__r{r}" / "attempts.jsonl").exists():
+            with _Repetition(out, task, r, how.settings) as run:
                 have = set(run.have)
         everywhere &= have
     return [code for code in codes if code not in everywhere]
 
 
-def _summary(
-    labels: dict[str, dict[str, float | None]], found: dict[str, dict[str, list[Feedback]]]
-) -> Again:
-    again = Again()
-    unreached = failed = 0
-    for task, codes in labels.items():
-        speeds = {
-            code: [f.aggregated_speedup for f in feedbacks]
-            for code, feedbacks in found[task].items()
-        }
-        unreached += len(codes) - len(speeds)
-        failed += sum(None in values for values in speeds.values())
-        runs = {code: [v for v in values if v is not None] for code, values in speeds.items()}
-        medians = {code: statistics.median(values) for code, values in runs.items() if values}
-        spread = sorted((max(v) - min(v)) / medians[code] for code, v in runs.items() if len(v) > 1)
-        again.tasks[task] = TaskSpread(
-            programs=len(codes),
-            measured=sum(map(len, runs.values())),
-            spread_median=statistics.median(spread) if spread else 0.0,
-            spread_p90=spread[min(len(spread) - 1, int(0.9 * len(spread)))] if spread else 0.0,
-            moved=sum(
-                label is not None and bin_of(label) != bin_of(medians[code])
-                for code, label in codes.items()
-                if code in medians
-            ),
-        )
-    if unreached:
-        again.notes.append(f"{unreached} kernels were not reached in time; call again to go on")
-    if failed:
-        again.notes.append(
-            f"{failed} kernels failed at least once now: see the logs for the reasons"
-        )
-    return again
+def _spread(labels: dict[str, float | None], measured: dict[str, list[Feedback]]) -> TaskSpread:
+    """How far the measurements of a task's kernels agree, with each other and with the labels."""
+    runs = {
+        code: [f.aggregated_speedup for f in feedbacks if f.aggregated_speedup is not None]
+        for code, feedbacks in measured.items()
+    }
+    medians = {code: statistics.median(values) for code, values in runs.items() if values}
+    spread = sorted((max(v) - min(v)) / medians[code] for code, v in runs.items() if len(v) > 1)
+    moved = [
+        label is not None and bin_of(label) != bin_of(medians[code])
+        for code, label in labels.items()
+        if code in medians
+    ]
+    return TaskSpread(
+        programs=len(labels),
+        measured=sum(map(len, runs.values())),
+        spread_median=statistics.median(spread) if spread else 0.0,
+        spread_p90=spread[min(len(spread) - 1, int(0.9 * len(spread)))] if spread else 0.0,
+        moved=sum(moved),
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_measure.settings import Settings
+
+
+#: Fields of ``run.json`` that stay as they are; beside them the numbers of a search.
+_FIXED: Final = (
+    *("task", "method", "reference_source", "measurement"),
+    *("benchmark_cases", "correctness_cases", "tolerance"),
+)
 
 
 def run_document(task: str, settings: Settings, **more: Any) -> dict[str, Any]:
@@ -51,23 +59,11 @@ def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
         raise DataError.of(
             code="bad-json", file=str(path), message=f"not valid: {error}", fix="Move the run away"
         ) from error
-    fixed = (
-        "task",
-        "method",
-        "reference_source",
-        "measurement",
-        "benchmark_cases",
-        "correctness_cases",
-        "tolerance",
-    )
     said, asked = _with_numbers(earlier), _with_numbers(document)
-    for name in (*fixed, *sorted(asked.keys() - document.keys())):
-        more = (
-            name == "search.total_budget_steps"
-            and isinstance(said.get(name), int)
-            and said[name] < asked[name]
-        )
-        if said.get(name) != asked.get(name) and not more:
+    for name in (*_FIXED, *sorted(asked.keys() - document.keys())):
+        before = said.get(name)
+        longer = name == "search.total_budget_steps" and isinstance(before, int)
+        if before != asked.get(name) and not (longer and before < asked[name]):
             says = "under other settings" if name in said else "without saying under which settings"
             raise DataError.of(
                 code="another-plan",
@@ -82,9 +78,15 @@ def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
 def _with_numbers(document: dict[str, Any]) -> dict[str, Any]:
     """A ``run.json`` with the numbers of its search as fields of their own: ``search.c_puct``."""
     numbers = document.get("search")
-    return document | (
-        {f"search.{k}": v for k, v in numbers.items()} if isinstance(numbers, dict) else {}
-    )
+    numbers = numbers if isinstance(numbers, dict) else {}
+    return document | {f"search.{name}": number for name, number in numbers.items()}
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One program that waits for its measurement."""
+
+    request_id: str
+    code: str
 
 
 def feedback_of(logged: LoggedEvaluation | None) -> Feedback:
@@ -101,58 +103,74 @@ def feedback_of(logged: LoggedEvaluation | None) -> Feedback:
     return feedback
 
 
-class Tally:
-    """Outcomes of a run: how often each, and the best speedup, x."""
+class RunLog(ExitStack):
+    """A log of a run, and ``timing.jsonl`` beside it; what is there is replayed.
 
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self.best: float | None = None
-
-    def add(self, feedback: Feedback) -> None:
-        """Count one evaluation."""
-        self.counts[feedback.kind] = self.counts.get(feedback.kind, 0) + 1
-        if feedback.aggregated_speedup is not None:
-            self.best = max(self.best or 0.0, feedback.aggregated_speedup)
-
-
-class AttemptLog(ExitStack):
-    """The logs of a run of attempts: ``attempts.jsonl``, beside it ``timing.jsonl``.
+    ``counts`` says how often each outcome was measured, ``best`` the best speedup, x.
 
     Raises:
         BusyError: another process records into the directory.
         DataError: a log there was damaged, or holds what was not recorded here.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, path: Path, kind: Any) -> None:
         super().__init__()
-        path = directory / "attempts.jsonl"
+        self.counts: Counter[str] = Counter()
+        self.best: float | None = None
         with ExitStack() as stack:
             self._log = stack.enter_context(JsonLines(path))  # this cuts off a torn last line
-            self._timing = stack.enter_context(JsonLines(directory / "timing.jsonl"))
-            self.rows = read_lines(path, Attempt)
-            for number, row in enumerate(self.rows, 1):
+            self._timing = stack.enter_context(JsonLines(path.with_name("timing.jsonl")))
+            for number, row in enumerate(read_lines(path, kind), 1):
                 try:
-                    feedback_of(row.evaluation)
-                except ValueError as error:
-                    raise unresumable(path, number, str(error), field="evaluation") from error
+                    self._apply(row)
+                except (ValueError, LookupError) as error:
+                    text = f"does not follow from the lines before it: {error}"
+                    raise unresumable(path, number, text) from error
             self.push(stack.pop_all())
 
-    def add(self, code: str, measured: Measurement, started_at: str, **more: Any) -> Attempt:
+    def _emit(self, row: Any) -> None:
+        self._log.append(row)
+        self._apply(row)
+
+    def _apply(self, row: Any) -> None:
+        """Take in a line that was written."""
+        raise NotImplementedError
+
+    def _count(self, logged: LoggedEvaluation | None) -> None:
+        feedback = feedback_of(logged)
+        self.counts[feedback.kind] += 1
+        if feedback.aggregated_speedup is not None:
+            self.best = max(self.best or 0.0, feedback.aggregated_speedup)
+
+    def _time(self, job: Job, measured: Measurement, started_at: str) -> str:
+        """Write the timing of a measurement that has just come to its end; when that was."""
+        done_at = now()
+        times = {"started_at": started_at, "completed_at": done_at, **measured.timing()}
+        program = program_id(job.code)
+        self._timing.append({"request_id": job.request_id, "program": program, **times})
+        return done_at
+
+
+class AttemptLog(RunLog):
+    """The log of a run of attempts, ``attempts.jsonl``."""
+
+    def __init__(self, directory: Path) -> None:
+        self.rows: list[Attempt] = []
+        super().__init__(directory / "attempts.jsonl", Attempt)
+
+    def _apply(self, row: Attempt) -> None:
+        self._count(row.evaluation)
+        self.rows.append(row)
+
+    def add(self, code: str, measured: Measurement, started_at: str, **more: Any) -> None:
         """Write one measurement; ``more`` are further fields of the row."""
         number = max((row.attempt for row in self.rows), default=-1) + 1
-        logged, done_at = evaluation(measured), now()
         row = Attempt(
             attempt=number,
             code=code,
             started_at=started_at,
-            completed_at=done_at,
-            evaluation=logged,
+            completed_at=self._time(Job(f"attempt-{number}", code), measured, started_at),
+            evaluation=evaluation(measured),
             **more,
         )
-        asked = {"request_id": f"attempt-{number}", "program": program_id(code)}
-        self._timing.append(
-            {**asked, "started_at": started_at, "completed_at": done_at, **measured.timing()}
-        )
-        self._log.append(row)
-        self.rows.append(row)
-        return row
+        self._emit(row)

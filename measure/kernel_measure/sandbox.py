@@ -65,10 +65,8 @@ class _Comparison(ctypes.Structure):
     """Libseccomp's ``scmp_arg_cmp``: argument, operator and one or two numbers."""
 
     _fields_ = (
-        ("argument", ctypes.c_uint),
-        ("operator", ctypes.c_int),
-        ("a", ctypes.c_uint64),
-        ("b", ctypes.c_uint64),
+        *(("argument", ctypes.c_uint), ("operator", ctypes.c_int)),
+        *(("a", ctypes.c_uint64), ("b", ctypes.c_uint64)),
     )
 
 
@@ -85,30 +83,23 @@ _CONDITIONS: Final = {
 }
 
 
-@functools.cache
-def _libseccomp() -> ctypes.CDLL | None:
-    try:
-        library = ctypes.CDLL("libseccomp.so.2")
-    except OSError:
-        return None
-    library.seccomp_init.restype = ctypes.c_void_p
-    library.seccomp_syscall_resolve_num_arch.restype = ctypes.c_void_p
-    return library
-
-
 def write_filter(descriptor: int) -> None:
     """Write the filter as BPF into an open file, as ``bwrap --seccomp`` reads it.
 
     Every call that libseccomp knows by name and ``REFUSED`` does not hold is allowed; others answer
-    ENOSYS. Calls of another architecture end the process.
-
-    Raises:
-        IsolationError: libseccomp is missing or refuses.
+    ENOSYS. Calls of another architecture end the process. An ``IsolationError`` says that
+    libseccomp is missing or refuses.
     """
-    library = _libseccomp()
-    context = ctypes.c_void_p(library.seccomp_init(_NO_SUCH_CALL)) if library else None
-    if library is None or not context:
-        raise IsolationError("the system call filter needs libseccomp (package libseccomp2)")
+    missing = "the system call filter needs libseccomp (package libseccomp2)"
+    try:
+        library = ctypes.CDLL("libseccomp.so.2")
+    except OSError as error:
+        raise IsolationError(missing) from error
+    library.seccomp_init.restype = ctypes.c_void_p
+    library.seccomp_syscall_resolve_num_arch.restype = ctypes.c_void_p
+    context = ctypes.c_void_p(library.seccomp_init(_NO_SUCH_CALL))
+    if not context:
+        raise IsolationError(missing)
     libc = ctypes.CDLL(None)
     failed = 0
     for number in range(1024):
@@ -137,15 +128,8 @@ _FROM_ETC: Final = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives")
 _KERNEL_CONTROLS: Final = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 _GPU_FACTS: Final = ("/sys/devices", "/sys/bus/pci", "/sys/module", "/sys/class/drm")
 _PATHS_OF_COMPILERS: Final = (
-    "LD_LIBRARY_PATH",
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "TRITON_PTXAS_PATH",
-    "TRITON_LIBCUDA_PATH",
-    "CC",
-    "CXX",
-    "LIBRARY_PATH",
-    "CPATH",
+    *("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH"),
+    *("CC", "CXX", "LIBRARY_PATH", "CPATH"),
 )
 
 
@@ -165,10 +149,8 @@ def bubblewrap_command(scratch: Path, *, cache: Path, gpu: bool) -> list[str]:
     if drops_to() is None:
         command += ["--unshare-all", "--cap-drop", "ALL"]
     else:  # root maps nobody: a worker gives its rights up for good, by setresuid
-        for space in ("ipc", "pid", "net", "uts", "cgroup-try"):
-            command.append(f"--unshare-{space}")
-        for right in ("drop ALL", "add CAP_SETUID", "add CAP_SETGID"):
-            command += f"--cap-{right}".split()
+        command += [f"--unshare-{space}" for space in ("ipc", "pid", "net", "uts", "cgroup-try")]
+        command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     command += _system_mounts(gpu=gpu)
     needed = dict.fromkeys(path for path in _needed() if not _of_system(path))
     own = {"tmp": "/tmp", "shm": "/dev/shm", "lent": str(cache)}  # noqa: S108 - mounted anew
@@ -180,9 +162,7 @@ def bubblewrap_command(scratch: Path, *, cache: Path, gpu: bool) -> list[str]:
         command += ["--bind", str(scratch / name), inside]
     for path in needed:
         command += ["--ro-bind", path, path]
-    command += ["--bind", str(scratch), str(scratch)]
-    for folder in ("/dev", "/"):
-        command += ["--remount-ro", folder]
+    command += ["--bind", str(scratch), str(scratch), "--remount-ro", "/dev", "--remount-ro", "/"]
     return [*command, "--chdir", "/"]  # the worker goes into its folder itself: it is not root's
 
 
@@ -194,17 +174,15 @@ def _system_mounts(*, gpu: bool) -> list[str]:
             command += ["--symlink", str(Path(folder).readlink()), folder]
         else:
             command += ["--ro-bind-try", folder, folder]
-    command += ["--dir", "/etc"]
-    for name in _FROM_ETC:
-        command += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    command += ["--proc", "/proc", "--dev", "/dev"]
-    for name in _KERNEL_CONTROLS:
-        command += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+    visible = [f"/etc/{name}" for name in _FROM_ETC]
+    visible += [f"/proc/{name}" for name in _KERNEL_CONTROLS]
+    command += ["--dir", "/etc", "--proc", "/proc", "--dev", "/dev"]
     if gpu:
+        visible += _GPU_FACTS
         for node in sorted(Path("/dev").glob("nvidia*")):
             command += ["--dev-bind", str(node), str(node)]
-        for folder in _GPU_FACTS:
-            command += ["--ro-bind-try", folder, folder]
+    for path in visible:
+        command += ["--ro-bind-try", path, path]
     return command
 
 
@@ -230,9 +208,8 @@ def _needed() -> Iterator[str]:
         if not any(executable.is_relative_to(folder) for folder in (*folders, *_SYSTEM)):
             yield str(executable)
         executable = executable.parent / executable.readlink()
-    yield from (
-        p for p in sys.path if p.endswith(("site-packages", "dist-packages")) and Path(p).is_dir()
-    )
+    packages = [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))]
+    yield from (p for p in packages if Path(p).is_dir())
     yield from (str(Path(file).parent) for file in (__file__, str(kernel_archive.__file__)))
     for name in _PATHS_OF_COMPILERS:
         for text in os.environ.get(name, "").split(os.pathsep):
@@ -256,9 +233,10 @@ def why_not_isolated() -> str | None:
         lend(scratch)
         try:
             write_filter(rules.fileno())
-            command = bubblewrap_command(scratch, cache=Path(folder).resolve() / "c", gpu=False)
+            command = bubblewrap_command(scratch, cache=scratch.with_name("c"), gpu=False)
+            command += ["--seccomp", str(rules.fileno()), "--", sys.executable, "-c", ""]
             done = subprocess.run(
-                [*command, "--seccomp", str(rules.fileno()), "--", sys.executable, "-c", ""],
+                command,
                 pass_fds=[rules.fileno()],
                 capture_output=True,
                 text=True,
@@ -274,11 +252,7 @@ def why_not_isolated() -> str | None:
 
 
 def require_isolation() -> None:
-    """Refuse to run programs where they cannot be isolated.
-
-    Raises:
-        IsolationError: with the reason and the ways out.
-    """
+    """Raise an ``IsolationError``, with reason and ways out, where programs cannot be isolated."""
     reason = why_not_isolated()
     if reason is not None:
         raise IsolationError(
@@ -320,22 +294,13 @@ def limit_resources(settings: Settings) -> str:
 
 # ---------------------------------------------------------------- the environment
 _KEPT: Final = (
-    "PATH",
-    *_PATHS_OF_COMPILERS,
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-    "LANG",
-    "LC_ALL",
-    "VIRTUAL_ENV",
-    "NVIDIA_VISIBLE_DEVICES",
+    *("PATH", "LANG", "LC_ALL", "VIRTUAL_ENV", *_PATHS_OF_COMPILERS),
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"),
 )
 
 
 def environment(scratch: Path) -> dict[str, str]:
-    """The environment of a worker.
-
-    Its own folder is its home, its temporary folder, and where its compilers keep what they made.
-    """
+    """The environment of a worker: its own folder is home, temporary folder and compiler cache."""
     cache = scratch / "cache"
     return {
         **{name: os.environ[name] for name in _KEPT if name in os.environ},

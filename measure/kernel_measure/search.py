@@ -8,25 +8,22 @@ nothing is requested or answered twice.
 
 from __future__ import annotations
 
-import random
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kernel_archive.errors import DataError, UsageError
-from kernel_archive.ids import program_id
 from kernel_archive.readers import events as ev
-from kernel_measure.logs import JsonLines, new_ulid, now, read_lines, unresumable
-from kernel_measure.providers import NoProposal, Parent
-from kernel_measure.runs import Tally, feedback_of
+from kernel_measure.logs import new_ulid, now
+from kernel_measure.questions import Proposal
+from kernel_measure.runs import Job, RunLog, feedback_of
 from kernel_measure.strategies import SearchNode, State
 from kernel_measure.verdict import evaluation
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kernel_measure.providers import Proposal, Provider
+    from kernel_measure.questions import FileProvider
     from kernel_measure.strategies import HillClimbing, Puct
     from kernel_measure.verdict import Measurement
 
@@ -42,47 +39,24 @@ def search_numbers(strategy: Puct | HillClimbing, steps: int, seed: int) -> dict
     }
 
 
-class Job(msgspec.Struct, frozen=True):
-    """One program that waits for its measurement."""
-
-    request_id: str
-    code: str
-
-
-class _Spec(msgspec.Struct):
-    """A line of ``specs.jsonl``: what the provider said of a program when it proposed it."""
-
-    program: str
-    spec: Any
-
-
 class _Mutation(msgspec.Struct):
-    """A program that was asked for."""
+    """A program that was asked for, in a step: what came, was expected and was measured."""
 
     parent: str
     code: str | None = None
     failed: bool = False
     expected: float | None = None
     chosen: bool | None = None
-    requested: bool = False
-
-
-class _Request(msgspec.Struct):
-    """A program that was sent to be measured, and what came back."""
-
-    child: str
-    parent: str
-    code: str
+    child: str = ""  # its node, once it was sent to be measured
     result: ev.LoggedEvaluation | None = None
 
 
-class Search(ExitStack):
+class Search(RunLog):
     """One run directory being searched.
 
     ``seen`` are programs that need no proposing again, shared between the searches of a task; it
-    grows with this one. A provider that works outside the process may keep a proposal back: then
-    ``jobs`` is empty while the search has not finished, and ``waits`` counts the programs that it
-    waits for.
+    grows with this one. Programs come from outside the process: where one is missing, ``jobs`` is
+    empty while the search has not finished, and ``waits`` counts the programs that it waits for.
 
     Raises:
         DataError: the log in the directory is damaged or was made by another search.
@@ -94,16 +68,14 @@ class Search(ExitStack):
         directory: Path,
         *,
         strategy: Puct | HillClimbing,
-        provider: Provider,
+        provider: FileProvider,
         steps: int,
         seed: int,
-        seen: set[str] | None = None,
+        seen: set[str],
     ) -> None:
-        super().__init__()
-        self._strategy, self._provider = strategy, provider
-        self._steps, self._seed = steps, seed
-        self._seen: set[str] = set() if seen is None else seen
-        self.tally = Tally()
+        self._strategy, self._provider, self._seen = strategy, provider, seen
+        self.hyperparameters = search_numbers(strategy, steps, seed)
+        self._steps = steps
         self.waits = 0
         self._started = False
         self._root: SearchNode | None = None
@@ -112,30 +84,17 @@ class Search(ExitStack):
         self._next_step = 0
         self._parents: list[str] | None = None
         self._mutations: dict[str, _Mutation] = {}
-        self._requests: dict[str, _Request] = {}
-        with ExitStack() as stack:
-            self._log, self._timing, self._spec_log = (
-                stack.enter_context(JsonLines(directory / f"{name}.jsonl"))
-                for name in ("events", "timing", "specs")
+        self._requests: dict[str, _Mutation] = {}
+        super().__init__(directory / "events.jsonl", ev.Event)
+        if self._root is not None and self._root.code != provider.start:
+            self.close()
+            raise DataError.of(
+                code="another-search",
+                file=str(directory / "events.jsonl"),
+                line=1,
+                message="the directory holds a search from another starting program",
+                fix="Record into another directory, or move this one away",
             )
-            self._specs = {
-                row.program: row.spec for row in read_lines(directory / "specs.jsonl", _Spec)
-            }
-            for number, event in enumerate(read_lines(directory / "events.jsonl", ev.Event), 1):
-                try:
-                    self._apply(event)
-                except (ValueError, LookupError) as error:
-                    text = f"does not follow from the lines before it: {error}"
-                    raise unresumable(directory / "events.jsonl", number, text) from error
-            if self._root is not None and self._root.code != provider.seed().code:
-                raise DataError.of(
-                    code="another-search",
-                    file=str(directory / "events.jsonl"),
-                    line=1,
-                    message="the directory holds a search from another starting program",
-                    fix="Record into another directory, or move this one away",
-                )
-            self.push(stack.pop_all())
 
     @property
     def finished(self) -> bool:
@@ -144,23 +103,14 @@ class Search(ExitStack):
             return True
         return self._parents is None and self._next_step >= self._steps
 
-    @property
-    def hyperparameters(self) -> dict[str, Any]:
-        """For ``run.json``."""
-        return search_numbers(self._strategy, self._steps, self._seed)
-
-    def _emit(self, event: Any) -> None:
-        self._log.append(event)
-        self._apply(event)
-
     def _apply(self, event: Any) -> None:
         match event:
             case ev.SearchInitialized(root=root):
                 self._started = True
                 self._seen.add(root.program_code)
                 self._lineage[root.ulid] = []
-                self.tally.add(feedback_of(root.evaluation))
-                self._root = _node(root.ulid, root.program_code, [], root.evaluation, is_seed=True)
+                self._count(root.evaluation)
+                self._root = _node(root.ulid, root.program_code, [], root.evaluation)
                 self._state.archive = [self._root] if self._root else []
             case ev.StepStarted(parent_ulids=parents):
                 self._parents = list(parents or [])
@@ -176,26 +126,24 @@ class Search(ExitStack):
                 self._mutations[key].expected = forecast["expected_speedup"]
             case ev.CandidateSelected(request_id=key) | ev.CandidateDeferred(request_id=key):
                 self._mutations[key].chosen = isinstance(event, ev.CandidateSelected)
-            case ev.EvaluationRequested(
-                request_id=key, code=code, child_ulid=child, parent_ulid=parent
-            ):
-                self._mutations[str(event.from_mutation_request_id)].requested = True
-                self._requests[key] = _Request(child=str(child), parent=str(parent), code=code)
+            case ev.EvaluationRequested(request_id=key, from_mutation_request_id=asked):
+                self._requests[key] = self._mutations[str(asked)]
+                self._requests[key].child = str(event.child_ulid)
             case ev.EvaluationCompleted(request_id=key, evaluation=logged):
                 self._requests[key].result = logged
-                self.tally.add(feedback_of(logged))
+                self._count(logged)
             case ev.StepCompleted(step=step):
                 self._settle()
                 self._parents, self._next_step = None, int(step or 0) + 1
 
     def _settle(self) -> None:
         children: dict[str, list[SearchNode]] = {parent: [] for parent in self._parents or []}
-        for request in self._requests.values():
-            ancestors = [request.parent, *self._lineage[request.parent]]
-            self._lineage[request.child] = ancestors
-            node = _node(request.child, request.code, ancestors, request.result)
+        for candidate in self._requests.values():
+            ancestors = [candidate.parent, *self._lineage[candidate.parent]]
+            self._lineage[candidate.child] = ancestors
+            node = _node(candidate.child, str(candidate.code), ancestors, candidate.result)
             if node is not None:
-                children[request.parent].append(node)
+                children[candidate.parent].append(node)
         self._strategy.settle(self._state, children, self._lineage)
 
     def jobs(self) -> list[Job]:
@@ -204,14 +152,16 @@ class Search(ExitStack):
         Goes on by itself as far as it can: selects parents, asks the provider, writes the requests.
         """
         if not self._started:
-            return [Job("root", self._provider.seed().code)]
+            return [Job("root", self._provider.start)]
         while not self.finished:
             if self._parents is None:
                 self._start_step()
             self._request_mutations()
             self._complete_mutations()
             self._request_evaluations()
-            waiting = [Job(key, r.code) for key, r in self._requests.items() if r.result is None]
+            waiting = [
+                Job(key, str(c.code)) for key, c in self._requests.items() if c.result is None
+            ]
             if waiting or self.waits:
                 return waiting
             self._emit(ev.StepCompleted(step=self._next_step))
@@ -234,94 +184,71 @@ class Search(ExitStack):
         count = max(strategy.samples_per_parent, strategy.proposals_per_parent)
         for parent in self._parents or []:
             have = sum(m.parent == parent for m in self._mutations.values())
-            for _ in range(have, count):
+            for key in (new_ulid() for _ in range(have, count)):
                 self._emit(
-                    ev.MutationRequested(
-                        request_id=new_ulid(), parent_ulid=parent, started_at=now()
-                    )
+                    ev.MutationRequested(request_id=key, parent_ulid=parent, started_at=now())
                 )
 
     def _complete_mutations(self) -> None:
         self.waits = 0
-        for position, (key, mutation) in enumerate(self._mutations.items()):
+        for key, mutation in self._mutations.items():
             if mutation.code is not None or mutation.failed:
                 continue
             node = self._state.node(mutation.parent)
-            if node is None:
-                self._fail(key, "parent evicted from archive before recovery")
-                continue
-            spec = self._specs.get(program_id(node.code))
-            parent = Parent(node.code, node.speedup, spec, node.feedback)
-            rng = random.Random(f"{self._seed}/{self._next_step}/{position}")  # noqa: S311 - a search, no secret
-            answer = self._provider.propose(key, parent, rng, self._seen)
+            evicted = Proposal(failed="parent evicted from archive before recovery")
+            answer = self._provider.propose(key, node, self._seen) if node else evicted
             if answer is None:
                 self.waits += 1
-            elif isinstance(answer, NoProposal):
-                self._fail(key, answer.reason)
+            elif answer.code is None:
+                reason = answer.failed or "no program was proposed"
+                self._answer(ev.MutationFailed, key, reason=reason)
             else:
-                self._remember(answer)
-                self._emit(
-                    ev.MutationCompleted(request_id=key, code=answer.code, completed_at=now())
-                )
+                self._answer(ev.MutationCompleted, key, code=answer.code)
 
-    def _fail(self, key: str, reason: str) -> None:
-        self._emit(ev.MutationFailed(request_id=key, reason=reason, completed_at=now()))
-
-    def _remember(self, proposal: Proposal) -> None:
-        program = program_id(proposal.code)
-        if proposal.spec is not None and program not in self._specs:
-            self._specs[program] = proposal.spec
-            self._spec_log.append(_Spec(program=program, spec=proposal.spec))
+    def _answer(self, kind: type[Any], key: str, **more: Any) -> None:
+        self._emit(kind(request_id=key, completed_at=now(), **more))
 
     def _request_evaluations(self) -> None:
-        for key in self._chosen():
-            mutation = self._mutations[key]
-            if mutation.code is not None and not mutation.requested:
+        """Request all proposals of the step, or those of each parent expected to be fastest."""
+        proposed = {key: m for key, m in self._mutations.items() if m.code is not None}
+        if self._strategy.proposals_per_parent:
+            self._choose(proposed)
+            proposed = {key: m for key, m in proposed.items() if m.chosen}
+        for key, mutation in proposed.items():
+            if not mutation.child:
                 self._emit(
                     ev.EvaluationRequested(
                         request_id=new_ulid(),
                         child_ulid=new_ulid(),
                         parent_ulid=mutation.parent,
-                        code=mutation.code,
+                        code=str(mutation.code),
                         from_mutation_request_id=key,
                         started_at=now(),
                     )
                 )
 
-    def _chosen(self) -> list[str]:
-        """Choose which proposals are measured: all, or of each parent those expected to be fastest.
+    def _choose(self, proposed: dict[str, _Mutation]) -> None:
+        """Have a forecaster choose, when all proposals of the step are there and forecast.
 
-        A forecaster chooses when all proposals of the step are there; ``waits`` counts what is
-        missing until then.
+        ``waits`` counts what is missing until then.
         """
-        proposed = {key: m for key, m in self._mutations.items() if m.code is not None}
-        if not self._strategy.proposals_per_parent:
-            return list(proposed)
-        if not self.waits:
-            self._complete_forecasts(proposed)
-        if not self.waits:
-            for parent in self._parents or []:
-                keys = [key for key, m in proposed.items() if m.parent == parent]
-                keys.sort(key=lambda key: (-(proposed[key].expected or 0.0), key))
-                for place, key in enumerate(keys):
-                    if proposed[key].chosen is not None:
-                        continue
-                    kind: type[ev.CandidateDeferred | ev.CandidateSelected] = ev.CandidateDeferred
-                    if place < self._strategy.samples_per_parent:
-                        kind = ev.CandidateSelected
-                    self._emit(kind(request_id=key, selection_score=proposed[key].expected))
-        return [key for key, mutation in proposed.items() if mutation.chosen]
-
-    def _complete_forecasts(self, proposed: dict[str, _Mutation]) -> None:
+        if self.waits:
+            return
         for key, mutation in proposed.items():
             if mutation.expected is None:
                 forecast = self._provider.forecast(key, str(mutation.code))
                 if forecast is None:
                     self.waits += 1
                 else:
-                    self._emit(
-                        ev.ForecastCompleted(request_id=key, forecast=forecast, completed_at=now())
-                    )
+                    self._answer(ev.ForecastCompleted, key, forecast=forecast)
+        for parent in [] if self.waits else (self._parents or []):
+            keys = [key for key, m in proposed.items() if m.parent == parent]
+            keys.sort(key=lambda key: (-(proposed[key].expected or 0.0), key))
+            for place, key in enumerate(keys):
+                is_chosen = place < self._strategy.samples_per_parent
+                choice = ev.CandidateSelected if is_chosen else ev.CandidateDeferred
+                if proposed[key].chosen is None:
+                    self._emit(choice(request_id=key, selection_score=proposed[key].expected))
 
     def report(self, job: Job, measured: Measurement, started_at: str) -> None:
         """Write the measurement of a job.
@@ -330,12 +257,12 @@ class Search(ExitStack):
             UsageError: the job is not waiting (it was reported before).
         """
         logged = evaluation(measured)
+        event: ev.SearchInitialized | ev.EvaluationCompleted
         if job.request_id == "root":
             if self._started:
                 raise UsageError("the starting program was reported before")
-            self._remember(self._provider.seed())
             root = ev.Node(program_code=job.code, ulid=new_ulid(), evaluation=logged, is_seed=True)
-            event: ev.SearchInitialized | ev.EvaluationCompleted = ev.SearchInitialized(root=root)
+            event = ev.SearchInitialized(root=root)
         else:
             request = self._requests.get(job.request_id)
             if request is None or request.result is not None:
@@ -346,38 +273,21 @@ class Search(ExitStack):
             event = ev.EvaluationCompleted(
                 request_id=job.request_id, evaluation=logged, completed_at=now()
             )
-        program = program_id(job.code)
-        self._timing.append(
-            {
-                "request_id": job.request_id,
-                "program": program,
-                "spec": self._specs.get(program),
-                "started_at": started_at,
-                "completed_at": now(),
-                **measured.timing(),
-            }
-        )
+        self._time(job, measured, started_at)
         self._emit(event)
 
 
 def _node(
-    ulid: str,
-    code: str,
-    ancestors: list[str],
-    logged: ev.LoggedEvaluation | None,
-    *,
-    is_seed: bool = False,
+    ulid: str, code: str, ancestors: list[str], logged: ev.LoggedEvaluation | None
 ) -> SearchNode | None:
     """An evaluated program as a node; ``None`` when it has no reward."""
     if logged is None or not isinstance(logged.reward, float):
         return None
-    feedback = feedback_of(logged)
     return SearchNode(
         ulid=ulid,
         code=code,
         ancestors=ancestors,
         reward=logged.reward,
-        is_seed=is_seed,
-        speedup=feedback.aggregated_speedup,
-        feedback=feedback,
+        is_seed=not ancestors,
+        feedback=feedback_of(logged),
     )

@@ -16,46 +16,28 @@ PROTOCOL_VERSION = 2
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The protocol's numbers.
+    """The protocol's numbers."""
 
-    Attributes:
-        seed: from which all inputs are made, with the salt of a measurement.
-        min_runs: least timed pairs (candidate and reference) per case.
-        max_runs: most timed pairs per case.
-        stop_relative_error: stop when the standard error of both means is under this share of the
-            mean.
-        max_case_seconds: stop when candidate and reference together have run this long on one case,
-            s.
-        ring: distinct inputs per case; every timed call gets a fresh copy of the next one.
-        warm_calls: calls before timing, all checked in full (the first may compile).
-        reference_band: a case whose reference is off its usual time by more than this factor is
-            measured again.
-        remeasure: how often a case outside the band is measured again before it is marked.
-        timeout_s: limit of one evaluation, s; the worker is killed then.
-        compile_timeout_s: limit of compiling one program ahead, s.
-        host_memory_gb: resident memory of a worker at which it is killed, GB.
-        gpu_memory_fraction: share of the device's memory that a worker may take.
-        output_mb: largest file that a program may write, and largest standard output, MB.
-        candidates_per_worker: evaluations after which a worker is replaced; 1 isolates every
-            program from the next.
-        cases: ``benchmark``, or ``small`` for rehearsals and tests, never archived.
-    """
-
-    seed: int = 42
-    min_runs: int = 3
-    max_runs: int = 100
+    seed: int = 42  # from which all inputs are made, with the salt of a measurement
+    min_runs: int = 3  # least timed pairs (candidate and reference) per case
+    max_runs: int = 100  # most timed pairs per case
+    #: Stop when the standard error of both means is under this share of the mean.
     stop_relative_error: float = 0.001
+    #: Stop when candidate and reference together have run this long on one case, s.
     max_case_seconds: float = 10.0
-    ring: int = 3
-    warm_calls: int = 2
+    ring: int = 3  # distinct inputs per case; every timed call gets a fresh copy of the next one
+    warm_calls: int = 2  # calls before timing, all checked in full (the first may compile)
+    #: A case whose reference is off its usual time by more than this factor is measured again.
     reference_band: float = 1.10
-    remeasure: int = 2
-    timeout_s: float = 180.0
-    compile_timeout_s: float = 90.0
-    host_memory_gb: float = 32.0
-    gpu_memory_fraction: float = 0.9
-    output_mb: int = 64
+    remeasure: int = 2  # how often a case outside the band is measured again before it is marked
+    timeout_s: float = 180.0  # limit of one evaluation, s; the worker is killed then
+    compile_timeout_s: float = 90.0  # limit of compiling one program ahead, s
+    host_memory_gb: float = 32.0  # resident memory of a worker at which it is killed, GB
+    gpu_memory_fraction: float = 0.9  # share of the device's memory that a worker may take
+    output_mb: int = 64  # largest file that a program may write, and largest standard output, MB
+    #: Evaluations after which a worker is replaced; 1 isolates every program from the next.
     candidates_per_worker: int = 1
+    #: ``benchmark``, or ``small`` for rehearsals and tests, never archived.
     cases: Literal["benchmark", "small"] = "benchmark"
 
     def __post_init__(self) -> None:
@@ -69,13 +51,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise UsageError(f"{name} must be at least 1 (got {getattr(self, name)})")
         if self.reference_band <= 1.0:
             raise UsageError(f"reference_band is a factor above 1 (got {self.reference_band})")
-        for name in (
-            "max_case_seconds",
-            "timeout_s",
-            "compile_timeout_s",
-            "host_memory_gb",
-            "output_mb",
-        ):
+        limits = ("timeout_s", "compile_timeout_s", "host_memory_gb", "output_mb")
+        for name in ("max_case_seconds", *limits):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be above 0 (got {getattr(self, name)})")
 

@@ -33,23 +33,20 @@ UNKNOWN_TRIPS: Final = 16.0
 MAX_TILE: Final = 5_000
 _PROGRAM: Final = "/program.py"
 _LAUNCH_OPTIONS: Final = {"num_warps": 4, "num_stages": 3, "num_ctas": 1}
+_REDUCTIONS: Final = ("sum", "max", "min", "reduce", "argmax", "argmin", "cumsum")
 #: Names of calls in a kernel -> the column that counts them.
 _COUNTED: Final = {
     "load": "loads",
     "store": "stores",
-    "dot": "dots",
-    "dot_scaled": "dots",
-    **dict.fromkeys(
-        ("sum", "max", "min", "reduce", "argmax", "argmin", "cumsum", "associative_scan"),
-        "reductions",
-    ),
+    **dict.fromkeys(("dot", "dot_scaled"), "dots"),
+    **dict.fromkeys((*_REDUCTIONS, "associative_scan"), "reductions"),
     **dict.fromkeys(("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid"), "transcendentals"),
 }
 _COUNTS: Final = (*dict.fromkeys(_COUNTED.values()), "atomics", "loops")
 #: Operators that only make or view a tensor: they move no bytes.
-_FREE: Final = frozenset(
-    ["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "alias"]
-) | {"lift_fresh", "_unsafe_view"}
+_FREE: Final = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"} | {
+    *("detach", "alias", "lift_fresh", "_unsafe_view")
+}
 _MATRIX_PRODUCTS: Final = frozenset({"mm", "bmm", "addmm", "baddbmm"})
 
 #: Calls of the case that is followed, in order.
@@ -103,10 +100,7 @@ class Placeholder:
 class _ConstexprInt(int):
     """An integer wrapped by ``tl.constexpr``."""
 
-    @property
-    def value(self) -> int:
-        """The integer, as Triton gives it."""
-        return int(self)
+    value = property(int)
 
 
 def _constexpr(value: Any = None) -> Any:
@@ -147,15 +141,13 @@ class Kernel:
         self.arg_names = list(inspect.signature(fn).parameters)
 
     def __call__(self, *_: Any, **__: Any) -> Placeholder:
-        """Stand for a call from the host."""
+        """Stand for a call from the host, and for compiling."""
         return Placeholder("call")
+
+    warmup = __call__
 
     def __getitem__(self, grid: Any) -> Any:
         return functools.partial(self.run, grid=grid)
-
-    def warmup(self, *_: Any, **__: Any) -> Placeholder:
-        """Compile nothing."""
-        return Placeholder("warmup")
 
     def run(self, *args: Any, grid: Any = (1,), warmup: bool = False, **kwargs: Any) -> Placeholder:
         """Record a launch; of an autotuned kernel that of its first configuration."""
@@ -262,9 +254,9 @@ def _range_trips(call: ast.AST, names: dict[str, Any]) -> float:
     if not isinstance(call, ast.Call):
         return UNKNOWN_TRIPS
     values = [_evaluate(argument, names) for argument in call.args]
-    start, stop, step = {1: [0, *values, 1], 2: [*values, 1]}.get(
-        len(values), values[:3] or [None] * 3
-    )
+    if not values:
+        return UNKNOWN_TRIPS
+    start, stop, step = {1: [0, *values, 1], 2: [*values, 1]}.get(len(values), values[:3])
     if start is None or stop is None or not step:
         return UNKNOWN_TRIPS
     return max(0.0, math.ceil((stop - start) / step))
@@ -305,9 +297,8 @@ class _TritonFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Make one in which every name is there."""
         return _TritonModule(spec.name)
 
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Leave it empty."""
-        del module
+    def exec_module(self, _: types.ModuleType) -> None:
+        """Leave it as it is."""
 
 
 def install_triton() -> None:
@@ -327,18 +318,16 @@ def install_triton() -> None:
 
     triton, language = _TritonModule("triton"), _TritonModule("triton.language")
     triton.__path__, language.__path__ = [], []
-    names = {
-        "jit": jit,
-        "autotune": autotune,
-        "heuristics": heuristics,
-        "Config": TritonConfig,
-        "cdiv": lambda a, b: -(-int(a) // int(b)),
-        "next_power_of_2": lambda n: 1 << max(0, int(n) - 1).bit_length(),
-        "language": language,
-        "__version__": "3.5.0",
-    }
-    for name, value in names.items():
-        setattr(triton, name, value)
+    vars(triton).update(
+        jit=jit,
+        autotune=autotune,
+        heuristics=heuristics,
+        Config=TritonConfig,
+        cdiv=lambda a, b: -(-int(a) // int(b)),
+        next_power_of_2=lambda n: 1 << max(0, int(n) - 1).bit_length(),
+        language=language,
+        __version__="3.5.0",
+    )
     sys.modules |= {"triton": triton, "triton.language": language}
     sys.meta_path.insert(0, _TritonFinder())
 

@@ -19,49 +19,40 @@ from kernel_archive.gpus import canonical_gpu, gpu_facts
 from kernel_archive.ids import program_id
 from kernel_archive.readers.events import LoggedEvaluation  # noqa: TC001 - msgspec reads the annotations
 from kernel_measure.device import check_device
-from kernel_measure.measurer import Measurer
+from kernel_measure.measurer import START_TIMEOUT_S, Measurer
 from kernel_measure.process import Lost, WorkerProcess
 from kernel_measure.tasks import get_task
 from kernel_measure.verdict import Measurement, evaluation
-from kernel_measure.worker import Config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
 
     from kernel_measure.settings import Settings
+    from kernel_measure.worker import Config
 
 
-_FIELDS: Final = (
-    "name",
-    "driver_version",
-    "memory.total",
-    "clocks.max.sm",
-    "clocks.max.memory",
-    "clocks.sm",
-    "clocks.mem",
-    "temperature.gpu",
-    "power.draw",
-    "power.limit",
-    "pstate",
+#: What is asked of ``nvidia-smi``, and what of it changes while programs are measured.
+FIELDS: Final = (
+    *("name", "driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory"),
+    *("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "power.limit", "pstate"),
     "clocks_event_reasons.active",
 )
+_CHANGING: Final = (*FIELDS[5:9], FIELDS[-1])
 
 
 def query() -> dict[str, str]:
     """What ``nvidia-smi`` says of the first visible GPU, as text; empty where there is none."""
     which = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
-    command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader"]
-    if which:
-        command.append(f"--id={which}")
+    command = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader"]
+    command += [f"--id={which}"] if which else []
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
         return {}
-    line = done.stdout.strip().splitlines()[:1]
-    if done.returncode != 0 or not line:
-        return {}
-    return dict(zip(_FIELDS, (part.strip() for part in line[0].split(",")), strict=False))
+    lines = done.stdout.strip().splitlines()
+    values = [part.strip() for part in lines[0].split(",")] if lines else []
+    return dict(zip(FIELDS, values, strict=False))
 
 
 def resolve_gpu(device: str, gpu: str | None) -> str:
@@ -75,9 +66,9 @@ class Watch:
     """Samples driver, clocks, temperature and power of the GPU every few seconds."""
 
     def __init__(self, *, enabled: bool, period_s: float = 10.0) -> None:
-        self.first: dict[str, str] = query() if enabled else {}
-        self._latest = dict(self.first)
-        self._stop, self._period, self._at = threading.Event(), period_s, time.monotonic()
+        self.first = query() if enabled else {}
+        self._latest, self._at = self.first, time.monotonic()
+        self._stop, self._period = threading.Event(), period_s
         if self.first:
             threading.Thread(target=self._run, daemon=True).start()
 
@@ -87,15 +78,8 @@ class Watch:
 
     def latest(self) -> dict[str, Any]:
         """Clocks, temperature and power as last seen, with the age of the sample."""
-        names = (
-            "clocks.sm",
-            "clocks.mem",
-            "temperature.gpu",
-            "power.draw",
-            "clocks_event_reasons.active",
-        )
-        found: dict[str, Any] = {n: self._latest[n] for n in names if n in self._latest}
-        return {**found, "age_s": round(time.monotonic() - self._at, 1)} if found else {}
+        seen: dict[str, Any] = {n: self._latest[n] for n in _CHANGING if n in self._latest}
+        return {**seen, "age_s": round(time.monotonic() - self._at, 1)} if seen else {}
 
     def close(self) -> None:
         """Stop sampling."""
@@ -117,13 +101,13 @@ class CompilePool:
         return self._threads.submit(self._run, task, code)
 
     def _run(self, task: str, code: str) -> None:
-        worker: WorkerProcess | None = getattr(self._mine, "worker", None)
         if self._closed:
             return
+        worker: WorkerProcess | None = getattr(self._mine, "worker", None)
         if worker is None or not worker.alive:
             worker = self._mine.worker = WorkerProcess(self._config, self._cache, nice=10)
             self._all.append(worker)
-        if not worker.ready(300.0) or self._closed:
+        if not worker.ready(START_TIMEOUT_S) or self._closed:
             worker.kill()
             return
         cache = self._cache / program_id(code)
@@ -173,23 +157,15 @@ def parse_share(text: str) -> tuple[int, int]:
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """Where programs are measured.
+    """Where programs are measured."""
 
-    Attributes:
-        device: ``cuda``, ``cpu`` or ``standin``.
-        trusted: run programs without any isolation.
-        part: which of the ``parts`` of the processors to use, from 0.
-        parts: shares of the machine's processors.
-        compilers: processes that compile ahead; as many as processors are left by default.
-        cache: where compiled programs are kept; a temporary directory by default.
-    """
-
-    device: str = "cuda"
-    trusted: bool = False
-    part: int = 0
-    parts: int = 1
+    device: str = "cuda"  # ``cuda``, ``cpu`` or ``standin``
+    trusted: bool = False  # run programs without any isolation
+    part: int = 0  # which of the ``parts`` of the processors to use, from 0
+    parts: int = 1  # shares of the machine's processors
+    #: Processes that compile ahead; as many as processors are left by default.
     compilers: int | None = None
-    cache: Path | None = None
+    cache: Path | None = None  # where compiled programs are kept; a temporary directory by default
 
 
 #: Said wherever programs run unconfined.
@@ -207,29 +183,15 @@ class Station(ExitStack):
         mine, others = share_processors(host.part, host.parts)
         self._watch = Watch(enabled=host.device == "cuda")
         self.callback(self._watch.close)
+        more = {"gpu": gpu, "trusted": host.trusted, "cpus": mine, "start_cpus": others}
         self.measurer = self.enter_context(
-            Measurer(
-                host.device,
-                settings,
-                gpu=gpu,
-                cache=host.cache,
-                cpus=mine,
-                start_cpus=others,
-                trusted=host.trusted,
-            )
+            Measurer(host.device, settings, cache=host.cache, **more)
         )
         count = max(1, len(others) - 1) if host.compilers is None else host.compilers
         self._pool = None
         if count and task is not None:
-            config = Config(
-                mode="compile",
-                task=task,
-                device=host.device,
-                trusted=host.trusted,
-                settings=settings,
-                gpu=gpu,
-                cpus=others,
-                start_cpus=others,
+            config = msgspec.structs.replace(
+                self.measurer.config, mode="compile", task=task, cpus=others
             )
             self._pool = CompilePool(count, config, self.measurer.cache)
             self.callback(self._pool.close)
@@ -241,14 +203,10 @@ class Station(ExitStack):
     def facts(self) -> dict[str, Any]:
         """What ``run.json`` says of device and software, once something was measured."""
         facts, driver = self.measurer.facts, self._watch.first.get("driver_version")
-        software = {
-            **facts.get("software", {}),
-            "driver": driver,
-            "sandbox": self.measurer.confined,
-        }
+        more = {"driver": driver, "sandbox": self.measurer.confined}
         return {
             **facts,
-            "software": software,
+            "software": {**facts.get("software", {}), **more},
             "nvidia_smi": self._watch.first,
             "environment_last": self._watch.latest(),
         }
@@ -294,16 +252,13 @@ def measure_files(
     """
     facts = get_task(task)
     check_device(host.device, facts)  # before a process is started for it
-    device = host.device
+    device, results = host.device, []
     name = resolve_gpu(device, gpu)
-    results = []
     with Measurer(device, settings, gpu=name, trusted=host.trusted) as measurer:
         for i, file in enumerate(files):
             advance(i, len(files), file.name)
-            measured = measurer.measure(facts.name, file.read_text("utf-8", "replace"))
-            results.append(
-                FileResult(file=str(file), measurement=measured, evaluation=evaluation(measured))
-            )
+            m = measurer.measure(facts.name, file.read_text("utf-8", "replace"))
+            results.append(FileResult(file=str(file), measurement=m, evaluation=evaluation(m)))
         advance(len(files), len(files), "")
         smi = query() if device == "cuda" else {}
         environment = {**measurer.facts, "nvidia_smi": smi, "sandbox": measurer.confined}

@@ -15,47 +15,34 @@ children the best k enter; beyond its capacity the archive keeps its seeds and t
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
+
+from kernel_archive.readers.events import Feedback  # noqa: TC001 - msgspec reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 class SearchNode(msgspec.Struct, kw_only=True):
-    """One evaluated program that may be expanded.
-
-    Attributes:
-        ancestors: ids, nearest first.
-        reward: larger is better.
-        is_seed: never leaves the archive.
-        speedup: as measured, x.
-    """
+    """One evaluated program that may be expanded."""
 
     ulid: str
     code: str
-    ancestors: list[str]
-    reward: float
-    is_seed: bool = False
-    speedup: float | None = None
-    feedback: Any = None
+    ancestors: list[str]  # ids, nearest first
+    reward: float  # larger is better
+    is_seed: bool = False  # never leaves the archive
+    feedback: Feedback | None = None  # what was measured
 
 
 class State(msgspec.Struct):
-    """The archive of a search and what expansions taught it.
+    """The archive of a search and what expansions taught it."""
 
-    Attributes:
-        archive: nodes, in order of entry.
-        visits: expansions at a node or below it.
-        best_child: largest reward of its children.
-        expansions: all expansions.
-    """
-
-    archive: list[SearchNode] = []
-    visits: dict[str, int] = {}
-    best_child: dict[str, float] = {}
-    expansions: int = 0
+    archive: list[SearchNode] = []  # nodes, in order of entry
+    visits: dict[str, int] = {}  # expansions at a node or below it
+    best_child: dict[str, float] = {}  # largest reward of its children
+    expansions: int = 0  # all expansions
 
     def node(self, ulid: str) -> SearchNode | None:
         """The node of that id, while it is in the archive."""
@@ -63,24 +50,16 @@ class State(msgspec.Struct):
 
 
 class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Max-reward PUCT.
+    """Max-reward PUCT."""
 
-    Attributes:
-        batch_size: parents per step.
-        samples_per_parent: programs measured per parent and step.
-        proposals_per_parent: programs proposed per parent and step; a forecaster chooses those that
-            are measured. 0: all proposals are measured.
-        k_per_parent: children per parent and step that may enter the archive.
-        archive_capacity: most nodes kept.
-        c_puct: weight of exploration.
-    """
-
-    batch_size: int = 2
-    samples_per_parent: int = 4
+    batch_size: int = 2  # parents per step
+    samples_per_parent: int = 4  # programs measured per parent and step
+    #: Programs proposed per parent and step; a forecaster chooses those that are measured. 0: all
+    #: proposals are measured.
     proposals_per_parent: int = 0
-    k_per_parent: int = 2
-    archive_capacity: int = 1000
-    c_puct: float = 1.0
+    k_per_parent: int = 2  # children per parent and step that may enter the archive
+    archive_capacity: int = 1000  # most nodes kept
+    c_puct: float = 1.0  # weight of exploration
 
     def scores(self, state: State) -> list[tuple[float, SearchNode]]:
         """Every node with its score, in order of the archive."""
@@ -92,10 +71,8 @@ class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         explore = self.c_puct * (max(rewards) - min(rewards)) * math.sqrt(1 + state.expansions)
         scored = []
         for i, node in enumerate(nodes):
-            quality, visits = (
-                state.best_child.get(node.ulid, node.reward),
-                state.visits.get(node.ulid, 0),
-            )
+            quality = state.best_child.get(node.ulid, node.reward)
+            visits = state.visits.get(node.ulid, 0)
             scored.append((quality + explore * weight[i] / total / (1 + visits), node))
         return scored
 
@@ -104,12 +81,9 @@ class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         chosen: list[SearchNode] = []
         order = sorted(self.scores(state), key=lambda s: (-s[0], -s[1].reward, s[1].ulid))
         for _, node in order:
-            related = any(node.ulid in c.ancestors or c.ulid in node.ancestors for c in chosen)
-            if not related:
+            if not any(node.ulid in c.ancestors or c.ulid in node.ancestors for c in chosen):
                 chosen.append(node)
-            if len(chosen) == self.batch_size:
-                break
-        return chosen
+        return chosen[: self.batch_size]
 
     def settle(
         self, state: State, children: dict[str, list[SearchNode]], lineage: dict[str, list[str]]
@@ -121,16 +95,14 @@ class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 state.visits[ulid] = state.visits.get(ulid, 0) + 1
             best = sorted(nodes, key=lambda n: (-n.reward, n.ulid))
             if best:
-                state.best_child[parent] = max(
-                    state.best_child.get(parent, -math.inf), best[0].reward
-                )
+                known = state.best_child.get(parent, -math.inf)
+                state.best_child[parent] = max(known, best[0].reward)
             _admit(state, best[: self.k_per_parent])
         if len(state.archive) > self.archive_capacity:
-            seeds = [n for n in state.archive if n.is_seed]
-            rest = sorted(
-                (n for n in state.archive if not n.is_seed), key=lambda n: (-n.reward, n.ulid)
-            )
-            keep = {n.ulid for n in (*seeds, *rest[: max(0, self.archive_capacity - len(seeds))])}
+            # Seeds first, then the best.
+            order = sorted(state.archive, key=lambda n: (not n.is_seed, -n.reward, n.ulid))
+            seeds = sum(n.is_seed for n in state.archive)
+            keep = {n.ulid for n in order[: max(seeds, self.archive_capacity)]}
             state.archive = [n for n in state.archive if n.ulid in keep]
 
 

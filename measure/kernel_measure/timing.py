@@ -43,9 +43,14 @@ def describe(times: Sequence[float]) -> Distribution:
     n = len(times)
     mean = math.fsum(times) / n
     std = math.sqrt(math.fsum((t - mean) ** 2 for t in times) / (n - 1)) if n > 1 else 0.0
-    median, best, worst = statistics.median(times), min(times), max(times)
     return Distribution(
-        runs=n, mean=mean, median=median, std=std, err=std / math.sqrt(n), best=best, worst=worst
+        runs=n,
+        mean=mean,
+        median=statistics.median(times),
+        std=std,
+        err=std / math.sqrt(n),
+        best=min(times),
+        worst=max(times),
     )
 
 
@@ -62,13 +67,10 @@ def stop_reason(
     Both means must be precise (standard error under ``stop_relative_error``); else ``max_runs`` or
     the time cap ends it, never before ``min_runs``.
     """
-    n = len(candidate)
+    n, share = len(candidate), settings.stop_relative_error
     if n < settings.min_runs:
         return None
-    if n > 1 and all(
-        d.err < settings.stop_relative_error * d.mean
-        for d in (describe(candidate), describe(reference))
-    ):
+    if n > 1 and all(d.err < share * d.mean for d in map(describe, (candidate, reference))):
         return "precise"
     if n >= settings.max_runs:
         return "max_runs"
@@ -78,24 +80,17 @@ def stop_reason(
 
 
 class CaseResult(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What one case gave: a failure, or two distributions of times.
-
-    Attributes:
-        error_name: name of the exception or guard.
-        traceback: of the program's own frames.
-        stop: why timing stopped.
-        over_limit: candidate time over the physical limit, where it is known.
-    """
+    """What one case gave: a failure, or two distributions of times."""
 
     shape: Case
     failure_kind: Literal["none", guards.FailureKind] = "none"
     error: str = ""
-    error_name: str = ""
-    traceback: str = ""
+    error_name: str = ""  # name of the exception or guard
+    traceback: str = ""  # of the program's own frames
     candidate: Distribution | None = None
     reference: Distribution | None = None
-    stop: str = ""
-    over_limit: float | None = None
+    stop: str = ""  # why timing stopped
+    over_limit: float | None = None  # candidate time over the physical limit, where it is known
 
     def medians(self) -> tuple[float, float]:
         """The candidate's time and the reference's, ns, of a case without failure.
@@ -103,23 +98,17 @@ class CaseResult(msgspec.Struct, kw_only=True, omit_defaults=True):
         Raises:
             ValueError: it was not timed.
         """
-        if (
-            self.candidate is None
-            or self.reference is None
-            or min(self.candidate.median, self.reference.median) <= 0
-        ):
-            raise ValueError("a case has neither a failure nor two times")
-        return self.candidate.median, self.reference.median
+        if self.candidate and self.reference:
+            own, ref = self.candidate.median, self.reference.median
+            if own > 0 and ref > 0:
+                return own, ref
+        raise ValueError("a case has neither a failure nor two times")
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """One evaluation as the worker reports it: cases in order up to the first failure.
+    """One evaluation as the worker reports it."""
 
-    ``narrow_domain`` says what went wrong on ``stress`` inputs after a success; it is empty when
-    nothing did.
-    """
-
-    cases: list[CaseResult]
-    phases: dict[str, float] = {}
-    salt: str = ""
-    narrow_domain: str = ""
+    cases: list[CaseResult] = []  # what each case gave, up to the first failure
+    phases: dict[str, float] = {}  # seconds by phase, in the worker
+    salt: str = ""  # with the seed, gives the inputs again
+    narrow_domain: str = ""  # what went wrong on ``stress`` inputs after a success, if anything

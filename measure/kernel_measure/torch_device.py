@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import operator
+import os
+import platform
+import random
 import time
 from typing import TYPE_CHECKING, Any
 
 from kernel_archive.errors import MissingExtraError, UsageError
-from kernel_measure.device import Device, Sample, StandIn, difference_text
+from kernel_measure.device import Device, Sample, StandIn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,12 +35,10 @@ class TorchDevice(Device):
                 "no CUDA device is available here. "
                 "Rehearse with --device standin and the task rehearsal"
             )
-        super().__init__(name, torch.Tensor, torch.Tensor.clone)
+        super().__init__(name, torch.Tensor, torch.Tensor.clone, torch)
         self.cuda = name == "cuda"
         self.timer_is_host = not self.cuda
-        self._torch = torch
-        self._isclose, self._equal = torch.isclose, torch.equal
-        self._zero = torch.Tensor.zero_
+        self._torch, self._equal, self._zero = torch, torch.equal, torch.Tensor.zero_
         self._full, self._randint = torch.full, torch.randint
         self._sync = torch.cuda.synchronize
         self._flags = (False, False)
@@ -51,8 +54,6 @@ class TorchDevice(Device):
 
     def seed(self, seed: int) -> None:
         """Seed every generator that a program may use."""
-        import random
-
         import numpy as np
 
         random.seed(seed)
@@ -122,47 +123,21 @@ class TorchDevice(Device):
 
         Short floats are widened first: in bfloat16 the bound itself would be rounded.
         """
-        if (
-            not expected.dtype.is_floating_point
-            and not rtol
-            and isinstance(atol, int | float)
-            and not atol
-        ):
+        plain = isinstance(atol, int | float)
+        if not expected.dtype.is_floating_point and plain and not rtol and not atol:
             return got == expected
         g, e = got.float(), expected.float()
-        if isinstance(atol, int | float):
+        if plain:
             return self._isclose(g, e, rtol=rtol, atol=atol)
         return (g == e) | ((g - e).abs() <= atol + rtol * e.abs())
 
-    def difference(self, got: Any, expected: Any, rtol: float, atol: Any) -> str | None:
-        """What is outside the tolerance, in words; ``None`` when nothing is."""
-        bad, worst, nan = 0, 0.0, 0
-        step = max(1, (1 << 28) // max(1, expected[0].numel()))
-        for i in range(0, expected.shape[0], step):
-            g, e = got[i : i + step], expected[i : i + step]
-            by_row = (
-                atol
-                if isinstance(atol, int | float)
-                else atol[i : i + step].view(-1, *[1] * (e.dim() - 1))
-            )
-            near = self._near(g, e, rtol, by_row)
-            if bool(near.all()):
-                continue
-            bad += int((~near).sum())
-            nan += int(g.isnan().sum())
-            worst = max(
-                worst, float((g.float() - e.float()).abs().nan_to_num(nan=0.0, posinf=3e38).max())
-            )
-        return difference_text(bad, expected.numel(), rtol, atol, worst, nan) if bad else None
+    def _largest(self, got: Any, expected: Any) -> float:
+        difference = (got.float() - expected.float()).abs()
+        return float(difference.nan_to_num(nan=0.0, posinf=3e38).max())
 
-    def sample_wrong(self, got: Any, expected: Any, rtol: float, atol: Any, seed: int) -> Any:
-        """Whether a sample of elements is outside the tolerance."""
-        gen = self._torch.Generator(device=expected.device).manual_seed(seed)
-        at = self._randint(0, expected.numel(), (2048,), generator=gen, device=expected.device)
-        if not isinstance(atol, int | float):
-            atol = atol[at // (expected.numel() // expected.shape[0])]
-        near = self._near(got.reshape(-1)[at], expected.reshape(-1)[at], rtol, atol)
-        return ~near.all()
+    def _places(self, size: int, seed: int, like: Any) -> Any:
+        gen = self._torch.Generator(device=like.device).manual_seed(seed)
+        return self._randint(0, size, (2048,), generator=gen, device=like.device)
 
     def _write_flags(self, flags: tuple[bool, bool]) -> None:
         backends = self._torch.backends
@@ -186,45 +161,33 @@ class TorchDevice(Device):
     def watched(self) -> dict[str, Any]:
         """Torch, its tensors, timers and streams, and Python's clocks."""
         torch = self._torch
-        return {
-            "torch": torch,
-            "torch.Tensor": torch.Tensor,
-            "torch.nn.functional": torch.nn.functional,
-            "torch.cuda": torch.cuda,
-            "torch.cuda.Event": torch.cuda.Event,
-            "torch.cuda.Stream": torch.cuda.Stream,
-            "time": time,
-        }
+        names = ("Tensor", "nn.functional", "cuda", "cuda.Event", "cuda.Stream")
+        parts = {f"torch.{name}": operator.attrgetter(name)(torch) for name in names}
+        return {"torch": torch, **parts, "time": time}
 
     def facts(self) -> dict[str, Any]:
         """What is recorded of device and software."""
-        import os
-        import platform
-
         torch = self._torch
-        facts: dict[str, Any] = {
-            "device_properties": {"name": "cpu", "compute_capability": None},
-            "software": {
-                "python": platform.python_version(),
-                "torch": str(torch.__version__),
-                "torch_cuda": torch.version.cuda and str(torch.version.cuda),
-                "cpu_count": os.cpu_count(),
-            },
+        properties: dict[str, Any] = {"name": "cpu", "compute_capability": None}
+        software = {
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "torch_cuda": torch.version.cuda and str(torch.version.cuda),
+            "cpu_count": os.cpu_count(),
+            "triton": None,
         }
-        try:
+        with contextlib.suppress(ImportError):
             import triton
 
-            facts["software"]["triton"] = triton.__version__
-        except ImportError:
-            facts["software"]["triton"] = None
+            software["triton"] = triton.__version__
         if self.cuda:
             p = torch.cuda.get_device_properties(0)
             hidden = {"uuid", "pci_bus_id", "pci_device_id", "pci_domain_id"}
             stated = {n: getattr(p, n) for n in dir(p) if not n.startswith("_") and n not in hidden}
             plain = {k: v for k, v in stated.items() if isinstance(v, int | float | str | bool)}
-            facts["device_properties"] = {**plain, "compute_capability": f"{p.major}.{p.minor}"}
-            facts["software"]["cudnn"] = torch.backends.cudnn.version()
-        return facts
+            properties = {**plain, "compute_capability": f"{p.major}.{p.minor}"}
+            software["cudnn"] = torch.backends.cudnn.version()
+        return {"device_properties": properties, "software": software}
 
 
 #: What the protocol measures on.

@@ -16,39 +16,21 @@ Outcome = Literal[
 ]
 
 
-class Measurement(msgspec.Struct, kw_only=True):
-    """One measured program.
-
-    Attributes:
-        cases: what each case gave, up to the first failure.
-        speedup: reference time / candidate time, x, geometric mean over cases; ``None`` unless
-            success.
-        error_name: exception or guard.
-        traceback: of the program's frames.
-        off_band: cases (as text) whose reference stayed outside its band after the repeats.
-        attempts: evaluations that this took.
-        phases: seconds by phase, in the worker.
-        wall_s: seconds in the worker, all attempts.
-        salt: with the seed, gives the inputs again.
-        fresh_worker: whether the program was the first of its process.
-        narrow_domain: what a success does wrong on ``stress`` inputs; empty when nothing, or when
-            the task has none.
-    """
+class Measurement(Result, kw_only=True):
+    """One measured program."""
 
     task: str
     outcome: Outcome
-    cases: list[CaseResult]
+    #: Reference time / candidate time, x, geometric mean over cases; ``None`` unless success.
     speedup: float | None = None
     error: str = ""
-    error_name: str = ""
-    traceback: str = ""
-    off_band: list[str] = []
-    attempts: int = 1
-    phases: dict[str, float] = {}
-    wall_s: float = 0.0
-    salt: str = ""
-    fresh_worker: bool = True
-    narrow_domain: str = ""
+    error_name: str = ""  # exception or guard
+    traceback: str = ""  # of the program's frames
+    #: Cases (as text) whose reference stayed outside its band after the repeats.
+    off_band: list[str] = msgspec.field(default_factory=list)
+    attempts: int = 1  # evaluations that this took
+    wall_s: float = 0.0  # seconds in the worker, all attempts
+    fresh_worker: bool = True  # whether the program was the first of its process
 
     def timing(self) -> dict[str, Any]:
         """The line of ``timing.jsonl``: phases and both distributions of every case."""
@@ -63,12 +45,7 @@ class Measurement(msgspec.Struct, kw_only=True):
             "salt": self.salt,
             "fresh_worker": self.fresh_worker,
             "timing": [
-                {
-                    "candidate": c.candidate,
-                    "reference": c.reference,
-                    "stop": c.stop,
-                    "over_limit": c.over_limit,
-                }
+                {n: getattr(c, n) for n in ("candidate", "reference", "stop", "over_limit")}
                 for c in self.cases
                 if c.candidate is not None
             ],
@@ -81,30 +58,20 @@ def case_key(shape: dict[str, Any]) -> str:
 
 
 def measurement(task: str, result: Result, *, wall_s: float) -> Measurement:
-    """The verdict over cases: the first failed one decides.
-
-    Else the geometric mean of the ratios of the medians.
+    """The verdict over cases: the first failed one, else the geometric mean of their ratios.
 
     Raises:
         ValueError: there are no cases, or one has neither a failure nor times.
     """
-    m = Measurement(
-        task=task,
-        outcome="success",
-        cases=result.cases,
-        phases=result.phases,
-        salt=result.salt,
-        wall_s=wall_s,
-        narrow_domain=result.narrow_domain,
-    )
+    reported = {name: getattr(result, name) for name in Result.__struct_fields__}
+    m = Measurement(task=task, outcome="success", wall_s=wall_s, **reported)
     for case in result.cases:
         if case.failure_kind != "none":
             m.outcome = case.failure_kind
             m.error, m.error_name, m.traceback = case.error, case.error_name, case.traceback
             return m
-    m.speedup = statistics.geometric_mean(
-        [ref / own for own, ref in map(CaseResult.medians, result.cases)]
-    )
+    ratios = [ref / own for own, ref in map(CaseResult.medians, result.cases)]
+    m.speedup = statistics.geometric_mean(ratios)
     if not 0 < m.speedup < math.inf:
         raise ValueError("times that have no ratio")
     return m
@@ -115,18 +82,17 @@ def evaluation(m: Measurement) -> LoggedEvaluation:
 
     Cases timed before a failure stand in ``timing()``.
     """
-    says: dict[str, dict[str, Any]] = {
-        "compile_failed": {"compilation_error": m.error},
-        "runtime_error": {
-            "runtime_error_name": m.error_name,
-            "runtime_error": m.error,
-            "traceback": m.traceback,
-        },
-        "incorrect": {"error_message": m.error},
-        "infrastructure_failure": {"reason": m.error},
-    }
-    feedback = Feedback(kind=m.outcome, **says.get(m.outcome, {}))
-    if m.outcome == "success":
+    feedback = Feedback(kind=m.outcome)
+    if m.outcome == "compile_failed":
+        feedback.compilation_error = m.error
+    elif m.outcome == "runtime_error":
+        feedback.runtime_error_name, feedback.runtime_error = m.error_name, m.error
+        feedback.traceback = m.traceback
+    elif m.outcome == "incorrect":
+        feedback.error_message = m.error
+    elif m.outcome == "infrastructure_failure":
+        feedback.reason = m.error
+    else:
         feedback.aggregated_speedup, feedback.aggregation_method = m.speedup, "geomean"
         feedback.per_case_speedups = [
             {"speedup": ref / own, "runtime_ns": own, "ref_runtime_ns": ref, **case.shape}

@@ -15,9 +15,10 @@ import itertools
 import os
 import sys
 import time
+import types
 from collections import Counter
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -38,31 +39,21 @@ if TYPE_CHECKING:
 
 
 class Config(msgspec.Struct, kw_only=True):
-    """What a worker is started for.
-
-    Attributes:
-        task: the task, or any task of the framework for ``compile``.
-        gpu: canonical name, for the physical limit and for compiling ahead.
-        cpus: processors while it answers; empty for any.
-        start_cpus: processors while it starts, so that it disturbs none that times.
-        scratch: the worker's directory; this and what follows is filled in by the process that
-            starts it.
-        salt: makes the inputs unknown to programs.
-        lock: descriptor of the file that is locked while the device is set up; closed afterwards.
-        trusted: whether programs run without any isolation.
-    """
+    """What a worker is started for."""
 
     mode: Literal["time", "compile", "dry"]
-    task: str
+    task: str  # the task, or any task of the framework for ``compile``
     device: str
     settings: Settings
-    gpu: str = ""
-    cpus: list[int] = []
-    start_cpus: list[int] = []
+    gpu: str = ""  # canonical name, for the physical limit and for compiling ahead
+    cpus: list[int] = []  # processors while it answers; empty for any
+    start_cpus: list[int] = []  # processors while it starts, so that it disturbs none that times
+    #: The worker's directory; this and what follows is filled in by the process that starts it.
     scratch: str = ""
-    salt: str = ""
+    salt: str = ""  # makes the inputs unknown to programs
+    #: Descriptor of the file that is locked while the device is set up; closed afterwards.
     lock: int = -1
-    trusted: bool = False
+    trusted: bool = False  # whether programs run without any isolation
 
 
 class Request(msgspec.Struct, kw_only=True):
@@ -75,26 +66,21 @@ class Request(msgspec.Struct, kw_only=True):
 
 
 class Reply(msgspec.Struct, kw_only=True):
-    """One answer; the first one says that the worker is ready.
+    """One answer; the first one says that the worker is ready."""
 
-    Attributes:
-        nonce: of the request; empty for the first line.
-        result: an ``evaluate.Result`` as plain data, in mode ``time``; in mode ``dry`` calls by
-            case (``cases``), or the ``error`` of a program that can't be followed.
-        error: a fault of the harness itself, not of the program.
-        confined: what the sandbox achieved (first line).
-        facts: device and software (first line).
-        sticky: the device is unusable now; the worker ends.
-        wall_s: seconds that the request took.
-    """
-
-    nonce: str = ""
+    nonce: str = ""  # of the request; empty for the first line
+    #: An ``evaluate.Result`` as plain data, in mode ``time``; in mode ``dry`` calls by case
+    #: (``cases``), or the ``error`` of a program that can't be followed.
     result: Any = None
-    error: str = ""
-    confined: dict[str, str] = {}
-    facts: dict[str, Any] = {}
-    sticky: bool = False
-    wall_s: float = 0.0
+    error: str = ""  # a fault of the harness itself, not of the program
+    confined: dict[str, str] = {}  # what the sandbox achieved (first line)
+    facts: dict[str, Any] = {}  # device and software (first line)
+    sticky: bool = False  # the device is unusable now; the worker ends
+    wall_s: float = 0.0  # seconds that the request took
+
+
+Answer: TypeAlias = "Callable[[Request], Reply]"
+Facts: TypeAlias = dict[str, Any]
 
 
 def _import_torch() -> None:
@@ -114,20 +100,13 @@ def _fake_triton(architecture: int) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver, jit
 
-    class Offline:
-        """Answers what the compiler asks of a driver."""
-
-        def get_current_device(self) -> int:
-            return 0
-
-        def get_current_stream(self, device: int) -> int:
-            del device
-            return 0
-
-        def get_current_target(self) -> Any:
-            return GPUTarget("cuda", architecture, 32)
-
-    driver.set_active(Offline())
+    # Answers what the compiler asks of a driver.
+    offline = types.SimpleNamespace(
+        get_current_device=lambda: 0,
+        get_current_stream=lambda *_, **__: 0,
+        get_current_target=lambda: GPUTarget("cuda", architecture, 32),
+    )
+    driver.set_active(offline)
     original = jit.JITFunction.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
@@ -139,20 +118,18 @@ def _fake_triton(architecture: int) -> None:
 
 def _compile(code: str, task: Task, folder: Path, name: str) -> None:
     """Import a program and call it on tensors that have shapes alone."""
-    with contextlib.suppress(
-        BaseException
-    ):  # a program that fails here fails in its evaluation, with a verdict
+    # A program that fails here fails in its evaluation, with a verdict.
+    with contextlib.suppress(BaseException):
         module = import_code(code, folder, name)
         if task.framework == "torch" and "triton" in code:
             for case in (*task.correctness_cases, *task.benchmark_cases):
-                with contextlib.suppress(
-                    Exception
-                ):  # shapes alone can't do everything: what compiled is kept
+                # Shapes alone can't do everything: what compiled is kept.
+                with contextlib.suppress(Exception):
                     module.custom_kernel(task.input_of(case, 0, "standard", "meta"))
     sys.modules.pop(name, None)
 
 
-def _compile_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any]]:
+def _compile_mode(config: Config) -> tuple[Answer, Facts]:
     if get_task(config.task).framework == "torch":
         _import_torch()
         capability = gpu_facts(config.gpu).compute_capability or "9.0"
@@ -181,7 +158,7 @@ def _follow(code: str, task: Task, modes: list[Any]) -> dict[str, Any]:
     return {"cases": cases}
 
 
-def _dry_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any]]:
+def _dry_mode(config: Config) -> tuple[Answer, Facts]:
     import torch
     import torch._meta_registrations  # loaded before the first program's time runs
 
@@ -196,7 +173,7 @@ def _dry_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any
     return answer, {}
 
 
-def _time_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any]]:
+def _time_mode(config: Config) -> tuple[Answer, Facts]:
     task = get_task(config.task)
     if task.framework == "torch":
         with contextlib.suppress(ImportError):  # the device says what is missing

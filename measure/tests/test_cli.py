@@ -6,36 +6,30 @@ import json
 from pathlib import Path
 
 import pytest
+from support.cheats import NUMPY_HONEST
 
 from kernel_measure.cli import main
 
 PLAN = Path(__file__).parent / "plan" / "plan.toml"
-GOOD = """import numpy as np
-
-
-def custom_kernel(data):
-    (x,) = data
-    e = np.exp(x - x.max(axis=1, keepdims=True))
-    z = e.sum(axis=1)
-    return e / z[:, None], z
-"""
 
 
 @pytest.fixture
 def files(tmp_path):
     """A good program and a wrong one, with a terminal escape in its message."""
     good, bad = tmp_path / "good.py", tmp_path / "bad.py"
-    good.write_text(GOOD)
+    good.write_text(NUMPY_HONEST)
     bad.write_text("raise ValueError('\\x1b[31mred')\n")
     return good, bad
 
 
+STANDIN = ["--device", "standin"]
+SHORT = [*STANDIN, "--set", "max_runs=5"]
+CHAIN = ["record", str(PLAN), *STANDIN, "--only", "agentic/*", "--out"]
+
+
 def test_measure_prints_a_verdict_per_file(files, capsys):
     """A table: verdict, speedup, bin and times; status 0 when all pass."""
-    assert (
-        main(["measure", "rehearsal", str(files[0]), "--device", "standin", "--set", "max_runs=5"])
-        == 0
-    )
+    assert main(["measure", "rehearsal", str(files[0]), *SHORT]) == 0
     out = capsys.readouterr().out
     assert "success" in out
     assert "not comparable with any GPU" in out
@@ -43,12 +37,7 @@ def test_measure_prints_a_verdict_per_file(files, capsys):
 
 def test_failing_file_gives_status_1_and_no_escape(files, capsys):
     """A file that does not pass ends with status 1; what it says can't steer the terminal."""
-    assert (
-        main(
-            ["measure", "rehearsal", *map(str, files), "--device", "standin", "--set", "max_runs=5"]
-        )
-        == 1
-    )
+    assert main(["measure", "rehearsal", *map(str, files), *SHORT]) == 1
     out = capsys.readouterr().out
     assert "compile_failed" in out
     assert "\x1b[31m" not in out
@@ -56,21 +45,7 @@ def test_failing_file_gives_status_1_and_no_escape(files, capsys):
 
 def test_json_holds_the_log_s_evaluation(files, capsys):
     """With --json: distributions, environment, and the evaluation exactly as the logs hold it."""
-    assert (
-        main(
-            [
-                "measure",
-                "rehearsal",
-                str(files[0]),
-                "--device",
-                "standin",
-                "--set",
-                "max_runs=5",
-                "--json",
-            ]
-        )
-        == 0
-    )
+    assert main(["measure", "rehearsal", str(files[0]), *SHORT, "--json"]) == 0
     payload = json.loads(capsys.readouterr().out)
     result = payload["results"][0]
     feedback = result["evaluation"]["observation"]["feedback"]
@@ -86,21 +61,12 @@ def test_json_holds_the_log_s_evaluation(files, capsys):
         (["measure", "trimull", "FILE"], "Did you mean 'trimul'"),
         (["measure", "rehearsal", "FILE"], "runs on --device standin"),
         (["measure", "trimul", "FILE", "--device", "standin"], "runs on --device cuda"),
-        (
-            ["measure", "rehearsal", "FILE", "--device", "standin", "--set", "max_runs"],
-            "NAME=VALUE",
-        ),
-        (
-            ["measure", "rehearsal", "FILE", "--device", "standin", "--set", "max_runs=many"],
-            "--set",
-        ),
-        (
-            ["measure", "rehearsal", "FILE", "--device", "standin", "--set", "max_runs=0"],
-            "max_runs",
-        ),
-        (["measure", "rehearsal", "nowhere.py", "--device", "standin"], "nowhere.py"),
+        (["measure", "rehearsal", "FILE", *STANDIN, "--set", "max_runs"], "NAME=VALUE"),
+        (["measure", "rehearsal", "FILE", *STANDIN, "--set", "max_runs=many"], "--set"),
+        (["measure", "rehearsal", "FILE", *STANDIN, "--set", "max_runs=0"], "max_runs"),
+        (["measure", "rehearsal", "nowhere.py", *STANDIN], "nowhere.py"),
         (["measure", "rehearsal"], "FILES"),
-        (["record", str(PLAN), "--out", "OUT", "--device", "standin", "--share", "5/4"], "--share"),
+        ([*CHAIN, "OUT", "--share", "5/4"], "--share"),
         (["remeasure", "--out", "OUT", "--repeat", "0"], "--repeat"),
     ],
 )
@@ -114,72 +80,31 @@ def test_wrong_usage_is_said_in_a_line(files, tmp_path, capsys, arguments, text)
 
 
 def test_record_prints_runs_and_rate(tmp_path, capsys):
-    """A line per run, and how many were measured a minute; a second call finds nothing to do."""
-    arguments = [
-        "record",
-        str(PLAN),
-        "--out",
-        str(tmp_path / "runs"),
-        "--device",
-        "standin",
-        "--only",
-        "agentic/*",
-    ]
-    assert main(arguments) == 0
+    """A line per run, and how many were measured a minute; a second call finds nothing to do.
+
+    The programs of the run, given to measure as files, have the same verdicts.
+    """
+    assert main([*CHAIN, str(tmp_path / "runs")]) == 0
     out = capsys.readouterr().out
     assert "agentic/rehearsal__t_a00" in out
     assert "4 measured" in out
-    assert main([*arguments, "--json"]) == 0
+    assert main([*CHAIN, str(tmp_path / "runs"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["evaluations"] == 0
-
-
-def test_same_file_same_verdict_through_measure_and_record(tmp_path, capsys):
-    """The programs of a recorded run, given to measure as files."""
-    assert (
-        main(
-            [
-                "record",
-                str(PLAN),
-                "--out",
-                str(tmp_path / "r"),
-                "--device",
-                "standin",
-                "--only",
-                "agentic/*",
-            ]
-        )
-        == 0
-    )
-    capsys.readouterr()
-    rows = [
-        json.loads(line)
-        for line in (tmp_path / "r/agentic/rehearsal__t_a00/attempts.jsonl")
-        .read_text()
-        .splitlines()
-    ]
-    for i, row in enumerate(rows):
-        file = tmp_path / f"{i}.py"
+    log = tmp_path / "runs/agentic/rehearsal__t_a00/attempts.jsonl"
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    programs = [tmp_path / f"{i}.py" for i in range(len(rows))]
+    for file, row in zip(programs, rows, strict=True):
         file.write_text(row["code"])
-        main(
-            [
-                "measure",
-                "rehearsal",
-                str(file),
-                "--device",
-                "standin",
-                "--set",
-                "max_runs=5",
-                "--json",
-            ]
-        )
-        got = json.loads(capsys.readouterr().out)["results"][0]["evaluation"]["observation"][
-            "feedback"
-        ]
-        assert got["kind"] == row["evaluation"]["observation"]["feedback"]["kind"]
+    assert main(["measure", "rehearsal", *map(str, programs), *SHORT, "--json"]) == 1
+    kinds = [
+        [r["evaluation"]["observation"]["feedback"]["kind"] for r in results]
+        for results in (json.loads(capsys.readouterr().out)["results"], rows)
+    ]
+    assert kinds[0] == kinds[1]
 
 
 def test_remeasure_without_an_archive(tmp_path, capsys, monkeypatch):
     """No archive: said, with the way to one."""
     monkeypatch.chdir(tmp_path)
-    assert main(["remeasure", "--out", str(tmp_path / "o"), "--device", "standin"]) == 1
+    assert main(["remeasure", "--out", str(tmp_path / "o"), *STANDIN]) == 1
     assert "Traceback" not in capsys.readouterr().err

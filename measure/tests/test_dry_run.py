@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
 import linecache
@@ -21,7 +22,7 @@ from kernel_archive.ids import program_id
 from kernel_archive.untrusted import Lines
 from kernel_measure import standin
 from kernel_measure.cli import main
-from kernel_measure.dry_run import _lines, dry_run
+from kernel_measure.dry_run import dry_run, launch_lines
 from kernel_measure.tasks import get_task
 
 KERNELS = """import triton
@@ -171,14 +172,14 @@ def test_every_field_of_a_call_is_one_of_a_line(calls):
 )
 def test_an_answer_that_is_none_is_a_program_that_was_not_followed(answer):
     """A program can write into the pipe; no answer of it gets into the file unchecked."""
-    (line,) = _lines({"program_id": "0" * 32, "problem": "trimul"}, answer)
+    (line,) = launch_lines({"program_id": "0" * 32, "problem": "trimul"}, answer)
     assert (line.kind, line.name) == ("not_followed", "garbage")
 
 
 def test_a_program_does_not_name_another():
     """Which program an answer is about is ours to say."""
     call = {"kind": "operator", "name": "add", "program_id": "f" * 32, "case": 9}
-    (line,) = _lines({"program_id": "0" * 32, "problem": "trimul"}, {"cases": [[call]]})
+    (line,) = launch_lines({"program_id": "0" * 32, "problem": "trimul"}, {"cases": [[call]]})
     assert (line.program_id, line.case) == ("0" * 32, 0)
 
 
@@ -263,22 +264,15 @@ def test_the_command_reports_counts(archive, tmp_path, capsys):
     assert "exists already" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is here")
 def test_without_torch_the_command_says_so(archive, tmp_path, capsys):
     """One line, no traceback, and no file."""
-    if "torch" in sys.modules or _has_torch():
-        pytest.skip("torch is here")
     output = tmp_path / "o.jsonl"
     assert main(["dry-run", "-o", str(output), "--archive", str(archive.path), "--trusted"])
     said = capsys.readouterr().err
     assert "No module named 'torch'" in said
     assert "Traceback" not in said
     assert not output.exists()
-
-
-def _has_torch():
-    import importlib.util
-
-    return importlib.util.find_spec("torch") is not None
 
 
 def test_only_the_worker_follows_programs():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from contextlib import nullcontext
 
 import pytest
 from support import cheats
@@ -119,15 +120,16 @@ class _Gpu(StandIn):
     timer_is_host = False
 
 
-def test_clocks_that_agree_pass():
-    """Launch latency and the cost of waiting are the same for both and are no fault."""
-    guards.check_clock(_Gpu(), _samples(1e6, 1.03e6, 1e4), _samples(4e6, 4.03e6, 1e4))
-
-
-def test_timer_that_runs_slow_is_refused():
-    """A device timer that reports a fraction of what the host saw is refused."""
-    with pytest.raises(guards.Refusal, match="clock"):
-        guards.check_clock(_Gpu(), _samples(1e5, 4.0e6, 1e4), _samples(4e6, 4.03e6, 1e4))
+@pytest.mark.parametrize(
+    ("candidate", "guard"),
+    [((1e6, 1.03e6, 1e4), None), ((1e5, 4.0e6, 1e4), "clock"), ((1e5, 2.1e6, 2e6), "stream")],
+    ids=["the same for both", "a timer that runs slow", "busy after the stop event"],
+)
+def test_clocks_have_to_agree(candidate, guard):
+    """Launch latency and the cost of waiting are no fault; a slow timer and hidden work are."""
+    refused = pytest.raises(guards.Refusal, match=guard) if guard else nullcontext()
+    with refused:
+        guards.check_clock(_Gpu(), _samples(*candidate), _samples(4e6, 4.03e6, 1e4))
 
 
 @pytest.mark.parametrize(("stalls", "outcome"), [(0, "success"), (1, "success"), (2, "incorrect")])
@@ -153,22 +155,20 @@ def test_clocks_are_asked_twice(tmp_path, monkeypatch, stalls, outcome):
     assert ("time_again_s" in result.phases) == (stalls > 0), "the log says so"
 
 
-def test_work_after_the_timed_region_is_refused():
-    """A device that stays busy after the stop event did work that was not timed."""
-    with pytest.raises(guards.Refusal, match="stream"):
-        guards.check_clock(_Gpu(), _samples(1e5, 2.1e6, 2e6), _samples(4e6, 4.03e6, 1e4))
-
-
-def test_limit_is_bytes_over_bandwidth():
-    """A gigabyte read on an H200 (4,800 GB/s) takes 208 us."""
-    limit = guards.limit_ns(Work(bytes_read=10**9, bytes_written=60 * 2**20, flops=1), "H200")
-    assert limit == (pytest.approx(1e9 / 4800), "memory bandwidth")
-
-
-def test_limit_is_operations_over_rate():
-    """Arithmetic counts at twice the dense bf16 rate, which no float32 program can beat."""
-    limit = guards.limit_ns(Work(bytes_read=1, bytes_written=0, flops=2 * 989_500_000_000), "H200")
-    assert limit == (pytest.approx(1e6), "arithmetic rate")
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        ((10**9, 60 * 2**20, 1), (pytest.approx(1e9 / 4800), "memory bandwidth")),
+        ((1, 0, 2 * 989_500_000_000), (pytest.approx(1e6), "arithmetic rate")),
+    ],
+)
+def test_limit_is_bytes_over_bandwidth_or_operations_over_rate(work, expected):
+    """A gigabyte read on an H200 (4,800 GB/s) takes 208 us; arithmetic counts at twice the dense
+    bf16 rate, which no float32 program can beat.
+    """
+    read, written, flops = work
+    work = Work(bytes_read=read, bytes_written=written, flops=flops)
+    assert guards.limit_ns(work, "H200") == expected
 
 
 def test_impossible_time_is_refused_and_possible_one_is_not():

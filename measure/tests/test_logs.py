@@ -27,41 +27,23 @@ def test_lines_come_back_in_order(tmp_path):
     assert (tmp_path / "a" / "log.jsonl").read_bytes().count(b"\n") == 3
 
 
-@pytest.mark.parametrize("fragment", [b'{"i": 1', b'{"i": "\xc3', b"{", b'{"i": 1}{"i"'])
-def test_unfinished_line_is_cut_off_not_glued(tmp_path, fragment):
-    """A crash in the middle of a line: the next line starts on its own."""
+@pytest.mark.parametrize("before", [b"", b'{"i": 0}\n'])
+@pytest.mark.parametrize(
+    ("fragment", "kept"),
+    [
+        *((b'{"i": 1', []), (b'{"i": "\xc3', []), (b"{", []), (b'{"i": 1}{"i"', [])),
+        *((b'{"code": "' + b"x" * 200_000, []), (b'{"i": 1}', [1])),
+    ],
+    ids=["open", "in a letter", "short", "glued", "long", "complete"],
+)
+def test_unfinished_line_is_cut_off_not_glued(tmp_path, before, fragment, kept):
+    """A crash in the middle of a line, also the first; one that lacks its end alone is kept."""
     path = tmp_path / "log.jsonl"
-    path.write_bytes(b'{"i": 0}\n' + fragment)
+    path.write_bytes(before + fragment)
     with JsonLines(path) as log:
         log.append({"i": 2})
-    assert [row["i"] for row in read_lines(path, Any)] == [0, 2]
-
-
-def test_complete_line_without_its_end_is_kept(tmp_path):
-    """A crash between a line and its end loses nothing."""
-    path = tmp_path / "log.jsonl"
-    path.write_bytes(b'{"i": 0}\n{"i": 1}')
-    with JsonLines(path) as log:
-        log.append({"i": 2})
-    assert [row["i"] for row in read_lines(path, Any)] == [0, 1, 2]
-
-
-def test_long_fragment(tmp_path):
-    """The repair looks back as far as the line reaches."""
-    path = tmp_path / "log.jsonl"
-    path.write_bytes(b'{"i": 0}\n{"code": "' + b"x" * 200_000)
-    with JsonLines(path) as log:
-        log.append({"i": 1})
-    assert [row["i"] for row in read_lines(path, Any)] == [0, 1]
-
-
-def test_fragment_is_the_whole_file(tmp_path):
-    """A log that never got its first line is empty again."""
-    path = tmp_path / "log.jsonl"
-    path.write_bytes(b'{"kind": "search_ini')
-    with JsonLines(path) as log:
-        log.append({"i": 0})
-    assert [row["i"] for row in read_lines(path, Any)] == [0]
+    first = [0] if before else []
+    assert [row["i"] for row in read_lines(path, Any)] == [*first, *kept, 2]
 
 
 def test_second_writer_is_refused(tmp_path):

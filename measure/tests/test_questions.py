@@ -10,8 +10,9 @@ from support.answers import answer, run_answered, run_plan
 from support.cheats import NUMPY_HONEST
 
 from kernel_archive.errors import DataError, UsageError
-from kernel_measure.providers import NoProposal, Parent, Proposal
-from kernel_measure.questions import AIM, MAX_ANSWER, FileProvider
+from kernel_measure.logs import MAX_GIVEN
+from kernel_measure.questions import AIM, FileProvider, Proposal
+from kernel_measure.strategies import SearchNode
 
 PLAN = Path(__file__).with_name("plan") / "plan.toml"
 ONLY = ("tree_search/*",)
@@ -62,7 +63,7 @@ def provider(folder):
 
 def ask(given, seen=()):
     """Ask the question q."""
-    return given.propose("q", Parent("x", 1.0), None, seen)
+    return given.propose("q", SearchNode(ulid="u", code="x", ancestors=[], reward=1.0), seen)
 
 
 def test_answers_are_programs_or_reasons(tmp_path):
@@ -70,13 +71,13 @@ def test_answers_are_programs_or_reasons(tmp_path):
     given = provider(tmp_path)
     assert ask(given) is None
     (tmp_path / "proposals" / "q.py").write_text("code")
-    assert ask(given) == Proposal("code")
-    assert ask(given, {"code"}) == NoProposal("the program was proposed before")
+    assert ask(given) == Proposal(code="code")
+    assert ask(given, {"code"}) == Proposal(failed="the program was proposed before")
     (tmp_path / "proposals" / "q.json").write_text('{"failed": "no idea"}')
-    assert ask(given) == NoProposal("no idea")
+    assert ask(given) == Proposal(failed="no idea")
 
 
-@pytest.mark.parametrize("data", [b"{", b'{"kode": "x"}', b'{"code": 3}', b"x" * (MAX_ANSWER + 1)])
+@pytest.mark.parametrize("data", [b"{", b'{"kode": "x"}', b'{"code": 3}', b"x" * (MAX_GIVEN + 1)])
 def test_a_bad_answer_is_named_with_its_file(tmp_path, data):
     """Damage, unknown fields, wrong types and size."""
     given = provider(tmp_path)

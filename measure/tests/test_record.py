@@ -7,41 +7,29 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
-from support.answers import run_answered
+from support.answers import read_run, run_answered
 
 from kernel_archive.errors import DataError
-from kernel_archive.readers import READERS
-from kernel_archive.readers.files import RunFiles
 from kernel_measure.plan import read_plan
-from kernel_measure.record import Recorded, _Loop
+from kernel_measure.record import Recorded, Turns
 from kernel_measure.settings import Settings
 
 PLAN = Path(__file__).with_name("plan") / "plan.toml"
 
 
-def read(directory):
-    """A run through the package's own reader."""
-    spec = READERS["attempts" if (directory / "attempts.jsonl").exists() else "puct-events"]
-    records = list(spec.read(RunFiles(directory, directory.parents[1], spec)))
-    assert [r for r in records if type(r).__name__ == "Finding"] == []
-    return [r for r in records if type(r).__name__ == "Evaluation"], records[-1]
-
-
 def test_recording_gives_logs_that_the_readers_read(tmp_path):
     """All four methods, each finished, each evaluation with its time."""
-    done = run_answered(
-        PLAN,
-        tmp_path,
-    )
+    done = run_answered(PLAN, tmp_path)
     assert done.unfinished == 0
     total = 0
     for run in read_plan(PLAN).runs:
-        evaluations, facts = read(tmp_path / run.key)
+        evaluations, facts = read_run(tmp_path / run.key)
         total += len(evaluations)
         assert facts.problem == "rehearsal"
         assert facts.gpu == "standin"
@@ -69,8 +57,8 @@ class FakeMeasurer:
         self.tasks.remove(task)
         self.said.append(f"end {task}")
 
-    def is_ready(self, task):
-        return task in self.tasks
+    def is_starting(self, task):
+        return task not in self.tasks
 
     def measure(self, task, code):
         self.said.append(code)
@@ -81,58 +69,29 @@ def test_only_tasks_whose_turn_it_is_have_a_worker():
     """Of thirty tasks' inputs those are on the card that are being measured."""
     measurer = FakeMeasurer()
     station = SimpleNamespace(measurer=measurer, compile_ahead=lambda task, codes: [], facts=dict)
-    loop = _Loop(station, Recorded(), float("inf"), lambda _: None, lambda *_: None)
 
     def start(run):
-        batches = [[SimpleNamespace(code=code)] for code in run.codes]
-        log = SimpleNamespace(
-            jobs=lambda: batches.pop(0) if batches else [],
-            waits=0,
-            report=lambda *_: None,
-            tally=SimpleNamespace(best=None, counts={}),
-        )
-        return SimpleNamespace(
-            run=run,
-            log=log,
-            jobs=[],
-            compiling=[],
-            gpu_seconds=0.0,
-            write=lambda _: None,
-            ahead=lambda: (),
-            waits=0,
-        )
+        left = [[SimpleNamespace(code=code)] for code in run.codes]
+        active = SimpleNamespace(run=run, jobs=[], compiling=[], gpu_seconds=0.0)
 
+        def propose(_):
+            active.jobs = left.pop(0) if left else []
+            return bool(active.jobs)
+
+        active.propose, active.write = propose, lambda _: None
+        active.log = SimpleNamespace(report=lambda *_: None, best=None, counts=Counter())
+        return active
+
+    batches = [("a", ["a1", "a2"]), ("b", ["b1"]), ("b", ["b2"])]
+    batches += [("a", []), ("c", ["c1"]), ("a", ["a3"])]
     runs = [
         SimpleNamespace(key=f"{task}{i}", task=task, codes=codes, method="agentic", expected=1)
-        for i, (task, codes) in enumerate(
-            [
-                ("a", ["a1", "a2"]),
-                ("b", ["b1"]),
-                ("b", ["b2"]),
-                ("a", []),
-                ("c", ["c1"]),
-                ("a", ["a3"]),
-            ]
-        )
+        for i, (task, codes) in enumerate(batches)
     ]
-
-    loop.run(runs, start, at_once=1)
-    assert measurer.said == [
-        "start a",
-        "a1",
-        "a2",
-        "start b",
-        "end a",
-        "b1",
-        "b2",
-        "start c",
-        "end b",
-        "c1",
-        "start a",
-        "end c",
-        "a3",
-        "end a",
-    ]
+    turns = Turns(station, Recorded(), start, float("inf"), lambda _: None, lambda *_: None)
+    turns.run(runs, at_once=1)
+    turns_taken = "start a, a1, a2, start b, end a, b1, b2, start c, end b, c1, start a, end c, a3"
+    assert measurer.said == [*turns_taken.split(", "), "end a"]
 
 
 def test_second_call_has_nothing_to_do(tmp_path):
@@ -156,10 +115,7 @@ def test_run_of_other_settings_is_not_continued(tmp_path):
     run_answered(plan, tmp_path, only=["agentic/*"])
     other = msgspec.structs.replace(plan, settings=Settings(max_runs=7))
     with pytest.raises(DataError, match="other settings"):
-        run_answered(
-            other,
-            tmp_path,
-        )
+        run_answered(other, tmp_path)
     assert not (tmp_path / "tree_search").exists()
 
 
@@ -193,10 +149,7 @@ def test_search_may_be_given_more_steps(tmp_path):
     run = next(run for run in plan.runs if run.method == "tree_search")
     for steps in (2, 3):
         longer = msgspec.structs.replace(run, entry=msgspec.structs.replace(run.entry, steps=steps))
-        result = run_answered(
-            msgspec.structs.replace(plan, runs=[longer]),
-            tmp_path,
-        )
+        result = run_answered(msgspec.structs.replace(plan, runs=[longer]), tmp_path)
         assert result.evaluations > 0
         document = msgspec.json.decode((tmp_path / run.key / "run.json").read_bytes())
         assert (document["search"]["total_budget_steps"], document["finished"]) == (steps, True)
@@ -209,36 +162,17 @@ def test_deadline_leaves_resumable_runs(tmp_path):
     assert first.evaluations == 0
     assert first.unfinished == 3
     assert not any(tmp_path.rglob("*.jsonl"))
-    assert (
-        run_answered(
-            plan,
-            tmp_path,
-        ).unfinished
-        == 0
-    )
+    assert run_answered(plan, tmp_path).unfinished == 0
 
 
 @pytest.mark.parametrize("delay", [0.6, 1.1])
 def test_killed_recording_goes_on(tmp_path, delay):
     """The whole recording killed with SIGKILL, twice."""
-    command = [
-        sys.executable,
-        "-c",
-        "import sys; from kernel_measure.cli import main; raise SystemExit(main(sys.argv[1:]))",
-        "record",
-        str(PLAN),
-        "--out",
-        str(tmp_path),
-        "--device",
-        "standin",
-        "--no-wait",
-        "--compilers",
-        "0",
-        "--only",
-        "tree_search/*",
-        "--only",
-        "agentic/*",
-    ]
+    code = "import sys; from kernel_measure.cli import main; raise SystemExit(main(sys.argv[1:]))"
+    only = ["tree_search/*", "agentic/*"]
+    options = ["--device", "standin", "--no-wait", "--compilers", "0"]
+    options += ["--only", only[0], "--only", only[1]]
+    command = [sys.executable, "-c", code, "record", str(PLAN), "--out", str(tmp_path), *options]
     for _ in range(2):
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -246,10 +180,9 @@ def test_killed_recording_goes_on(tmp_path, delay):
         time.sleep(delay)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    done = run_answered(PLAN, tmp_path, only=["tree_search/*", "agentic/*"])
-    assert done.unfinished == 0
+    assert run_answered(PLAN, tmp_path, only=only).unfinished == 0
     for key in ("tree_search/rehearsal__s1", "agentic/rehearsal__t_a00"):
-        evaluations, _ = read(tmp_path / key)
+        evaluations, _ = read_run(tmp_path / key)
         assert all(e.n_logged == 1 for e in evaluations)
         assert len({e.node_id for e in evaluations}) == len(evaluations)
 
@@ -261,5 +194,5 @@ def test_compiling_ahead_changes_no_verdict(tmp_path):
     for compilers in (0, 2):
         out = tmp_path / str(compilers)
         run_answered(plan, out, only=["agentic/*"], compilers=compilers)
-        outcomes.append([e.outcome for e in read(out / "agentic" / "rehearsal__t_a00")[0]])
+        outcomes.append([e.outcome for e in read_run(out / "agentic" / "rehearsal__t_a00")[0]])
     assert outcomes == [["success", "incorrect", "compile_failed", "success"]] * 2

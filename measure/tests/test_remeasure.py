@@ -11,32 +11,21 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.answers import read_run
 from support.archives import Run, Search, make_archive, program
 from support.cheats import NUMPY_HONEST
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import DataError, UsageError
-from kernel_archive.readers import READERS
-from kernel_archive.readers.files import RunFiles
 from kernel_measure.logs import read_lines
 from kernel_measure.remeasure import Program, Repetitions, choose, remeasure_programs
 from kernel_measure.settings import Settings
 from kernel_measure.station import CompilePool, Host
 
-PLAN = Path(__file__).with_name("plan") / "plan.toml"
-
 
 def how(repeat, settings):
     """Repetitions on the stand-in device."""
     return Repetitions(repeat=repeat, host=Host(device="standin"), settings=settings)
-
-
-def read(directory):
-    """A run through the package's own reader."""
-    spec = READERS["attempts" if (directory / "attempts.jsonl").exists() else "puct-events"]
-    records = list(spec.read(RunFiles(directory, directory.parents[1], spec)))
-    assert [r for r in records if type(r).__name__ == "Finding"] == []
-    return [r for r in records if type(r).__name__ == "Evaluation"], records[-1]
 
 
 SPEEDS = {1: 0.9, 2: 1.02, 3: 1.2, 4: 2.05, 5: 3.0}
@@ -113,7 +102,7 @@ def test_measured_again_in_other_workers(tmp_path):
     salts = set()
     for r in (1, 2):
         directory = tmp_path / f"rehearsal__r{r}"
-        evaluations, run = read(Path(directory))
+        evaluations, run = read_run(Path(directory))
         assert Counter(e.outcome for e in evaluations) == {"success": 1, "compile_failed": 1}
         assert run.problem == "rehearsal"
         salts |= {
@@ -211,11 +200,8 @@ if __name__ == "__main__":
 def test_remeasuring_goes_on_after_a_torn_line(tmp_path, monkeypatch):
     """Killed while writing."""
     good = NUMPY_HONEST
-    programs = [
-        Program("rehearsal", good, 1.0),
-        Program("rehearsal", good + "\n# b", 1.0),
-        Program("rehearsal", "x ="),
-    ]
+    codes = (good, good + "\n# b", "x =")
+    programs = [Program("rehearsal", code, 1.0) for code in codes]
     settings = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
     remeasure_programs(programs, tmp_path, how(1, settings))
     log = tmp_path / "rehearsal__r1" / "attempts.jsonl"

@@ -56,15 +56,8 @@ def check(tmp_path, task, device, near):
         f'name = "same"\ngpu = "H200"\n[settings]\n{chr(10).join(s.replace("=", " = ") for s in settings)}\n'  # noqa: E501
         '[[search]]\nmethod = "agentic"\nchains = "chains/*/*"\n'
     )
-    run(
-        "record",
-        tmp_path / "plan.toml",
-        "--out",
-        tmp_path / "src" / "logs",
-        "--device",
-        device,
-        "--json",
-    )
+    out = tmp_path / "src" / "logs"
+    run("record", tmp_path / "plan.toml", "--out", out, "--device", device, "--json")
     (tmp_path / "src" / "builder.toml").write_text(
         'name = "same"\nversion = "1"\nlicence = "CC-BY-4.0"\ndescription = "d"\ncitation = "c"\n[[source]]\npath = "logs/agentic/*"\nformat = "attempts"\n'  # noqa: E501
         'role = "held_out"\ngeneration_method = "agentic"\n'

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from support import fuzz_programs
+from support.cheats import NUMPY_HONEST
 from support.hostile import ATTACKS, table
 
 from kernel_measure import sandbox
@@ -67,7 +68,8 @@ attacks = pytest.mark.parametrize("attack", ATTACKS, ids=[a.name for a in ATTACK
 def measurer():
     """A measurer whose workers run in bubblewrap."""
     with Measurer("standin", SETTINGS) as m:
-        assert m._worker("rehearsal").hello.confined["isolation"] == "bubblewrap"
+        assert m.measure("rehearsal", NUMPY_HONEST).outcome == "success"
+        assert m.confined["isolation"] == "bubblewrap"
         yield m
 
 
@@ -109,24 +111,6 @@ class Target:
             "file_limit": SETTINGS.output_mb * 2**20,
         }
 
-    def survivors(self):
-        """Processes that carry the mark in their command lines, once the dying have died."""
-        for _ in range(40):
-            found = [p for p in Path("/proc").iterdir() if p.name.isdigit() and self._carries(p)]
-            if not found:
-                return []
-            time.sleep(0.05)
-        return found
-
-    def _carries(self, entry):
-        try:
-            dead = entry.joinpath("stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-            return (
-                not dead and self.facts["mark"].encode() in entry.joinpath("cmdline").read_bytes()
-            )
-        except OSError:
-            return False
-
 
 @pytest.fixture
 def target(neighbour):
@@ -157,7 +141,7 @@ def test_claim(measurer, target, attack):
     verdict = measurer.measure("rehearsal", program)
     if attack.name in ("outlive_its_run", "outlive_its_worker"):
         measurer.replace("rehearsal")
-        got_through = bool(target.survivors())
+        got_through = bool(fuzz_programs.left_behind(target.facts["mark"]))
     elif attack.name == "write_the_drivers_memory":
         got_through = target.buffer.raw != target.secret.encode()
     else:
@@ -182,10 +166,10 @@ def test_attack_works_where_nothing_stops_it(target, attack):
     assert (target.buffer.raw != target.secret.encode()) == (
         attack.name == "write_the_drivers_memory"
     )
-    survivors = target.survivors()
+    survivors = fuzz_programs.left_behind(target.facts["mark"])
     assert survivors or attack.name not in ("outlive_its_run", "outlive_its_worker")
-    for entry in survivors:
-        os.kill(int(entry.name), signal.SIGKILL)
+    for process in survivors:
+        os.kill(int(process), signal.SIGKILL)
 
 
 @isolated
@@ -230,7 +214,7 @@ def test_what_the_system_has_is_not_mounted_twice(monkeypatch, tmp_path):
 def test_trusted_programs_run_without_isolation_and_it_is_said():
     """With ``trusted`` nothing is claimed: the record says none."""
     with Measurer("standin", SETTINGS, trusted=True) as m:
-        assert m.measure("rehearsal", fuzz_programs.HONEST).outcome == "success"
+        assert m.measure("rehearsal", NUMPY_HONEST).outcome == "success"
         assert m.confined["isolation"] == "none"
 
 
@@ -256,7 +240,7 @@ def test_a_group_that_takes_no_limit_is_no_group(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError
 
-    monkeypatch.setattr("kernel_measure.memory._parents", lambda: [tmp_path])
+    monkeypatch.setattr("kernel_measure.memory.parent_groups", lambda: [tmp_path])
     monkeypatch.setattr(Path, "write_text", refuse)
     assert MemoryGroup.make(10**9) is None
     assert not list(tmp_path.iterdir())

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.answers import read_run
 
 from kernel_archive.errors import DataError, UsageError
-from kernel_archive.readers import READERS
-from kernel_archive.readers.files import RunFiles
 from kernel_measure.logs import read_lines
-from kernel_measure.providers import NoProposal, Proposal
-from kernel_measure.search import Job, Search
+from kernel_measure.questions import Proposal
+from kernel_measure.runs import Job
+from kernel_measure.search import Search
 from kernel_measure.strategies import HillClimbing, Puct
 from kernel_measure.timing import CaseResult, Result, describe
 from kernel_measure.verdict import Measurement, measurement
+
+NOW = "2026-01-01T00:00:00.000000Z"
 
 
 def measured(speedup):
@@ -42,32 +43,26 @@ def speed_of(code):
 class Numbered:
     """A provider whose programs are numbered texts."""
 
-    def __init__(self, seed="program 0", pool=None):
-        self._seed, self._pool = seed, pool
+    def __init__(self, start="program 0", pool=None):
+        self.start, self._pool = start, pool
 
-    def seed(self):
-        """The starting program."""
-        return Proposal(self._seed)
-
-    def propose(self, question, parent, rng, seen):
-        """Another one."""
-        if self._pool is not None:
-            left = [code for code in self._pool if code not in seen]
-            return Proposal(rng.choice(left)) if left else NoProposal("none left")
-        code = self._seed
-        while code in seen:
-            code = f"program {rng.randrange(10_000)}"
-        return Proposal(code)
+    def propose(self, question, parent, seen):
+        """Another one: the first of the pool, or the next number after the parent's."""
+        number = int(parent.code.rsplit(" ", 1)[-1])
+        pool = self._pool or [f"program {number * 31 % 997 + i}" for i in range(len(seen) + 1)]
+        left = [code for code in pool if code not in seen]
+        return Proposal(code=left[0]) if left else Proposal(failed="none left")
 
 
-def make(directory, *, steps=4, strategy=None, seed=5):
+def make(directory, *, steps=4, strategy=None, provider=None):
     """A search of made-up programs."""
     return Search(
         directory,
         strategy=strategy or Puct(batch_size=2, samples_per_parent=3, k_per_parent=2),
-        provider=Numbered(),
+        provider=provider or Numbered(),
         steps=steps,
-        seed=seed,
+        seed=5,
+        seen=set(),
     )
 
 
@@ -78,20 +73,22 @@ def drive(search, limit=10**9):
         for job in jobs:
             if done >= limit:
                 break
-            search.report(job, measured(speed_of(job.code)), "2026-01-01T00:00:00.000000Z")
+            search.report(job, measured(speed_of(job.code)), NOW)
             done += 1
     return done
+
+
+def searched(directory, **how):
+    """Drive a whole search; the number measured."""
+    with make(directory, **how) as search:
+        count = drive(search)
+        assert search.finished
+    return count
 
 
 def events(directory):
     """The log."""
     return list(read_lines(directory / "events.jsonl", Any))
-
-
-def read(directory):
-    """The run through the package's own reader."""
-    spec = READERS["puct-events"]
-    return list(spec.read(RunFiles(directory, directory.parent, spec)))
 
 
 def shape_of(log):
@@ -108,34 +105,25 @@ def shape_of(log):
 
 
 def test_log_is_complete_and_the_reader_reads_it(tmp_path):
-    """Every request has one answer, every step its fence."""
-    search = make(tmp_path / "run")
-    count = drive(search)
-    assert search.finished
-    search.close()
-    kinds = Counter(e["kind"] for e in events(tmp_path / "run"))
+    """Every request has one answer, every step its fence; no program is proposed twice."""
+    count = searched(tmp_path / "run")
+    log = events(tmp_path / "run")
+    kinds = Counter(e["kind"] for e in log)
     assert kinds["search_initialized"] == 1
     assert kinds["step_started"] == kinds["step_completed"] == 4
     assert (
         kinds["mutation_requested"] == kinds["mutation_completed"] == kinds["evaluation_requested"]
     )
     assert kinds["evaluation_completed"] == kinds["evaluation_requested"] == count - 1
-    records = read(tmp_path / "run")
-    evaluations = [r for r in records if type(r).__name__ == "Evaluation"]
+    codes = [e["code"] for e in log if e["kind"] == "mutation_completed"]
+    assert len(codes) == len(set(codes))
+    evaluations = read_run(tmp_path / "run")[0]
     assert len(evaluations) == count
-    assert [r for r in records if type(r).__name__ == "Finding"] == []
     for e in evaluations:
         assert e.speedup == (pytest.approx(speed_of(e.code)) if speed_of(e.code) else None)
         assert e.n_logged == 1
-
-
-def test_programs_are_distinct(tmp_path):
-    """No program is proposed twice."""
-    search = make(tmp_path / "run")
-    drive(search)
-    search.close()
-    codes = [e["code"] for e in events(tmp_path / "run") if e["kind"] == "mutation_completed"]
-    assert len(codes) == len(set(codes))
+    for line in Path(tmp_path / "run" / "events.jsonl").read_text("utf-8").splitlines():
+        json.loads(line)  # by any JSON parser
 
 
 @pytest.mark.parametrize(
@@ -144,16 +132,10 @@ def test_programs_are_distinct(tmp_path):
 @pytest.mark.parametrize("cut", range(1, 30, 3))
 def test_killed_after_any_result_goes_on_as_if_nothing_had_happened(tmp_path, strategy, cut):
     """Stopped after any number of results and started again."""
-    whole = make(tmp_path / "whole", strategy=strategy)
-    total = drive(whole)
-    whole.close()
-    first = make(tmp_path / "cut", strategy=strategy)
-    done = drive(first, cut)
-    first.close()
-    second = make(tmp_path / "cut", strategy=strategy)
-    done += drive(second)
-    second.close()
-    assert done == total
+    total = searched(tmp_path / "whole", strategy=strategy)
+    with make(tmp_path / "cut", strategy=strategy) as first:
+        done = drive(first, cut)
+    assert done + searched(tmp_path / "cut", strategy=strategy) == total
     log = events(tmp_path / "cut")
     assert shape_of(log) == shape_of(events(tmp_path / "whole"))
     for kind in ("mutation_completed", "evaluation_requested", "evaluation_completed"):
@@ -165,19 +147,12 @@ def test_killed_after_any_result_goes_on_as_if_nothing_had_happened(tmp_path, st
 @pytest.mark.parametrize("position", [0.1, 0.35, 0.5, 0.62, 0.77, 0.9, 0.99])
 def test_killed_at_any_byte_goes_on_without_glued_or_doubled_lines(tmp_path, position):
     """The log torn at any byte."""
-    search = make(tmp_path / "run")
-    total = drive(search)
-    search.close()
+    total = searched(tmp_path / "run")
     path = tmp_path / "run" / "events.jsonl"
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * position)])
-    again = make(tmp_path / "run")
-    drive(again)
-    assert again.finished
-    again.close()
-    records = read(tmp_path / "run")
-    assert [r for r in records if type(r).__name__ == "Finding"] == []
-    evaluations = [r for r in records if type(r).__name__ == "Evaluation"]
+    searched(tmp_path / "run")
+    evaluations = read_run(tmp_path / "run")[0]
     assert len(evaluations) == total
     assert all(e.n_logged == 1 for e in evaluations)
     log = events(tmp_path / "run")
@@ -191,18 +166,15 @@ def test_killed_at_any_byte_goes_on_without_glued_or_doubled_lines(tmp_path, pos
 
 def test_killed_between_a_proposal_and_its_request_asks_once(tmp_path):
     """The crash that doubles evaluations elsewhere."""
-    search = make(tmp_path / "run")
-    drive(search, 1)
-    search.jobs()
-    search.close()
+    with make(tmp_path / "run") as search:
+        drive(search, 1)
+        search.jobs()
     path = tmp_path / "run" / "events.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     keep = [line for line in lines if b'"evaluation_requested"' not in line]
     assert len(keep) < len(lines)
     path.write_bytes(b"".join(keep))
-    again = make(tmp_path / "run")
-    drive(again)
-    again.close()
+    searched(tmp_path / "run")
     log = events(tmp_path / "run")
     proposals = {e["request_id"] for e in log if e["kind"] == "mutation_completed"}
     requested = Counter(
@@ -213,72 +185,47 @@ def test_killed_between_a_proposal_and_its_request_asks_once(tmp_path):
 
 def test_result_can_not_be_reported_twice(tmp_path):
     """A second answer to one request is refused, also for the starting program."""
-    search = make(tmp_path / "run")
-    root = search.jobs()[0]
-    search.report(root, measured(1.0), "2026-01-01T00:00:00.000000Z")
-    with pytest.raises(UsageError, match="before"):
-        search.report(root, measured(1.0), "2026-01-01T00:00:00.000000Z")
-    job = search.jobs()[0]
-    search.report(job, measured(1.0), "2026-01-01T00:00:00.000000Z")
-    with pytest.raises(UsageError, match="not waiting"):
-        search.report(job, measured(1.0), "2026-01-01T00:00:00.000000Z")
-    with pytest.raises(UsageError, match="not waiting"):
-        search.report(Job("nobody", "x"), measured(1.0), "2026-01-01T00:00:00.000000Z")
-    search.close()
+    with make(tmp_path / "run") as search:
+        for match in ("before", "not waiting"):
+            job = search.jobs()[0]
+            search.report(job, measured(1.0), NOW)
+            with pytest.raises(UsageError, match=match):
+                search.report(job, measured(1.0), NOW)
+        with pytest.raises(UsageError, match="not waiting"):
+            search.report(Job("nobody", "x"), measured(1.0), NOW)
 
 
 def test_failed_start_ends_the_search_with_a_readable_log(tmp_path):
     """A starting program that fails gives a finished search with one evaluation, no null scores."""
-    search = make(tmp_path / "run")
-    search.report(search.jobs()[0], measured(None), "2026-01-01T00:00:00.000000Z")
-    assert search.jobs() == []
-    assert search.finished
-    search.close()
-    again = make(tmp_path / "run")
-    assert again.jobs() == []
-    again.close()
+    with make(tmp_path / "run") as search:
+        search.report(search.jobs()[0], measured(None), NOW)
+        assert search.jobs() == []
+        assert search.finished
+    assert searched(tmp_path / "run") == 0
     assert [e["kind"] for e in events(tmp_path / "run")] == ["search_initialized"]
-    assert [r.outcome for r in read(tmp_path / "run") if type(r).__name__ == "Evaluation"] == [
-        "runtime_error"
-    ]
+    assert [r.outcome for r in read_run(tmp_path / "run")[0]] == ["runtime_error"]
 
 
 def test_directory_of_another_search_is_refused(tmp_path):
     """A log from another starting program is not continued."""
-    search = make(tmp_path / "run")
-    drive(search, 3)
-    search.close()
+    with make(tmp_path / "run") as search:
+        drive(search, 3)
     with pytest.raises(DataError, match="another starting program"):
-        Search(
-            tmp_path / "run",
-            strategy=Puct(),
-            provider=Numbered("something else", []),
-            steps=1,
-            seed=1,
-        )
+        make(tmp_path / "run", provider=Numbered("something else"))
 
 
 def test_exhausted_pool_ends_in_failed_mutations(tmp_path):
     """A provider that has nothing new fails its proposals; the search still comes to its end."""
-    search = Search(
-        tmp_path / "run",
-        strategy=Puct(batch_size=1, samples_per_parent=2),
-        provider=Numbered("program 0", ["program 1", "program 2", "program 4"]),
-        steps=4,
-        seed=1,
-    )
-    assert drive(search) == 4
-    assert search.finished
-    search.close()
+    provider = Numbered("program 0", ["program 1", "program 2", "program 4"])
+    strategy = Puct(batch_size=1, samples_per_parent=2)
+    assert searched(tmp_path / "run", strategy=strategy, provider=provider) == 4
     kinds = Counter(e["kind"] for e in events(tmp_path / "run"))
     assert (kinds["mutation_completed"], kinds["mutation_failed"]) == (3, 5)
 
 
 def test_timing_lines_belong_to_requests(tmp_path):
     """Every result has one timing line with both distributions, joined by its request."""
-    search = make(tmp_path / "run", steps=2)
-    drive(search)
-    search.close()
+    searched(tmp_path / "run", steps=2)
     timing = list(read_lines(tmp_path / "run" / "timing.jsonl", Any))
     log = events(tmp_path / "run")
     assert timing[0]["request_id"] == "root"
@@ -290,38 +237,3 @@ def test_timing_lines_belong_to_requests(tmp_path):
     assert all(
         {"mean", "median", "best", "std", "runs"} <= set(t["timing"][0]["reference"]) for t in good
     )
-
-
-def test_same_seed_same_search(tmp_path):
-    """Two searches of one seed propose the same programs; another seed does not."""
-    logs = []
-    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
-        search = make(tmp_path / name, seed=seed)
-        drive(search)
-        search.close()
-        logs.append(
-            [e["code"] for e in events(tmp_path / name) if e["kind"] == "mutation_completed"]
-        )
-    assert logs[0] == logs[1] != logs[2]
-
-
-def test_log_lines_are_plain_json(tmp_path):
-    """Another program can read them with any JSON parser."""
-    search = make(tmp_path / "run", steps=1)
-    drive(search)
-    search.close()
-    for line in Path(tmp_path / "run" / "events.jsonl").read_text("utf-8").splitlines():
-        json.loads(line)
-
-
-def test_provider_sees_only_its_arguments(tmp_path):
-    """Proposals depend on seed, step and position alone, whatever Python's own generator did."""
-    random.seed(1)
-    a = make(tmp_path / "a")
-    drive(a)
-    a.close()
-    random.seed(2)
-    b = make(tmp_path / "b")
-    drive(b)
-    b.close()
-    assert shape_of(events(tmp_path / "a")) == shape_of(events(tmp_path / "b"))

@@ -8,8 +8,10 @@ import pytest
 
 from kernel_archive.errors import UsageError
 from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, PROBLEMS
+from kernel_measure.device import StandIn
 from kernel_measure.tasks import REHEARSAL, TASK_NAMES, get_task
 from kernel_measure.tasks.base import VARIANTS, case_seed
+from kernel_measure.torch_device import TorchDevice
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="needs torch (the extra gpu)"
@@ -30,11 +32,12 @@ def test_declaration_is_complete(name):
 
 @pytest.mark.parametrize("name", TASK_NAMES)
 def test_cases_and_tolerances_are_the_paper_s(name):
-    """They come from the data of the core."""
+    """They come from the data of the core; tolerances by output are said in words too."""
     task, facts = get_task(name), PROBLEMS[name]
     assert task.benchmark_cases == facts.benchmark_cases
     assert (task.rtol, task.atol) == (facts.rtol, facts.atol)
     assert task.reference == facts.reference
+    assert (task.tolerances is None) == (not task.tolerance_note)
     for case in facts.cases:
         assert tuple(case.shape) == facts.shape_fields
         assert task.least_work(case.shape) == case.least_work
@@ -61,11 +64,9 @@ def test_six_tasks_and_the_problems_beside_them():
     assert sum(PROBLEMS[name].held_out for name in OWN_PROBLEMS) >= 8
 
 
-@pytest.mark.parametrize("name", TASK_NAMES)
-def test_tolerances_of_their_own_are_explained(name):
-    """A task with tolerances by output says them in words, for run.json."""
-    task = get_task(name)
-    assert (task.tolerances is None) == (not task.tolerance_note)
+def test_default_bounds_are_one_pair_for_each_output():
+    """Tasks without tolerances of their own use rtol and atol for every output."""
+    assert get_task(REHEARSAL).bounds(None) == ((1e-6, 1e-9), (1e-6, 1e-9))
 
 
 def test_unknown_task_is_a_usage_error_with_a_hint():
@@ -77,13 +78,8 @@ def test_unknown_task_is_a_usage_error_with_a_hint():
 
 def test_seeds_differ_in_every_part():
     """Every case, variant, repetition and salt has inputs of its own."""
-    parts = [
-        (42, "t", "a", 0),
-        (43, "t", "a", 0),
-        (42, "u", "a", 0),
-        (42, "t", "b", 0),
-        (42, "t", "a", 1),
-    ]
+    parts = [(42, "t", "a", 0), (43, "t", "a", 0), (42, "u", "a", 0)]
+    parts += [(42, "t", "b", 0), (42, "t", "a", 1)]
     assert len({case_seed(*p) for p in parts}) == 5
     assert case_seed(42, "t", 1) == case_seed(42, "t", 1)
     assert 0 <= case_seed(1, "x") < 2**62
@@ -96,14 +92,7 @@ def test_seeds_differ_in_every_part():
 def test_inputs_are_seeded_finite_and_fit_the_reference(name, variant):
     """The same seed gives the same inputs, another seed others."""
     task = get_task(name)
-    if task.framework == "torch":
-        from kernel_measure.torch_device import TorchDevice
-
-        device = TorchDevice("cpu")
-    else:
-        from kernel_measure.device import StandIn
-
-        device = StandIn()
+    device = TorchDevice("cpu") if task.framework == "torch" else StandIn()
     a, b, c = (task.input_of(task.small_case, seed, variant, "cpu") for seed in (1, 1, 2))
     assert all(device.equal(x, y) for x, y in zip(device.leaves(a), device.leaves(b), strict=True))
     assert not device.equal(device.leaves(a)[0], device.leaves(c)[0])
@@ -117,8 +106,6 @@ def test_inputs_are_seeded_finite_and_fit_the_reference(name, variant):
 @pytest.mark.parametrize("name", TASK_NAMES)
 def test_meta_input_has_the_shapes_of_the_input(name):
     """What is compiled ahead is what is measured: same shapes and dtypes, case by case."""
-    from kernel_measure.torch_device import TorchDevice
-
     device, task = TorchDevice("cpu"), get_task(name)
     real = task.input_of(task.small_case, 1, "standard", "cpu")
     shapes = [(tuple(t.shape), t.dtype) for t in device.leaves(real)]
@@ -132,8 +119,6 @@ def test_meta_input_has_the_shapes_of_the_input(name):
 def test_half_of_a_row_passes_the_standard_input_and_fails_the_structured_one():
     """The shortcut that once passed: a normaliser over every other logit is right on i.i.d."""
     import torch
-
-    from kernel_measure.torch_device import TorchDevice
 
     device, task = TorchDevice("cpu"), get_task("cross_entropy")
     verdicts = {}

@@ -1,13 +1,16 @@
-"""The tasks, by name; a task's module is imported when it is asked for."""
+"""The tasks, by name: ``tasks.toml`` beside the problems' data."""
 
 from __future__ import annotations
 
-import importlib
+import tomllib
 from functools import cache
+from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from kernel_archive.errors import UsageError, suggestion
-from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, normalise_problem
+from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, PROBLEMS, normalise_problem
 from kernel_measure.tasks.base import Task
 
 #: Names of the tasks that can be measured on a GPU.
@@ -34,4 +37,8 @@ def get_task(name: str) -> Task:
 
 @cache
 def _task(name: str) -> Task:
-    return Task.of(importlib.import_module(f"kernel_measure.tasks.{name}"))
+    stated = tomllib.loads(Path(__file__).with_name("tasks.toml").read_text("utf-8"))[name]
+    if name in PROBLEMS:
+        fields = ("benchmark_cases", "rtol", "atol", "tolerance_note", "reference")
+        stated |= {field: getattr(PROBLEMS[name], field) for field in fields}
+    return msgspec.convert({"name": name, **stated}, Task)

@@ -1,12 +1,14 @@
 """What a task is: a reference, seeded inputs, cases and a tolerance.
 
 Cases, tolerance, reference and least work of a problem are data of the core
-(``kernel_archive.problems``); a task adds what needs torch.
+(``kernel_archive.problems``); ``tasks.toml`` adds outputs and further cases, and modules by family
+the functions that make inputs.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -57,70 +59,51 @@ class Draw:
         )
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One task, as a module under ``tasks/`` states it (:meth:`of`).
+class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One task: the problem's data in the core, and what ``tasks.toml`` adds to it."""
 
-    Attributes:
-        name: problem id (``kernel_archive.problems``).
-        framework: what the programs compute with; ``numpy`` only for the rehearsal task, which
-            needs no GPU.
-        reference: source text with a function ``reference(data)``; it is part of every record.
-        outputs: names of the outputs, in order; one name means that the program returns it bare.
-        benchmark_cases: the timed cases, in order; shape fields and nothing else.
-        correctness_cases: further cases that are checked before timing and never timed.
-        small_case: a case that a CPU handles in milliseconds, for tests and rehearsals.
-        written_inputs: positions in ``data`` of buffers that the program may write and return.
-        tolerances: ``data -> ((rtol, atol), ...)``, one pair for every output, where ``rtol`` and
-            ``atol`` alone don't do: an atol is a number, or a one-dimensional array with a number
-            for each index of the output's first dimension.
-        tolerance_note: the same in words, for ``run.json``; needed with ``tolerances``.
-        stress: whether ``make_input`` knows the variant ``stress``.
-    """
-
-    name: str
-    reference: str
+    name: str  # problem id (``kernel_archive.problems``)
+    #: Where the functions ``<name>(case, draw)``, which makes an input, and perhaps
+    #: ``<name>_tolerances(data)`` stand.
+    module: str
+    reference: str  # source text with a function ``reference(data)``; it is part of every record
+    #: Names of the outputs, in order; one name means that the program returns it bare.
     outputs: tuple[str, ...]
-    benchmark_cases: tuple[Case, ...]
+    benchmark_cases: tuple[Case, ...]  # the timed cases, in order; shape fields and nothing else
+    #: Further cases that are checked before timing and never timed.
     correctness_cases: tuple[Case, ...]
-    small_case: Case
+    small_case: Case  # a case that a CPU handles in milliseconds, for tests and rehearsals
     rtol: float
     atol: float
-    make_input: Callable[[Case, Draw], Data]
+    #: What the programs compute with; ``numpy`` only for the rehearsal task, which needs no GPU.
     framework: Literal["torch", "numpy"] = "torch"
+    #: Positions in ``data`` of buffers that the program may write and return.
     written_inputs: tuple[int, ...] = ()
-    tolerances: Callable[[Data], Bounds] | None = None
-    tolerance_note: str = ""
-    stress: bool = False
+    tolerance_note: str = ""  # what ``<name>_tolerances`` does in words, for ``run.json``
+    stress: bool = False  # whether the task's inputs have the variant ``stress``
 
-    @classmethod
-    def of(cls, module: Any) -> Task:
-        """The task that a module states.
+    @property
+    def _functions(self) -> dict[str, Any]:
+        return vars(importlib.import_module(f"kernel_measure.tasks.{self.module}"))
 
-        Timed cases, tolerances and reference of a problem of the core come from its data file.
+    @property
+    def tolerances(self) -> Callable[[Data], Bounds] | None:
+        """``data -> ((rtol, atol), ...)``, a pair for every output; where rtol and atol don't do.
+
+        An atol is a number, or a number for each index of the output's first dimension.
         """
-        name = module.__name__.rpartition(".")[2]
-        stated = {
-            field: getattr(module, field.upper())
-            for field in cls.__struct_fields__
-            if hasattr(module, field.upper())
-        }
-        if name in PROBLEMS:
-            stated |= {
-                field: getattr(PROBLEMS[name], field)
-                for field in ("benchmark_cases", "rtol", "atol", "tolerance_note", "reference")
-            }
-        tolerances = getattr(module, "tolerances", None)
-        return cls(name=name, make_input=module.make_input, tolerances=tolerances, **stated)
+        return self._functions.get(f"{self.name}_tolerances")
 
     def input_of(self, case: Case, seed: int, variant: Variant, device: str) -> Data:
         """A case's input from a seed."""
-        return self.make_input(case, Draw(self.framework, seed, variant, device))
+        draw = Draw(self.framework, seed, variant, device)
+        data: Data = self._functions[self.name](case, draw)
+        return data
 
     def bounds(self, data: Data) -> Bounds:
         """``(rtol, atol)`` of every output for one input."""
-        if self.tolerances is not None:
-            return self.tolerances(data)
-        return ((self.rtol, self.atol),) * len(self.outputs)
+        own = self.tolerances
+        return own(data) if own else ((self.rtol, self.atol),) * len(self.outputs)
 
     def least_work(self, case: Case) -> Work | None:
         """The least work of a timed case of the core's data; ``None`` for any other case."""
@@ -129,13 +112,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     def describe_checks(self) -> dict[str, Any]:
         """For ``run.json``: on which inputs programs are checked, and how near they must come."""
-        note = (
-            self.tolerance_note
-            or "|got - expected| <= atol + rtol |expected|, every element of every output"
-        )
+        usual = "|got - expected| <= atol + rtol |expected|, every element of every output"
         return {
             "distributions": [*VARIANTS, *(["stress"] if self.stress else [])],
-            "tolerance": note,
+            "tolerance": self.tolerance_note or usual,
         }
 
     def load_reference(self) -> Callable[[Any], Any]:

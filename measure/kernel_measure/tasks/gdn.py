@@ -1,4 +1,4 @@
-"""What the three Gated DeltaNet tasks share."""
+"""Inputs of the three Gated DeltaNet tasks, each of which goes on from the one before."""
 
 import math
 from typing import Any
@@ -9,21 +9,13 @@ from kernel_measure.tasks.base import Case, Data, Draw, reference_function
 CHUNK = 64
 
 
-def _case(b: int, t: int, h: int, k: int, v: int) -> Case:
-    return {"B": b, "T": t, "H": h, "K": k, "V": v}
-
-
-CORRECTNESS_CASES = (_case(1, 64, 2, 64, 64), _case(1, 256, 4, 64, 128))
-SMALL_CASE = _case(1, 128, 2, 64, 64)
-
-
-def run(problem: str, data: Data) -> Data:
+def _run(problem: str, data: Data) -> Data:
     """Apply the reference of a problem; the outputs are contiguous."""
     reference = reference_function(PROBLEMS[problem].reference)
     return tuple(t.contiguous() for t in reference(data))
 
 
-def chunk_inputs(case: Case, draw: Draw) -> Data:
+def _chunk_inputs(case: Case, draw: Draw) -> Data:
     """``(q, k, v, beta, A, g)``.
 
     The gate is a cumulative sum inside each chunk of steps that are negative, so exp(g) lies in (0,
@@ -63,3 +55,23 @@ def chunk_inputs(case: Case, draw: Draw) -> Data:
     inverse = draw.torch.linalg.solve_triangular(eye + gram, eye.expand_as(gram), upper=False)
     a = inverse.transpose(2, 3).reshape(b, t, h, CHUNK).contiguous()
     return q, k.contiguous(), v.contiguous(), beta.contiguous(), a, g.contiguous()
+
+
+def gdn_recompute_w_u(case: Case, draw: Draw) -> Data:
+    """WY transform."""
+    return _chunk_inputs(case, draw)[1:]
+
+
+def gdn_chunk_fwd_h(case: Case, draw: Draw) -> Data:
+    """State recurrence over chunks."""
+    _, k, v, beta, a, g = _chunk_inputs(case, draw)
+    w, u = _run("gdn_recompute_w_u", (k, v, beta, a, g))
+    return k, w, u, g
+
+
+def gdn_chunk_fwd_o(case: Case, draw: Draw) -> Data:
+    """Chunk outputs: the carried state's part plus the causal part inside the chunk."""
+    q, k, v, beta, a, g = _chunk_inputs(case, draw)
+    w, u = _run("gdn_recompute_w_u", (k, v, beta, a, g))
+    h, v_new = _run("gdn_chunk_fwd_h", (k, w, u, g))
+    return q, k, v_new, h, g

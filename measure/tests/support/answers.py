@@ -7,11 +7,13 @@ from pathlib import Path
 import msgspec
 from support.cheats import NUMPY_HONEST
 
+from kernel_archive.readers import READERS
+from kernel_archive.readers.files import RunFiles
 from kernel_measure.plan import read_plan
 from kernel_measure.record import Recording, record
 from kernel_measure.station import Host
 
-__all__ = ["answer", "recording", "run_answered", "run_plan"]
+__all__ = ["answer", "read_run", "recording", "run_answered", "run_plan"]
 
 
 def recording(**how) -> Recording:
@@ -55,3 +57,11 @@ def run_answered(plan, out, **how):
         more.evaluations += done.evaluations
         done = more
     return done
+
+
+def read_run(directory):
+    """A run through the package's own reader, without findings: its evaluations, and the run."""
+    spec = READERS["attempts" if (directory / "attempts.jsonl").exists() else "puct-events"]
+    records = list(spec.read(RunFiles(directory, directory.parents[1], spec)))
+    assert [r for r in records if type(r).__name__ == "Finding"] == []
+    return [r for r in records if type(r).__name__ == "Evaluation"], records[-1]

@@ -25,26 +25,18 @@ import time
 from pathlib import Path
 
 import msgspec
+from support.cheats import NUMPY_HONEST
 from support.hostile import ATTACKS
 
 from kernel_measure.measurer import Measurer
 from kernel_measure.settings import Settings
 from kernel_measure.verdict import evaluation
 
-__all__ = ["run"]
+__all__ = ["left_behind", "run"]
 
 SETTINGS = Settings(max_runs=3, timeout_s=3, host_memory_gb=0.5, output_mb=1, remeasure=0)
 #: Longest that one program may take in all: its time limit, a worker's start, and a loaded machine.
 LIMIT_S = 60.0
-HONEST = """import numpy as np
-
-
-def custom_kernel(data):
-    x = data[0]
-    e = np.exp(x - x.max(axis=1, keepdims=True))
-    z = e.sum(axis=1)
-    return e / z[:, None], z
-"""
 #: Statements that do harm wherever they stand.
 HARM = (
     "while True: pass",
@@ -186,7 +178,7 @@ def run(seed: int, count: int, *, quiet: bool = True) -> None:
             "file_limit": 2**20,
         }
         with Measurer("standin", SETTINGS, cache=cache) as measurer:
-            assert measurer.measure("rehearsal", HONEST).outcome == "success"
+            assert measurer.measure("rehearsal", NUMPY_HONEST).outcome == "success"
             files = len(list(Path("/proc/self/fd").iterdir()))
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             for number in range(count):
@@ -202,7 +194,7 @@ def run(seed: int, count: int, *, quiet: bool = True) -> None:
                 assert len(said) < 100_000, f"{len(said)} bytes of verdict\n{where}"
                 assert took < LIMIT_S, f"{took:.0f} s\n{where}"
                 assert buffer.raw == secret, f"the driver's memory was written\n{where}"
-                honest = measurer.measure("rehearsal", HONEST)
+                honest = measurer.measure("rehearsal", NUMPY_HONEST)
                 assert (honest.outcome, honest.error) == ("success", ""), (
                     f"the next program failed: {honest}\n{where}"
                 )

@@ -1,4 +1,4 @@
-"""Tests of agents."""
+"""Tests of chains."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from support.answers import run_plan
 from support.chains import FACTS, write
+from support.cheats import NUMPY_HONEST
 
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import DataError, UsageError
-from kernel_measure.agent import AgentRun, read_chain
+from kernel_measure.chains import ChainRun, read_chain
 from kernel_measure.logs import read_lines
-from kernel_measure.tasks import get_task
 
 PLAN = Path(__file__).with_name("plan") / "plan.toml"
 
@@ -26,18 +26,11 @@ def test_run_of_another_agent_is_not_continued(tmp_path):
     other = read_chain(PLAN.parent / "chains" / "a00" / "rehearsal")
     other.attempts = other.attempts[1:]
     with pytest.raises(DataError, match="did not make"):
-        AgentRun(tmp_path / "agentic" / "rehearsal__t_a00", other)
+        ChainRun(tmp_path / "agentic" / "rehearsal__t_a00", other)
 
 
-SOFTMAX = """import numpy as np
-
-
-def custom_kernel(data):
-    (x,) = data
-    e = np.exp(x - x.max(axis=1, keepdims=True){shift})
-    z = e.sum(axis=1)
-    return e / z[:, None], z
-"""
+SOFTMAX = NUMPY_HONEST
+OTHER = SOFTMAX + "# another\n"
 NO_MAXIMUM = """import numpy as np
 
 
@@ -65,9 +58,9 @@ def plan(tmp_path):
 def test_chain_is_recorded_and_goes_on(plan, tmp_path):
     """The second call measures only what was added."""
     folder = tmp_path / "chains" / "a01" / "rehearsal"
-    write(folder, 1, SOFTMAX.format(shift=""))
+    write(folder, 1, SOFTMAX)
     run_plan(plan, tmp_path / "out", compilers=0)
-    write(folder, 2, SOFTMAX.format(shift=" + 0.0"), parent=1, expected_speedup=0.9)
+    write(folder, 2, OTHER, parent=1, expected_speedup=0.9)
     write(folder, 3, NO_MAXIMUM, parent=1)
     done = run_plan(plan, tmp_path / "out", compilers=0)
     assert done.evaluations == 2
@@ -90,8 +83,8 @@ def test_chain_is_recorded_and_goes_on(plan, tmp_path):
 def test_compiling_only_measures_nothing_and_the_next_call_measures_all(plan, tmp_path):
     """Chains are compiled whole; their logs begin with the call that times."""
     folder = tmp_path / "chains" / "a01" / "rehearsal"
-    write(folder, 1, SOFTMAX.format(shift=""))
-    write(folder, 2, SOFTMAX.format(shift=" + 0.0"), parent=1)
+    write(folder, 1, SOFTMAX)
+    write(folder, 2, OTHER, parent=1)
     asked: list[tuple[int, int, str]] = []
     out, cache = tmp_path / "out", tmp_path / "cache"
     done = run_plan(
@@ -112,7 +105,7 @@ def test_compiling_only_measures_nothing_and_the_next_call_measures_all(plan, tm
 def test_compiling_only_needs_a_cache_and_compilers(plan, tmp_path, options):
     if "cache" in options:
         options = {**options, "cache": tmp_path / options["cache"]}
-    write(tmp_path / "chains" / "a01" / "rehearsal", 1, SOFTMAX.format(shift=""))
+    write(tmp_path / "chains" / "a01" / "rehearsal", 1, SOFTMAX)
     with pytest.raises(UsageError, match="compiling only needs"):
         run_plan(plan, tmp_path / "out", compile_only=True, **options)
 
@@ -120,15 +113,10 @@ def test_compiling_only_needs_a_cache_and_compilers(plan, tmp_path, options):
 def test_archive_of_a_chain_has_its_flags(plan, tmp_path):
     """A build of recorded chains marks programs that are narrow or lose time by intent."""
     folder = tmp_path / "chains" / "a01" / "rehearsal"
-    write(folder, 1, SOFTMAX.format(shift=""))
+    write(folder, 1, SOFTMAX)
     write(folder, 2, NO_MAXIMUM)
-    write(
-        folder,
-        3,
-        SOFTMAX.format(shift="").replace(
-            "    return", "    for _ in range(2):\n        w = np.sort(x)\n    return"
-        ),
-    )
+    wasteful = "    for _ in range(2):\n        w = np.sort(data[0])\n    return honest"
+    write(folder, 3, SOFTMAX.replace("    return honest", wasteful))
     run_plan(plan, tmp_path / "src" / "logs", compilers=0)
     (tmp_path / "src" / "builder.toml").write_text(
         'name = "chains"\nlicence = "CC0-1.0"\ndescription = "d"\n[[source]]\npath = "logs/agentic/*"\nformat = "attempts"\n'  # noqa: E501
@@ -144,9 +132,9 @@ def test_archive_of_a_chain_has_its_flags(plan, tmp_path):
 def test_measured_program_must_not_change(plan, tmp_path):
     """A file that was edited after it was measured is refused with the log's line."""
     folder = tmp_path / "chains" / "a01" / "rehearsal"
-    write(folder, 1, SOFTMAX.format(shift=""))
+    write(folder, 1, SOFTMAX)
     run_plan(plan, tmp_path / "out", compilers=0)
-    write(folder, 1, SOFTMAX.format(shift=" + 0.0"))
+    write(folder, 1, OTHER)
     with pytest.raises(
         DataError,
         match=r"attempts.jsonl:1: the directory holds attempts that this agent did not make",
@@ -166,29 +154,18 @@ def test_measured_program_must_not_change(plan, tmp_path):
 def test_faulty_facts_name_file_and_field(tmp_path, facts, match):
     """One clear sentence for each fault of what lies beside a program."""
     folder = tmp_path / "a01" / "rehearsal"
-    write(folder, 1, SOFTMAX.format(shift=""), **facts)
+    write(folder, 1, SOFTMAX, **facts)
     with pytest.raises(DataError, match=match):
         read_chain(folder)
 
 
-def test_gap_in_the_numbers_is_refused(tmp_path):
-    """Parents are numbers: a missing program would shift them."""
+def test_gap_in_the_numbers_and_a_program_that_is_no_text_are_refused(tmp_path):
+    """Parents are numbers, so that a missing program would shift them; bytes are named."""
     folder = tmp_path / "a01" / "rehearsal"
-    write(folder, 2, SOFTMAX.format(shift=""))
+    write(folder, 2, SOFTMAX)
     with pytest.raises(DataError, match=r"02\.py: program 1 of a chain is called 01\.py"):
         read_chain(folder)
-
-
-def test_program_that_is_no_text_is_refused(tmp_path):
-    """A file that is not UTF-8 is named, not a crash."""
-    folder = tmp_path / "a01" / "rehearsal"
-    write(folder, 1, SOFTMAX.format(shift=""))
+    write(folder, 1, SOFTMAX)
     (folder / "01.py").write_bytes(b"\xff\xfe")
     with pytest.raises(DataError, match=r"01\.py: not UTF-8"):
         read_chain(folder)
-
-
-def test_default_bounds_are_one_pair_for_each_output():
-    """Tasks without tolerances of their own use rtol and atol for every output."""
-    task = get_task("rehearsal")
-    assert task.bounds(None) == ((1e-6, 1e-9), (1e-6, 1e-9))
