@@ -11,6 +11,8 @@ import msgspec
 
 from kernel_archive.archive.swap import make_stage, replaced_directory, stage_directory
 from kernel_archive.board.entries import Entry, ScoringTerms, evaluate
+from kernel_archive.board.kept import FOLDER as KEPT_SCORES
+from kernel_archive.board.kept import forget_others
 from kernel_archive.board.standings import LeftOut, Standings, make_standings, standings_bytes
 from kernel_archive.board.store import LOCK, STANDINGS_FILE, check_board_folder, store_of
 from kernel_archive.board.submissions import FORECASTS_FILE, Identity, submission_folders
@@ -55,18 +57,18 @@ class BoardResult(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 def load_splits(archive: Archive, labels: str | Path | None) -> list[Split]:
     """Load the canonical splits of an archive, those with withheld labels from ``labels``."""
-    targets = []
+    splits = []
     for name, spec in FORECAST_SPLITS.items():
         facts = archive.manifest.splits.get(spec.table)
         if facts is not None and facts.name == "canonical" and facts.rows:
             folder = labels if facts.origin == "withheld" else None
-            targets.append(load_split(archive, name, labels=folder))
-    if not targets:
+            splits.append(load_split(archive, name, labels=folder))
+    if not splits:
         raise UsageError(
             f"the archive in {archive.path} has no split to rank on. "
             "Make one with: kernel-archive build-eval --cap 10"
         )
-    return targets
+    return splits
 
 
 def existing_store(board: str | Path | None) -> Path:
@@ -85,12 +87,17 @@ def existing_store(board: str | Path | None) -> Path:
 
 
 def scoring_terms(
-    archive: Archive, targets: Sequence[Split], labels: str | Path | None, *, draws: int, seed: int
+    archive: Archive,
+    splits: Sequence[Split],
+    labels: str | Path | None,
+    *,
+    draws: int,
+    seed: int,
 ) -> ScoringTerms:
     """State how the submissions of these splits are scored."""
     withheld = Path(labels).absolute() if labels is not None else None
-    splits = {Identity.of(t).rows: withheld if t.withheld else None for t in targets}
-    return ScoringTerms(archive=archive.path.absolute(), splits=splits, draws=draws, seed=seed)
+    folders = {Identity.of(s).rows: withheld if s.withheld else None for s in splits}
+    return ScoringTerms(archive=archive.path.absolute(), splits=folders, draws=draws, seed=seed)
 
 
 def _evaluate_all(
@@ -144,16 +151,20 @@ def build_board(
 
     store = existing_store(board)
     labels = options.get("labels")
-    targets = load_splits(archive, labels)
+    splits = load_splits(archive, labels)
     draws, seed = options.get("draws", 4_000), options.get("seed", 0)
-    terms = scoring_terms(archive, targets, labels, draws=draws, seed=seed)
+    terms = scoring_terms(archive, splits, labels, draws=draws, seed=seed)
+    check_board_folder(store.parent, "--board")
+    kept = store.parent / KEPT_SCORES
+    terms = msgspec.structs.replace(terms, kept=kept)
     entries, left_out = _evaluate_all(store, terms, options.get("jobs"), advance)
+    forget_others(kept, [entry.key for entry in entries])
     boards = []
-    for target in targets:
-        rows = Identity.of(target).rows
+    for split in splits:
+        rows = Identity.of(split).rows
         own = [entry for entry in entries if entry.submission.archive.rows == rows]
         if own:
-            boards.append(make_standings(target, own, seed=seed, draws=draws))
+            boards.append(make_standings(split, own, seed=seed, draws=draws))
     if not boards:
         findings = [finding for left in left_out for finding in left.findings]
         message = f"every submission of this board is at fault: {len(findings)} faults"

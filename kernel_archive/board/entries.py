@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
+from kernel_archive.board.kept import KeptScore, keep, read_kept, score_key
 from kernel_archive.board.ranks import Rank  # noqa: TC001 - likewise
 from kernel_archive.board.submissions import FORECASTS_FILE, Submission, load_submission
 from kernel_archive.errors import DataError, Finding, KernelArchiveError, printable
@@ -44,6 +45,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     rationales: dict[int, str]  # position of a row -> beginning of its first rationale
     #: The control or bound whose forecasts these are; empty when they are of no one's.
     control: str
+    key: str = ""  # under which its score is kept for the next build
     ranks: dict[str, Rank] = {}
 
     @property
@@ -79,6 +81,8 @@ class ScoringTerms(msgspec.Struct, frozen=True, kw_only=True):
     splits: dict[tuple[str, str], Path | None]
     draws: int
     seed: int
+    #: Folder of scores that earlier builds kept; ``None`` to compute each.
+    kept: Path | None = None
 
 
 @lru_cache(maxsize=8)  # once in a process
@@ -105,10 +109,10 @@ def findings_of(error: Exception, folder: Path) -> tuple[Finding, ...]:
     return (Finding(code="bad-submission", message=message, file=str(folder)),)
 
 
-def _read_stored(folder: Path, submission: Submission, target: Split) -> Forecasts:
+def _read_stored(folder: Path, submission: Submission, split: Split) -> Forecasts:
     """Read the stored forecasts of a submission, which must be those that its record names."""
     path = folder / FORECASTS_FILE
-    forecasts = read_forecasts(path, target, name=submission.name, keep_rationales=True)
+    forecasts = read_forecasts(path, split, name=submission.name, keep_rationales=True)
     if forecasts.digest.removeprefix("sha256:") != submission.forecasts_sha256:
         raise DataError.of(
             code="changed-forecasts",
@@ -128,11 +132,11 @@ def _rationales(forecasts: Forecasts) -> dict[int, str]:
     return first
 
 
-def _control_of(target: Split, forecasts: Forecasts) -> str:
+def _control_of(split: Split, forecasts: Forecasts) -> str:
     """Name the control whose forecasts these are; empty when they are of no one's."""
     if not forecasts.parsed.all():
         return ""
-    for control in target.once(controls_of):
+    for control in split.once(controls_of):
         other = control.forecasts
         nearness = np.abs(forecasts.probabilities - other.probabilities).max()
         stated = (forecasts.expected_speedups, other.expected_speedups)
@@ -141,25 +145,46 @@ def _control_of(target: Split, forecasts: Forecasts) -> str:
     return ""
 
 
+def _score(split: Split, forecasts: Forecasts, terms: ScoringTerms) -> tuple[str, KeptScore]:
+    """Score forecasts, or take the score that an earlier build kept; with the key of that.
+
+    Where labels are withheld nothing is kept: draws would tell more than the published sums.
+    """
+    draws, seed = terms.draws, terms.seed
+    key = score_key(split, forecasts, draws=draws, seed=seed)
+    folder = None if split.withheld else terms.kept
+    kept = read_kept(folder, key) if folder is not None else None
+    if kept is not None:
+        return key, kept
+    record, drawn = score_with_draws(split, forecasts, draws=draws, seed=seed)
+    overall = drawn.overall if drawn is not None else {}
+    compared = {name: overall[name] for name in COMPARED[split.kind] if name in overall}
+    scored = KeptScore.of(record, compared)
+    if folder is not None:
+        keep(folder, key, scored)
+    return key, scored
+
+
 def evaluate(folder: Path, terms: ScoringTerms) -> Entry | tuple[Finding, ...]:
     """Score a submission, or say what is wrong with it."""
     try:
         submission = load_submission(folder)
-        target = _split_of(submission, terms, folder)
-        forecasts = _read_stored(folder, submission, target)
-        record, drawn = score_with_draws(target, forecasts, draws=terms.draws, seed=terms.seed)
-        overall = drawn.overall if drawn is not None else {}
+        split = _split_of(submission, terms, folder)
+        forecasts = _read_stored(folder, submission, split)
+        key, scored = _score(split, forecasts, terms)
+        record = scored.record
         states = PRESENT * forecasts.present + PARSED * forecasts.parsed
         return Entry(
             slug=folder.name,
             submission=submission,
-            record=record.in_sums() if target.withheld else record,
-            draws={name: overall[name] for name in COMPARED[target.kind] if name in overall},
+            record=record.in_sums() if split.withheld else record,
+            draws=scored.arrays(),
             masses=np.round(forecasts.probabilities * 255.0).astype(np.uint8),
             predicted=forecasts.predicted().astype(np.uint8),
             states=(states + DEFERRED * forecasts.deferred).astype(np.uint8),
             rationales=_rationales(forecasts),
-            control=_control_of(target, forecasts),
+            control=_control_of(split, forecasts),
+            key=key,
         )
     except Exception as error:  # noqa: BLE001 - a stranger's file costs its own entry alone
         return findings_of(error, folder)

@@ -71,35 +71,35 @@ def render_page(
     """
     own = "(() => {\n'use strict';\n" + "\n".join(page_file(name) for name in SCRIPTS) + "\n})();\n"
     scripts = [page_file(f"vendor/{library}") for library in LIBRARIES] + [own]
-    target, manifest = boards[0].target, archive.manifest
-    rule = SCHEMES[target.scheme]
-    sizes = [f"{len(b.target):,} {b.target.spec.rows} ({b.target.spec.name})" for b in boards]
-    problems = len({task for board in boards for task in board.target.tasks})
+    split, manifest = boards[0].split, archive.manifest
+    rule = SCHEMES[split.scheme]
+    sizes = [f"{len(b.split):,} {b.split.spec.rows} ({b.split.spec.name})" for b in boards]
+    problems = len({task for board in boards for task in board.split.tasks})
     version, digest = manifest.version, manifest.logical_digest
     bins = [f"{name.replace('_', ' ')} {rule.describe(b)}" for b, name in enumerate(BIN_NAMES, 1)]
     values = _common(
         title=f"Kernel forecast board: {manifest.name} {version}",
         script_hashes=Markup(" ".join(map(_script_hash, scripts))),  # noqa: S704 - our digests
         facts=f"{', '.join(sizes)}, {problems} problems in all, measured on "
-        f"{', '.join(target.facts.gpus)} · archive {version} · {digest[7:19]}",
+        f"{', '.join(split.facts.gpus)} · archive {version} · {digest[7:19]}",
         boards=[
             {
                 "standings": board,
                 "metrics": [
-                    *LEADS[board.target.kind],
-                    *HEADLINE[board.target.kind],
-                    _FURTHER[board.target.kind],
+                    *LEADS[board.split.kind],
+                    *HEADLINE[board.split.kind],
+                    _FURTHER[board.split.kind],
                 ],
             }
             for board in boards
         ],
         compared=ranks.MAX_COMPARED,
         left_out=left_out,
-        scheme=target.scheme,
+        scheme=split.scheme,
         bins="; ".join(bins),
         draws=f"{boards[0].draws:,}",
         seed=boards[0].seed,
-        drawn=[(b.target.spec.name, b.drawn.said) for b in boards if b.drawn],
+        drawn=[(b.split.spec.name, b.drawn.said) for b in boards if b.drawn],
         licences=[
             (name, page_file(f"vendor/LICENSE-{name.partition('.')[0]}.txt")) for name in LIBRARIES
         ],
@@ -112,16 +112,16 @@ def render_page(
 
 def render_entry(board: Standings, entry: Entry) -> str:
     """Write the page of an entry of a board; it has no script."""
-    target, record, facts = board.target, entry.record, board.target.facts
-    names = [*LEADS[target.kind], *HEADLINE[target.kind], "pair_accuracy", "crps"]
+    split, record, facts = board.split, entry.record, board.split.facts
+    names = [*LEADS[split.kind], *HEADLINE[split.kind], "pair_accuracy", "crps"]
     groups = list(record.groups.values())
     values = _common(
         board=board,
         entry=entry,
-        split=target.spec,
-        back="" if target.spec.name == "eval" else f"#split={quote(target.spec.name)}",
-        facts=f"{len(target):,} {target.spec.rows} on {', '.join(facts.gpus)} · archive "
-        f"{facts.archive_version} · bins {target.scheme}",
+        split=split.spec,
+        back="" if split.spec.name == "eval" else f"#split={quote(split.spec.name)}",
+        facts=f"{len(split):,} {split.spec.rows} on {', '.join(facts.gpus)} · archive "
+        f"{facts.archive_version} · bins {split.scheme}",
         names=sorted(record.metrics, key=lambda name: name != LEAD),
         bounds=[c for c in board.controls if c.name.startswith("oracle_")],
         group_metrics=[name for name in names if all(name in group for group in groups)],

@@ -90,7 +90,7 @@ def _pairs(board: Standings) -> dict[str, list[Any]]:
 
 def _rows(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[str, Any]:
     """List the rows of a split in its order; programs by their number in ``codes``."""
-    target, spec = board.target, board.target.spec
+    split, spec = board.split, board.split.spec
     table = archive.sql(
         f"""
         SELECT s.row_id, s.gpu, s.{spec.task} AS task, s.{spec.anchor} AS anchor,
@@ -101,16 +101,16 @@ def _rows(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[str
         """
     )
     by_id = {row["row_id"]: row for row in table.to_pylist()}
-    rows = [by_id[row_id] for row_id in target.row_ids]
+    rows = [by_id[row_id] for row_id in split.row_ids]
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     return {
-        "id": target.row_ids,
+        "id": split.row_ids,
         "tasks": tasks,
         "task": [tasks.index(row["task"]) for row in rows],
         "gpu": [row["gpu"] for row in rows],
         # The page is public: withheld labels are scored with and shown in sums alone.
-        "speedup": None if target.withheld else target.speedups.tolist(),
-        "bin": None if target.withheld else target.bins.tolist(),
+        "speedup": None if split.withheld else split.speedups.tolist(),
+        "bin": None if split.withheld else split.bins.tolist(),
         "anchor": [codes.setdefault(row["anchor"], len(codes)) for row in rows],
         "code": [codes.setdefault(row["code"], len(codes)) for row in rows],
         "kernel": [{key: row[key] for key in _KERNEL} if row["id"] else None for row in rows],
@@ -118,18 +118,18 @@ def _rows(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[str
 
 
 def _board(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[str, Any]:
-    target, rule = board.target, SCHEMES[board.target.scheme]
+    split, rule = board.split, SCHEMES[board.split.scheme]
     first = board.shown[0].record if board.shown else None
     recovery = first.recovery if first is not None else None
     figures = {control.name: control.metrics for control in board.controls}
     return {
-        "split": target.spec.name,
-        "kind": target.kind,
-        "title": target.spec.title,
+        "split": split.spec.name,
+        "kind": split.kind,
+        "title": split.spec.title,
         "intervals": [rule.describe(b) for b in range(1, N_BINS + 1)],
-        "headline": HEADLINE[target.kind],
+        "headline": HEADLINE[split.kind],
         "paired": list(board.pairs),
-        "rankings": [name for name in RANKINGS[target.kind] if name in board.pairs],
+        "rankings": [name for name in RANKINGS[split.kind] if name in board.pairs],
         "controls": [[c.name, int(c.bound), c.metrics] for c in board.shown_controls],
         "bars": {name: figures[best].get(name) for name, best in board.best_controls.items()},
         "groups": first.group_rows if first is not None else {},

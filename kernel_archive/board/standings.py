@@ -36,7 +36,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Hold the standings of one split."""
 
-    target: Split
+    split: Split
     entries: list[Entry]  # best first by CRPS; those that are not ranked come last
     n_ranked: int  # number of ranked ones
     #: Metric -> differences of the first :data:`~ranks.MAX_COMPARED` ranked entries.
@@ -66,7 +66,7 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     @property
     def zero(self) -> ControlFigures | None:
         """The control that a skill of 0 stands for."""
-        name = self.target.once(zero_of)[0]
+        name = self.split.once(zero_of)[0]
         return next((control for control in self.controls if control.name == name), None)
 
     def best_control(self, metric: str) -> ControlFigures | None:
@@ -75,16 +75,16 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return next((control for control in self.controls if control.name == best), None)
 
 
-def _distinct_controls(target: Split) -> list[ControlFigures]:
+def _distinct_controls(split: Split) -> list[ControlFigures]:
     """List controls and bounds, those with the same forecasts once, under the first name."""
     groups: dict[tuple[bytes, bytes], list[str]] = {}
-    for control in target.once(controls_of):
+    for control in split.once(controls_of):
         cast = control.forecasts  # a cue of no strength gives the frequencies but for rounding
         same = (cast.probabilities.round(9).tobytes(), cast.expected_speedups.tobytes())
         groups.setdefault(same, []).append(control.name)
     others = {names[0]: names[1:] for names in groups.values()}
     distinct = []
-    for figures in target.once(control_figures):
+    for figures in split.once(control_figures):
         if figures.name not in others:
             continue
         twins = ", ".join(others[figures.name]).replace("_", " ")
@@ -94,7 +94,7 @@ def _distinct_controls(target: Split) -> list[ControlFigures]:
 
 
 def make_standings(
-    target: Split, entries: Sequence[Entry], *, seed: int = 0, draws: int = 0
+    split: Split, entries: Sequence[Entry], *, seed: int = 0, draws: int = 0
 ) -> Standings:
     """Rank entries by each metric that ranks, and compare them by each that compares.
 
@@ -106,7 +106,7 @@ def make_standings(
     first = ranked[: ranks.MAX_COMPARED]
     places: list[dict[str, Rank]] = [{} for _ in ordered]
     pairs: dict[str, Pairs] = {}
-    for name in COMPARED[target.kind]:
+    for name in COMPARED[split.kind]:
         better = METRICS[name].better
         if better == "neither" or not all(name in entry.record.metrics for entry in first):
             continue
@@ -118,9 +118,9 @@ def make_standings(
                     place[name] = rank
     for number in range(len(first), len(ranked)):
         places[number][RANKED_BY] = Rank(rank=number + 1)
-    controls = _distinct_controls(target)
+    controls = _distinct_controls(split)
     return Standings(
-        target=target,
+        split=split,
         entries=[
             msgspec.structs.replace(entry, ranks=place)
             for entry, place in zip(ordered, places, strict=True)
@@ -164,9 +164,9 @@ def standings_bytes(boards: Sequence[Standings]) -> bytes:
     for board in boards:
         slugs = [entry.slug for entry in board.entries]
         facts = {
-            "archive": board.target.facts,
-            "split": board.target.spec.name,
-            "scheme": board.target.scheme,
+            "archive": board.split.facts,
+            "split": board.split.spec.name,
+            "scheme": board.split.scheme,
             "metric_version": METRIC_VERSION,
             "package": __version__,
             "seed": board.seed,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import msgspec
 
+from kernel_archive.board.kept import FOLDER as KEPT_SCORES
 from kernel_archive.board.submissions import (
     FORECASTS_FILE,
     MAX_SLUG,
@@ -76,7 +77,7 @@ def check_board_folder(folder: Path, option: str) -> None:
         TargetExistsError: it does, or it is no folder.
     """
     way_out = f"Choose another {option}"
-    if folder.is_symlink() or (folder / "submissions").is_symlink():
+    if any((folder / name).is_symlink() for name in ("", "submissions", KEPT_SCORES)):
         raise TargetExistsError(f"{folder} and its submissions must not be links. {way_out}")
     if folder.exists() and not folder.is_dir():
         raise TargetExistsError(f"{folder} is not a folder. {way_out}")
@@ -114,9 +115,9 @@ def run_facts(file: str | Path) -> dict[str, Any] | None:
     return {name: recorded[name] for name in fields if recorded.get(name) is not None}
 
 
-def _slug(name: str, target: Split) -> str:
+def _slug(name: str, split: Split) -> str:
     """Make the name of an entry's folder, with the split behind it when it is not ``eval``."""
-    ending = "" if target.spec.name == "eval" else f"-{target.spec.name.replace('_', '-')}"
+    ending = "" if split.spec.name == "eval" else f"-{split.spec.name.replace('_', '-')}"
     slug = slug_of(name)[: MAX_SLUG - len(ending)].strip("-")
     if not slug:
         message = "no letter or digit of ASCII in it: it names the entry's folder"
@@ -126,7 +127,7 @@ def _slug(name: str, target: Split) -> str:
 
 def add_submission(
     file: str | Path,
-    target: Split,
+    split: Split,
     *,
     name: str,
     board: str | Path | None = None,
@@ -141,13 +142,13 @@ def add_submission(
         DataError: a text is at fault.
         TargetExistsError: the name is on the board, or the folder holds something else.
     """
-    if not target.facts.canonical:
+    if not split.facts.canonical:
         raise DataError(
-            f"the {target.spec.name} split of this archive is the variant "
-            f"{target.facts.split_name!r}: the board takes forecasts of the canonical split only"
+            f"the {split.spec.name} split of this archive is the variant "
+            f"{split.facts.split_name!r}: the board takes forecasts of the canonical split only"
         )
-    slug = _slug(name, target)
-    forecasts = read_forecasts(file, target, name=name)
+    slug = _slug(name, split)
+    forecasts = read_forecasts(file, split, name=name)
     if len(forecasts.prompts) > 1:
         raise DataError.of(
             code="several-prompts",
@@ -164,7 +165,7 @@ def add_submission(
             "name": name,
             **{field: statement.get(field, "") for field in ("url", "model", "notes")},
             "forecasts_sha256": forecasts.digest.removeprefix("sha256:"),
-            "archive": msgspec.to_builtins(Identity.of(target)),
+            "archive": msgspec.to_builtins(Identity.of(split)),
             "model_facts": msgspec.to_builtins(facts),
             "model_run": run_facts(file),
         }
@@ -181,12 +182,12 @@ def add_submission(
                 f"{folder} is there already. Choose another --name, or remove the folder"
             )
         record = score(
-            target,
+            split,
             dataclasses.replace(forecasts, source=FORECASTS_FILE),
             draws=statement.get("draws", 10_000),
             seed=statement.get("seed", 0),
         )
-        record = record.in_sums() if target.withheld else record
+        record = record.in_sums() if split.withheld else record
         _store(folder, lines, submission, record)
     return Added(slug=slug, folder=folder, submission=submission, record=record)
 

@@ -56,14 +56,14 @@ class Identity(_Strict, frozen=True):
     split_digest: str
 
     @classmethod
-    def of(cls, target: Split) -> Identity:
+    def of(cls, split: Split) -> Identity:
         """Name the rows of a loaded split."""
-        facts = target.facts
+        facts = split.facts
         return cls(
             name=facts.archive_name,
             version=facts.archive_version,
             digest=facts.archive_digest,
-            split=target.spec.name,
+            split=split.spec.name,
             split_digest=facts.split_digest,
         )
 

@@ -127,7 +127,7 @@ def _show_standings(board: Standings) -> None:
         if rank is not None and rank.best is not None:
             row["possible ranks"] = f"{rank.best} to {rank.worst}"
         row["entry"] = entry.submission.name
-        for key in (LEAD, *HEADLINE[board.target.kind], "crps"):
+        for key in (LEAD, *HEADLINE[board.split.kind], "crps"):
             star = "" if record.beats_control.get(key, True) else " *"
             row[METRICS[key].title] = METRICS[key].format(record.metrics[key].mean) + star
         coverage = f"{100 * record.forecasts.coverage:.0f} %"
@@ -136,7 +136,7 @@ def _show_standings(board: Standings) -> None:
         "Ranked by CRPS, shown as its skill over the zero. The page has controls and bounds.",
         "* does not beat the best control by its interval",
     ]
-    title = f"{board.target.spec.name}: {len(board.target)} rows"
+    title = f"{board.split.spec.name}: {len(board.split)} rows"
     common.print_records(rows, title=title, notes=notes)
 
 

@@ -1,0 +1,93 @@
+"""Scores that an earlier build of a board has computed, kept beside it in ``.scores``.
+
+A file is named by all that a score depends on: the forecasts, the rows and labels, the draws, the
+seed, and the code that scores. It begins with the digest of what follows, so damage costs a new
+score and nothing else. Who can write into the folder can plant a score: ``leaderboard verify``
+reads none of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+
+import kernel_archive.scoring
+from kernel_archive._version import __version__
+from kernel_archive.scoring import Score  # noqa: TC001 - msgspec reads the annotations
+from kernel_archive.storage import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kernel_archive.scoring import Forecasts, Split
+    from kernel_archive.scoring.arrays import Floats
+
+FOLDER: Final = ".scores"
+_DIGEST_BYTES: Final = 32
+
+
+class KeptScore(msgspec.Struct, frozen=True, kw_only=True):
+    """A score, and the bytes of its bootstrap draws by metric (float64)."""
+
+    record: Score
+    draws: dict[str, bytes]
+
+    @classmethod
+    def of(cls, record: Score, draws: dict[str, Floats]) -> KeptScore:
+        """Keep a score with its draws."""
+        kept = {name: np.asarray(d, np.float64).tobytes() for name, d in draws.items()}
+        return cls(record=record, draws=kept)
+
+    def arrays(self) -> dict[str, Floats]:
+        """Return the draws by metric."""
+        return {name: np.frombuffer(data, np.float64) for name, data in self.draws.items()}
+
+
+@cache
+def _scorer_digest() -> str:
+    """Digest the code that scores."""
+    total = hashlib.sha256(__version__.encode())
+    for path in sorted(Path(kernel_archive.scoring.__file__).parent.iterdir()):
+        if path.is_file():
+            total.update(path.read_bytes())
+    return total.hexdigest()
+
+
+def score_key(split: Split, forecasts: Forecasts, *, draws: int, seed: int) -> str:
+    """Name the score of these forecasts under these terms: 64 hex digits."""
+    facts = split.facts
+    parts = [_scorer_digest(), facts.archive_digest, facts.split_digest, split.scheme]
+    parts += [forecasts.digest, str(draws), str(seed)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def read_kept(folder: Path, key: str) -> KeptScore | None:
+    """Read a kept score; ``None`` where there is none, or a damaged one."""
+    try:
+        data = (folder / key).read_bytes()
+        body = data[_DIGEST_BYTES:]
+        if hashlib.sha256(body).digest() != data[:_DIGEST_BYTES]:
+            return None
+        return msgspec.msgpack.decode(body, type=KeptScore)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def keep(folder: Path, key: str, score: KeptScore) -> None:
+    """Keep a score for the next build."""
+    folder.mkdir(exist_ok=True)
+    body = msgspec.msgpack.encode(score)
+    write_atomically(folder / key, hashlib.sha256(body).digest() + body, durable=False)
+
+
+def forget_others(folder: Path, keys: Iterable[str]) -> None:
+    """Remove the scores that a build did not use."""
+    used = set(keys)
+    for path in folder.glob("?" * 64):
+        if path.name not in used and not path.is_dir():
+            path.unlink(missing_ok=True)
