@@ -108,8 +108,9 @@ class Archive:
         self, table: str, split: str | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
         """Read a table (or split) as Arrow, in the order of the files."""
-        parts = self.batches(table, columns, split)
-        return pa.concat_tables([_schema(table, columns).empty_table(), *parts])
+        # From batches: an empty table made of a schema imports pandas.
+        parts = [b for part in self.batches(table, columns, split) for b in part.to_batches()]
+        return pa.Table.from_batches(parts, _schema(table, columns))
 
     def batches(
         self, table: str, columns: Sequence[str] | None = None, split: str | None = None
