@@ -74,7 +74,7 @@ class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     program_id: _ProgramId
     problem: _Name
     case: _Small
-    kind: Literal["launch", "operator", "not_followed"]
+    kind: Literal["launch", "operator", "kernel", "not_followed"]
     name: _Name
     n: _Small = 1
     bytes: _Count = 0
@@ -94,16 +94,21 @@ class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     transcendentals: _Small | None = None
     atomics: _Small | None = None
     loops: _Small | None = None
+    threads: _Small | None = None
+    registers: _Small | None = None
+    shared_memory: _Small | None = None
+    spilled: _Small | None = None
 
 
 def _lines(
     loaded: LoadedRecipe, field: str, kind: type[Line], code: str, fix: str
 ) -> Iterator[tuple[int, Line]]:
-    """Decode the lines of the file that a recipe names in a field, each with its number."""
-    name: str | None = getattr(loaded.recipe, field)
-    if name is None:
-        return
-    path = loaded.beside(name, field)
+    """Decode the lines of the files that a recipe names in a field, each with its number."""
+    for path in loaded.files_beside(field):
+        yield from _decoded(path, kind, code, fix)
+
+
+def _decoded(path: Path, kind: type[Line], code: str, fix: str) -> Iterator[tuple[int, Line]]:
     fail = partial(RecipeError.of, code=code, file=str(path), fix=fix)
     decode = msgspec.json.Decoder(kind).decode
     for line in Lines(path, max_bytes=MAX_BYTES, max_lines=MAX_LINES):
@@ -162,7 +167,7 @@ def refuse_unknown(connection: duckdb.DuckDBPyConnection) -> None:
 def write_launches(
     directory: Path, manifest: Manifest, recipes: Sequence[LoadedRecipe]
 ) -> Manifest:
-    """Write the table ``launches`` of an archive; none where no recipe names a dry run.
+    """Write the table ``launches`` of an archive; none where no recipe names such a file.
 
     Lines of programs that the archive lacks are left out; what the first recipe says of a program
     counts.

@@ -104,7 +104,7 @@ class Recipe(_Table, frozen=True):
     unanimous: bool = False
     exclude: list[Exclude] = []
     readings: str | None = None
-    launches: str | None = None
+    launches: str | list[str] = []
     archive: About | None = None
     gpu: dict[str, GpuFacts] = {}
     eval: EvaluationRules | None = None
@@ -136,6 +136,12 @@ class LoadedRecipe(msgspec.Struct, frozen=True, kw_only=True):
         """Make an error of a field of the recipe; ``place`` are value and fix."""
         where: dict[str, Any] = {"file": str(self.file), "field": field, **place}
         return RecipeError.of(code=code, message=message, **where)
+
+    def files_beside(self, field: str) -> list[Path]:
+        """Find the files that a field names: none, one or several."""
+        named = getattr(self.recipe, field)
+        names = [named] if isinstance(named, str) else named or []
+        return [self.beside(name, field) for name in names]
 
     def beside(self, name: str, field: str) -> Path:
         """Find the file that a field names; no link or path leads out of the recipe's folder."""
@@ -225,8 +231,10 @@ def recipe_facts(loaded: LoadedRecipe) -> dict[str, Any]:
     facts["digest"] = f"sha256:{sha256_hex(canonical_json(loaded.recipe))}"
     facts["readings"] = None
     for field in ("readings", "launches"):
-        if name := getattr(loaded.recipe, field):
-            facts[field] = f"sha256:{file_sha256(loaded.beside(name, field))}"
+        digests = [file_sha256(path) for path in loaded.files_beside(field)]
+        if digests:
+            one = digests[0] if len(digests) == 1 else sha256_hex("".join(digests).encode())
+            facts[field] = f"sha256:{one}"
     return facts
 
 

@@ -6,7 +6,7 @@ WITH calls AS (
     SELECT * REPLACE (n::DOUBLE AS n),
            coalesce(grid_x, 0) * coalesce(grid_y, 1) * coalesce(grid_z, 1)::DOUBLE AS blocks,
            kind = 'launch' AS is_launch, kind = 'operator' AS is_operator
-    FROM launches WHERE kind <> 'not_followed'
+    FROM launches WHERE kind IN ('launch', 'operator')
 ), sizes AS (
     SELECT *, greatest(1, blocks / $1::INTEGER) AS waves,
            n * trips * greatest(1, blocks / ($1::INTEGER * 16 / greatest(warps, 1)))

@@ -1,4 +1,4 @@
-"""The command line: ``kernel-measure measure``, ``record``, ``remeasure`` and ``dry-run``."""
+"""The command line: ``kernel-measure`` with its commands."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from kernel_archive.cli import common
 from kernel_archive.cli.entry import run_command
 
 if TYPE_CHECKING:
+    from kernel_measure.dry_run import Following
     from kernel_measure.verdict import Measurement
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -225,14 +226,57 @@ def dry_run(output: Path, archive_path: str | None, trusted: bool, force: bool) 
     wide, with how many warps, and which torch operators it calls. A recipe names the file with
     launches = "..."; a program that can't be followed is in it with the reason.
     """
-    from kernel_archive.archive.open import open_archive
-    from kernel_measure.dry_run import dry_run as follow_programs
+    from kernel_measure.dry_run import Following
 
-    if trusted:
-        _host("cpu", trusted)
+    _follow(archive_path, output, Following(trusted=trusted), force=force)
+
+
+@cli.command()
+@common.option(
+    "-o", "--output", required=True, type=_OUTPUT, help="File to write; .zst is compressed."
+)
+@common.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=8,
+    help="Processes that compile and share the GPU.",
+)
+@common.options(
+    _seconds_option,
+    common.archive_option,
+    _trusted_option,
+    common.force_option,
+    common.json_option,
+)
+def profile(
+    output: Path,
+    workers: int,
+    seconds: float,
+    archive_path: str | None,
+    trusted: bool,
+    force: bool,
+) -> None:
+    """Call an archive's programs on the GPU, and write every kernel that they launch.
+
+    The file says, for each case of each program, what torch's profiler sees: grid, threads,
+    registers and shared memory of each kernel, those of CUDA C++ and of torch included, and what
+    Triton's spill. Nothing is timed. A recipe names the file in launches = [...].
+    """
+    from kernel_measure.dry_run import Following
+
+    how = Following(mode="profile", trusted=trusted, workers=workers, seconds=seconds)
+    _follow(archive_path, output, how, force=force)
+
+
+def _follow(archive_path: str | None, output: Path, how: Following, *, force: bool) -> None:
+    from kernel_archive.archive.open import open_archive
+    from kernel_measure.dry_run import follow_programs
+
+    if how.trusted:
+        _host("cpu", how.trusted)
     archive = open_archive(archive_path)
     with common.progress("Following") as advance:
-        done = follow_programs(archive, output, trusted=trusted, force=force, advance=advance)
+        done = follow_programs(archive, output, how, force=force, advance=advance)
 
     def text() -> None:
         rows = [["followed", done.followed], *([r, n] for r, n in done.not_followed.items())]

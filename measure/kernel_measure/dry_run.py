@@ -1,17 +1,22 @@
-"""Follow the host code of an archive's programs, and write what they launch.
+"""Have an archive's programs followed, and write what they launch.
 
-The programs run in the sandboxed worker, in its mode ``dry`` (``worker.py``, ``standin.py``); its
-answers are checked here before they are written.
+Without a GPU: mode ``dry`` follows the host code on tensors without values (``standin.py``). On a
+GPU: mode ``profile`` asks torch's profiler what the compiler made of each kernel, those of CUDA C++
+and of torch included (``profiler.py``). Programs run in the sandboxed worker; its answers are
+checked here before they are written.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import tempfile
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 import pyarrow as pa
@@ -26,11 +31,16 @@ from kernel_measure.tasks import TASK_NAMES
 from kernel_measure.worker import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from kernel_archive.archive.open import Archive
 
-_LANGUAGES: Final = ("triton", "pytorch")
+#: What a mode can follow, and how long a program may take, s.
+_LANGUAGES: Final = {
+    "dry": ("triton", "pytorch"),
+    "profile": ("triton", "pytorch", "gluon", "cuda"),
+}
+_TIMEOUT_S: Final = {"dry": 8.0, "profile": 150.0}
 _QUERY: Final = " UNION ".join(
     f"SELECT program_id, problem, code FROM {table}"
     " WHERE list_contains(?, problem) AND list_contains(?, language)"
@@ -38,7 +48,17 @@ _QUERY: Final = " UNION ".join(
 )
 
 
-class DryRun(msgspec.Struct, kw_only=True):
+class Following(msgspec.Struct, frozen=True, kw_only=True):
+    """How programs are followed."""
+
+    mode: Literal["dry", "profile"] = "dry"
+    trusted: bool = False
+    workers: int = 1  # processes; those of ``profile`` share the GPU, since nothing is timed
+    timeout_s: float = 0.0  # of one program; the mode's own when 0
+    seconds: float = math.inf  # no program is begun after this time
+
+
+class Followed(msgspec.Struct, kw_only=True):
     """How many programs were followed, and why others were not."""
 
     programs: int
@@ -48,28 +68,37 @@ class DryRun(msgspec.Struct, kw_only=True):
 
 
 def _follow(
-    problem: str, rows: Iterable[dict[str, Any]], cache: Path, timeout_s: float, *, trusted: bool
+    rows: Iterable[dict[str, Any]], cache: Path, how: Following
 ) -> Generator[list[LaunchLine], None, None]:
-    """The lines of each program of a problem; a worker that is lost is replaced."""
-    config = Config(mode="dry", task=problem, device="cpu", settings=Settings(), trusted=trusted)
+    """The lines of each program; a worker that is lost is replaced."""
+    end, timeout = time.monotonic() + how.seconds, how.timeout_s or _TIMEOUT_S[how.mode]
     worker: WorkerProcess | None = None
     try:
         for row in rows:
+            if time.monotonic() >= end:
+                return
             if worker is None:
-                worker = WorkerProcess(config, cache)
+                worker = WorkerProcess(_config(row["problem"], how), cache)
                 if not worker.ready(START_TIMEOUT_S):
                     said = worker.output().strip().splitlines() or ["it says nothing"]
                     raise MeasurerError(f"no worker comes up: {printable(said[-1], 300)}")
-            answer = worker.ask(row["code"], cache / row["program_id"], timeout_s)
+            program = cache / row["program_id"]
+            answer = worker.ask(row["code"], program, timeout, row["problem"])
             if isinstance(answer, Lost):
-                worker.kill()
-                worker = None
                 yield launch_lines(row, {"error": answer.why})
             else:
                 yield launch_lines(row, {"error": answer.error} if answer.error else answer.result)
+            if isinstance(answer, Lost) or answer.sticky:
+                worker.kill()
+                worker = None
     finally:
         if worker is not None:
             worker.kill()
+
+
+def _config(task: str, how: Following) -> Config:
+    device = "cuda" if how.mode == "profile" else "cpu"
+    return Config(mode=how.mode, task=task, device=device, settings=Settings(), trusted=how.trusted)
 
 
 def launch_lines(row: dict[str, Any], result: Any) -> list[LaunchLine]:
@@ -85,16 +114,15 @@ def launch_lines(row: dict[str, Any], result: Any) -> list[LaunchLine]:
     return [LaunchLine(**ours, case=0, kind="not_followed", name=reason[:200])]
 
 
-def dry_run(
+def follow_programs(
     archive: Archive,
     output: Path,
+    how: Following,
     *,
-    trusted: bool = False,
-    timeout_s: float = 8.0,
     force: bool = False,
     advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
-) -> DryRun:
-    """Write what an archive's Triton and PyTorch programs launch, as JSON lines.
+) -> Followed:
+    """Write what an archive's programs launch, as JSON lines.
 
     A name that ends in ``.zst`` is compressed. ``advance`` is called with programs done, programs
     in all, and the problem.
@@ -106,28 +134,39 @@ def dry_run(
     """
     check_new(output, force=force)
     query = f"SELECT * FROM ({_QUERY}) ORDER BY problem, program_id"
-    programs = archive.sql(query, [TASK_NAMES, _LANGUAGES] * 2).to_pylist()
-    total, lines = len(programs), list[LaunchLine]()
-    reasons, done = Counter[str](), itertools.count()
-    with tempfile.TemporaryDirectory(prefix="kernel-archive-dry-") as folder:
-        for problem, group in itertools.groupby(programs, key=lambda row: row["problem"]):
-            follow = _follow(problem, group, Path(folder), timeout_s, trusted=trusted)
-            with contextlib.closing(follow):
-                for made in follow:
-                    advance(next(done), total, problem)
-                    lines += made
-                    failed = (line.name for line in made if line.kind == "not_followed")
-                    reasons.update(name.split(":")[0] for name in failed)
-    advance(total, total, "")
+    programs = archive.sql(query, [TASK_NAMES, _LANGUAGES[how.mode]] * 2).to_pylist()
+    lines, done = list[LaunchLine](), itertools.count(1)
+
+    def serve(share: Sequence[dict[str, Any]], folder: Path) -> None:
+        with contextlib.closing(_follow(share, folder, how)) as follow:
+            for made in follow:
+                lines.extend(made)
+                advance(next(done), len(programs), made[0].problem)
+
+    with tempfile.TemporaryDirectory(prefix="kernel-archive-follow-") as folder:
+        with ThreadPoolExecutor(how.workers) as pool:
+            shares = [programs[i :: how.workers] for i in range(how.workers)]
+            served = [
+                pool.submit(serve, share, Path(folder) / str(i)) for i, share in enumerate(shares)
+            ]
+        for future in served:
+            future.result()
+    lines.sort(key=lambda line: (line.problem, line.program_id, line.case))
+    _write(output, lines, force=force)
+    failed = Counter(line.name.split(":")[0] for line in lines if line.kind == "not_followed")
+    begun = len({(line.problem, line.program_id) for line in lines})
+    return Followed(
+        programs=len(programs),
+        followed=begun - failed.total(),
+        not_followed=dict(failed.most_common()),
+        lines=len(lines),
+    )
+
+
+def _write(output: Path, lines: Iterable[LaunchLine], *, force: bool) -> None:
     rows = (msgspec.structs.asdict(line) for line in lines)
     stated = [{name: v for name, v in row.items() if v is not None} for row in rows]
     data = b"".join(msgspec.json.encode(row) + b"\n" for row in stated)
     if output.suffix == ".zst":
         data = pa.Codec("zstd", compression_level=15).compress(data, asbytes=True)
     write_new(output, data, force=force)
-    return DryRun(
-        programs=total,
-        followed=total - reasons.total(),
-        not_followed=dict(reasons.most_common()),
-        lines=len(lines),
-    )

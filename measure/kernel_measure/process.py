@@ -132,7 +132,7 @@ class WorkerProcess:
                 [sys.executable, "-c", start, *arguments],
                 [request_read, reply_write, own_lock],
                 None if config.trusted else cache,
-                gpu=config.device == "cuda" and config.mode == "time",
+                gpu=config.device == "cuda" and config.mode in {"time", "profile"},
             )
 
     def _start(

@@ -5,7 +5,8 @@ JSON line (``Reply``) per request line (``Request``). Modes: ``time`` evaluates.
 compiles ahead, without a GPU: Triton kernels against a faked device and tensors without data, CUDA
 C++ by import. It fills the program's own compiler cache, so that the evaluation only loads what was
 made. ``dry`` follows host code on tensors without values and says what it launches
-(``standin.py``).
+(``standin.py``). ``profile`` calls a program on the GPU and says what was launched there
+(``profiler.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 import types
 from collections import Counter
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -26,6 +27,7 @@ from kernel_archive.gpus import gpu_facts
 from kernel_measure.device import StandIn, check_device, exclusive
 from kernel_measure.evaluate import Evaluator, import_code
 from kernel_measure.failures import failure_by
+from kernel_measure.profiler import profile_call, record_spills
 from kernel_measure.sandbox import limit_resources, surrender
 from kernel_measure.settings import Settings  # noqa: TC001 - msgspec reads the annotations
 from kernel_measure.standin import follow, install_torch, install_triton
@@ -36,12 +38,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kernel_measure.tasks.base import Task
+    from kernel_measure.torch_device import AnyDevice
 
 
 class Config(msgspec.Struct, kw_only=True):
     """What a worker is started for."""
 
-    mode: Literal["time", "compile", "dry"]
+    mode: Literal["time", "compile", "dry", "profile"]
     task: str  # the task, or any task of the framework for ``compile``
     device: str
     settings: Settings
@@ -69,8 +72,8 @@ class Reply(msgspec.Struct, kw_only=True):
     """One answer; the first one says that the worker is ready."""
 
     nonce: str = ""  # of the request; empty for the first line
-    #: An ``evaluate.Result`` as plain data, in mode ``time``; in mode ``dry`` calls by case
-    #: (``cases``), or the ``error`` of a program that can't be followed.
+    #: An ``evaluate.Result`` as plain data, in mode ``time``; in modes ``dry`` and ``profile``
+    #: calls by case (``cases``), or the ``error`` of a program that can't be followed.
     result: Any = None
     error: str = ""  # a fault of the harness itself, not of the program
     confined: dict[str, str] = {}  # what the sandbox achieved (first line)
@@ -173,6 +176,48 @@ def _dry_mode(config: Config) -> tuple[Answer, Facts]:
     return answer, {}
 
 
+def _profile_mode(config: Config) -> tuple[Answer, Facts]:
+    import torch
+
+    _import_torch()
+    device = TorchDevice(config.device)
+    torch.cuda.set_per_process_memory_fraction(config.settings.gpu_memory_fraction)
+    spills = record_spills()
+    scratch, serial = Path(config.scratch), itertools.count(1)
+
+    def answer(request: Request) -> Reply:
+        name = f"profiled_{next(serial)}"
+        task = get_task(request.task or config.task)
+        try:
+            program = import_code(request.code, scratch, name).custom_kernel
+            inputs = (task.input_of(case, 0, "standard", "cuda") for case in task.benchmark_cases)
+            cases = [profile_call(program, data, scratch, spills) for data in inputs]
+            if torch.cuda.memory_reserved() > 4 * 2**30:  # others share the GPU
+                torch.cuda.empty_cache()
+            return Reply(result={"cases": cases})
+        except BaseException as error:  # noqa: BLE001 - whatever a program raises
+            failure = failure_by(error)
+            message = f"{failure.name}: {failure.error}"[:200]
+            return Reply(result={"error": message}, sticky=_unusable(device))
+        finally:
+            sys.modules.pop(name, None)
+
+    return answer, device.facts()
+
+
+def _unusable(device: AnyDevice) -> bool:
+    """Whether a program has broken the CUDA context."""
+    try:
+        device.synchronize()
+        if device.name == "cuda":
+            import torch
+
+            torch.zeros(1, device="cuda").item()
+    except Exception:  # noqa: BLE001 - whatever the driver raises, the context is gone
+        return True
+    return False
+
+
 def _time_mode(config: Config) -> tuple[Answer, Facts]:
     task = get_task(config.task)
     if task.framework == "torch":
@@ -198,27 +243,29 @@ def _time_mode(config: Config) -> tuple[Answer, Facts]:
 
     def answer(request: Request) -> Reply:
         result = evaluator.evaluate(request.code)
-        sticky = False
-        try:
-            device.synchronize()
-            if config.device == "cuda":
-                import torch
+        sticky = _unusable(device)
+        if config.device == "cuda" and not sticky:
+            import torch
 
-                torch.zeros(1, device="cuda").item()
-                if torch.cuda.memory_reserved() > 60 * 2**30:
-                    torch.cuda.empty_cache()
-        except Exception:  # noqa: BLE001 - whatever the driver raises, the context is gone
-            sticky = True
+            if torch.cuda.memory_reserved() > 60 * 2**30:
+                torch.cuda.empty_cache()
         return Reply(result=msgspec.to_builtins(result), sticky=sticky)
 
     return answer, device.facts()
 
 
+_MODES: Final = {
+    "time": _time_mode,
+    "compile": _compile_mode,
+    "dry": _dry_mode,
+    "profile": _profile_mode,
+}
+
+
 def _serve(config: Config, requests: IO[bytes], replies: IO[bytes]) -> int:
     if config.start_cpus:
         os.sched_setaffinity(0, set(config.start_cpus))
-    modes = {"time": _time_mode, "compile": _compile_mode, "dry": _dry_mode}
-    answer, facts = modes[config.mode](config)
+    answer, facts = _MODES[config.mode](config)
     isolation = "none" if config.trusted else "bubblewrap"
     confined = {"isolation": isolation, "limits": limit_resources(config.settings)}
     send = replies.write

@@ -22,7 +22,7 @@ from kernel_archive.ids import program_id
 from kernel_archive.untrusted import Lines
 from kernel_measure import standin
 from kernel_measure.cli import main
-from kernel_measure.dry_run import dry_run, launch_lines
+from kernel_measure.dry_run import Following, follow_programs, launch_lines
 from kernel_measure.tasks import get_task
 
 KERNELS = """import triton
@@ -200,7 +200,7 @@ def test_an_existing_file_stays(archive, tmp_path):
     """Found before any program is followed."""
     (tmp_path / "o.jsonl").write_text("mine")
     with pytest.raises(TargetExistsError):
-        dry_run(archive, tmp_path / "o.jsonl", trusted=True)
+        follow_programs(archive, tmp_path / "o.jsonl", Following(trusted=True))
     assert (tmp_path / "o.jsonl").read_text() == "mine"
 
 
@@ -209,12 +209,11 @@ def test_an_archive_is_followed(archive, tmp_path, name):
     """A line per kind of call and case, and one for each program that can't be followed."""
     pytest.importorskip("torch")
     seen = []
-    done = dry_run(
-        archive, tmp_path / name, trusted=True, timeout_s=5, advance=lambda *a: seen.append(a)
-    )
+    how = Following(trusted=True, timeout_s=5, workers=2)
+    done = follow_programs(archive, tmp_path / name, how, advance=lambda *a: seen.append(a))
     assert (done.programs, done.followed) == (4, 1)
     assert done.not_followed == {"KeyError": 1, "SystemExit": 1, "timeout": 1}
-    assert seen[-1] == (4, 4, "")
+    assert sorted(done for done, _, _ in seen) == [1, 2, 3, 4]
     read = Lines(tmp_path / name, max_bytes=1 << 20, max_lines=1000)
     lines = [msgspec.json.decode(text, type=LaunchLine) for _, text in read]
     assert len(lines) == done.lines

@@ -78,6 +78,19 @@ def test_lines_of_known_programs_become_rows_of_launches(source, tmp_path):
     assert report.ok, [finding.render() for finding in report.findings]
 
 
+def test_several_files_of_launches_are_one_table(source, tmp_path):
+    """A dry run and a profile of one program stand side by side, each row with an id of its own."""
+    recipe = source("launches", launch(CODES[0], grid_x=8))
+    profile = launch(CODES[0], kind="kernel", threads=128, registers=40, spilled=0)
+    (recipe.parent / "profile.jsonl").write_text(profile + "\n")
+    text = recipe.read_text().replace('"lines.jsonl"', '["lines.jsonl", "profile.jsonl"]')
+    recipe.write_text(text)
+    build([str(recipe)], out=tmp_path / "a")
+    rows = open_archive(tmp_path / "a").arrow("launches").to_pylist()
+    assert len({row["launch_id"] for row in rows}) == 2
+    assert {row["kind"]: row["registers"] for row in rows} == {"launch": None, "kernel": 40}
+
+
 @pytest.mark.parametrize(
     ("answers", "unfit"),
     [
