@@ -7,7 +7,7 @@ import shutil
 import msgspec
 import pytest
 from support.archives import make_archive, remake, replant
-from support.chains import RUNS, SEARCHES
+from support.parents import RUNS, SEARCHES
 
 from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 from support.archives import Run, kernel_ids, make_archive, program
-from support.chains import RUNS, SEARCHES
+from support.parents import RUNS, SEARCHES
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import ArchiveNotFoundError

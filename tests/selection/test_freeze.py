@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from support.archives import make_archive, remake
-from support.chains import RUNS, SEARCHES
+from support.parents import RUNS, SEARCHES
 
 from kernel_archive import DATA_VERSION
 from kernel_archive.archive.open import open_archive
