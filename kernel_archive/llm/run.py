@@ -2,7 +2,8 @@
 
 Beside the forecast file FILE stand ``FILE.answers.jsonl``, every response as it came (the batch
 form, so that ``--import`` reads it too), and ``FILE.run.json``, what was asked (:class:`ModelRun`).
-Answers that stand there are never asked again.
+Answers that stand there are never asked again. Where none holds a forecast, as after a failed first
+question, another run may follow: they go to ``FILE.answers.old.jsonl``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import os
 import time
 from collections import deque
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -116,6 +118,16 @@ def read_run(output: str | Path) -> ModelRun | None:
         return None
 
 
+def _hold_forecast(lines: bytes) -> bool:
+    """Tell whether a forecast can be read from one of these lines of answers."""
+    for line in lines.splitlines():
+        with suppress(*BAD_JSON):
+            answer = read_answer(msgspec.json.decode(line, type=dict[str, Any]), "", 0)
+            if isinstance(answer, ModelAnswer) and not answer.unparsed():
+                return True
+    return False
+
+
 class Run:
     """One run: the questions, who answers them, and the files beside the forecast file."""
 
@@ -138,6 +150,7 @@ class Run:
         self.output = Path(output)
         self.answers = Answers(questions=questions, repeats=repeats)
         self.reused = 0  # answers that stood in the file before
+        self.set_aside = False  # whether answers to another question make room
         self.retries = 0  # requests that were sent again
         self.failures: dict[str, list[str]] = {}  # kind -> what the server said, per question
         self.input_tokens = self.output_tokens = 0
@@ -171,6 +184,7 @@ class Run:
             UsageError: they are answers to another question.
         """
         path, before = answers_path(self.output), read_run(self.output)
+        data = path.read_bytes() if path.exists() else b""
         if before is None and not path.exists():
             return
         shown = f"the answers in {printable(str(path), 300)} are of another run"
@@ -179,12 +193,14 @@ class Run:
             raise UsageError(f"{shown}, or of an unknown one. {fix}")
         for name in _FIXED:
             old, new = getattr(before, name), getattr(self.record, name)
+            if old != new and not _hold_forecast(data):
+                self.set_aside = True
+                return
             if old != new:
                 raise UsageError(
                     f"{shown}: {name} {printable(old)} instead of {printable(new)}. {fix}"
                 )
         self.record.date, self.record.retries = before.date, before.retries
-        data = path.read_bytes() if path.exists() else b""
         whole = data.rfind(b"\n") + 1
         if whole < len(data):  # what a killed run left of its last line
             os.truncate(path, whole)
@@ -223,6 +239,10 @@ class Run:
             KernelArchiveError: the first question failed, or ten in a row failed in one way. What
                 was answered is kept, and the same run goes on from there.
         """
+        if self.set_aside and answers_path(self.output).exists():
+            with Path(f"{self.output}.answers.old.jsonl").open("ab") as file:
+                file.write(answers_path(self.output).read_bytes())
+            answers_path(self.output).unlink()
         self.save()
         self.waiting.extend(self.answers.open_cells())
         try:
@@ -320,12 +340,15 @@ class Run:
 
     def _unusable(self, answer: ModelAnswer) -> KernelArchiveError:
         """Return the error that ends a run whose first answer holds no forecast."""
-        way_out = "Try --answer text or --answer tool; --no-trial asks on whatever the answers hold"
+        forms = (f"--answer {form}" for form in ("text", "tool") if form != self.record.answer)
+        way_out = f"Try {' or '.join(forms)}; --no-trial asks on whatever the answers hold"
         if answer.unparsed() == "cut":
             way_out = f"Raise --max-tokens (now {self.max_tokens:,})"
+        parts = answer.content if isinstance(answer.content, dict) else {"answer": answer.content}
+        shown = " ".join(str(part) for part in parts.values() if part) or "nothing"
         return KernelArchiveError(
             f"the first answer of {printable(self.service.model)} holds no forecast "
-            f"({answer.unparsed()}): {printable(str(answer.content), 160)}. Nothing else was sent. "
+            f'({answer.unparsed()}): "{printable(shown, 160)}". Nothing else was sent. '
             f"{way_out}"
         )
 

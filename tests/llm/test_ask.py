@@ -128,6 +128,28 @@ def test_what_passes_is_asked_again_and_counted(archive, service, run, rows):
     assert sum(row["output_tokens"] for row in rows()) == 6 * 60
 
 
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("404", ["--model", "n"]),
+        ("half", ["--max-tokens", 4000]),
+        ("empty", ["--answer", "text"]),
+    ],
+)
+def test_a_failed_first_question_leaves_the_way_out_free(service, run, tmp_path, kind, more):
+    """What the error says to type works with the same file; a paid answer is kept aside."""
+    sick = [True]
+    server = service(lambda prompt, n: kind if sick[0] else "fine")
+    assert run(server, "--limit", 3)[0] == 1
+    sick[0] = False
+    status, printed = run(server, "--limit", 3, *more)
+    assert status == 0, printed
+    assert "forecasts: 3\n" in printed
+    assert len(server.requests) == 4
+    assert (tmp_path / "f.jsonl.answers.old.jsonl").read_bytes().count(b"\n") == 1
+    assert run(server, "--limit", 3)[0] == 2
+
+
 @pytest.mark.parametrize("form", ["seconds", "date"])
 def test_the_wait_that_a_server_asks_for_is_kept(service, run, form):
     """Retry-After counts, in seconds or as an HTTP date, and not our own pause of a second."""
