@@ -10,13 +10,14 @@ import msgspec
 
 import kernel_archive
 from kernel_archive.cli import common
-from kernel_archive.errors import UsageError, printable
+from kernel_archive.errors import KernelArchiveError, UsageError, printable
 from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
     from kernel_archive import Archive
     from kernel_archive.llm.answers import Answers
     from kernel_archive.llm.questions import Questions
+    from kernel_archive.llm.run import Run
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
@@ -172,9 +173,17 @@ def _ask(archive: Archive, output: str, force: bool, how: dict[str, Any]) -> Ans
         except KeyboardInterrupt:
             common.say("What was answered is kept: the same command goes on")
             raise
+        except KernelArchiveError:
+            if sum(map(len, run.failures.values())) > 1:  # else the error says it all
+                _say_remarks(run)
+            raise
+    _say_remarks(run)
+    return run.answers
+
+
+def _say_remarks(run: Run) -> None:
     for remark in run.remarks():
         common.say(remark)
-    return run.answers
 
 
 def _write(answers: Answers, output: str, force: bool, how: dict[str, Any]) -> None:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 #: Tokens of an answer when ``--max-tokens`` is not given: without and with a reasoning effort.
 DEFAULT_MAX_TOKENS: Final = (2_000, 32_000)
+#: Seconds between two reports of progress while no answer comes.
+TICK: Final = 1.0
 #: Failures of one kind in a row that end a run.
 MAX_FAILURES_IN_A_ROW: Final = 10
 #: What a run may not change.
@@ -152,8 +154,9 @@ class Run:
         self.reused = 0  # answers that stood in the file before
         self.set_aside = False  # whether answers to another question make room
         self.retries = 0  # requests that were sent again
+        self.last_retry = ""  # the kind of failure after which the last one was
         self.failures: dict[str, list[str]] = {}  # kind -> what the server said, per question
-        self.input_tokens = self.output_tokens = 0
+        self.input_tokens = self.output_tokens = 0  # of all answers of the file
         self.stopped_by = ""  # the bound that ended the run, if one did
         self.waiting: deque[Cell] = deque()
         self.reserved: dict[Cell, int] = {}  # input tokens of questions under way
@@ -210,6 +213,8 @@ class Run:
             reader.check()
             cells = [cell for cell in self.answers.cells() if cell in reader.given]
             self.answers.given = {cell: reader.given[cell] for cell in cells}
+            for answer in reader.given.values():
+                self._count_tokens(answer)
         self.reused = len(self.answers.given)
 
     def save(self) -> None:
@@ -255,21 +260,36 @@ class Run:
         """Ask the first question, and then the others, several at a time."""
         started, total = time.monotonic(), len(self.answers.cells())
 
+        def show() -> None:
+            n = len(self.answers.given)
+            advance(n, total, self._progress(total - n, time.monotonic() - started))
+
+        async def tick() -> None:
+            while True:
+                await asyncio.sleep(TICK)
+                show()
+
         async def work() -> None:
             while self._reserve():
                 answer = await self._ask_next(client, file)
-                n = len(self.answers.given)
-                advance(n, total, self._progress(total - n, time.monotonic() - started))
+                show()
                 self._count_in_a_row(answer)
 
+        ticking = asyncio.create_task(tick())
         async with self.service.client() as client:
             if self._reserve():
                 answer = await self._ask_next(client, file)
                 if isinstance(answer, Failure):
-                    raise KernelArchiveError(answer.explain(self.service))
+                    raise KernelArchiveError(answer.explain(self.service, 1 + self.retries))
                 if trial and answer.unparsed():
                     raise self._unusable(answer)
-            await asyncio.gather(*(work() for _ in range(self.limits.connections)))
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(self.limits.connections):
+                        group.create_task(work())
+            except ExceptionGroup as group_error:  # the others were told to stop
+                raise group_error.exceptions[0] from None
+        ticking.cancel()
 
     def _reserve(self) -> bool:
         """Set the tokens of the next question aside; ``False`` where there is no room, or none."""
@@ -290,7 +310,7 @@ class Run:
         text, prompt = self.questions.by_id[cell[0]].text, self.questions.prompt
         body = request_body(text, prompt, self.service.model, self.settings)
         started = time.monotonic()
-        result, retries = await send(client, self.service, body)
+        result = await send(client, self.service, body, self._count_retry)
         line: dict[str, Any] = {"custom_id": self.questions.custom_id(*cell), "error": None}
         if isinstance(result, Failure):
             line["error"] = {"code": result.kind, "message": result.message}
@@ -299,21 +319,32 @@ class Run:
             line["latency_s"] = round(time.monotonic() - started, 3)
         file.write(msgspec.json.encode(line) + b"\n")
         file.flush()
-        self.retries += retries
-        self.record.retries += retries
-        reserved, answer = self.reserved.pop(cell), read_answer(line, *cell)
+        del self.reserved[cell]
+        answer = read_answer(line, *cell)
         if isinstance(answer, str):
             failure = result if isinstance(result, Failure) else Failure(answer)
             self.failures.setdefault(failure.kind, []).append(failure.message or failure.kind)
             self.answers.failures[cell] = ": ".join(filter(None, failure[:2]))
             return failure
         self.answers.given[cell] = answer
-        # Where the service does not say what an answer cost, it is estimated.
-        read, written = answer.input_tokens, answer.output_tokens
-        self.input_tokens += reserved if read is None else read
-        estimate = estimated_tokens(str(answer.content))
-        self.output_tokens += estimate if written is None else written
+        self._count_tokens(answer)
         return answer
+
+    def _count_retry(self, failure: Failure) -> None:
+        """Count a request that is sent again."""
+        self.retries += 1
+        self.record.retries += 1
+        self.last_retry = failure.kind
+
+    def _count_tokens(self, answer: ModelAnswer) -> None:
+        """Count what an answer cost, an estimate where the service does not say."""
+        read, written = answer.input_tokens, answer.output_tokens
+        if read is None:
+            questions = self.questions.by_id
+            asked = questions.get(answer.row_id)  # none where --limit leaves it out
+            read = asked.tokens if asked else max(q.tokens for q in questions.values())
+        self.input_tokens += read
+        self.output_tokens += estimated_tokens(str(answer.content)) if written is None else written
 
     def _count_in_a_row(self, answer: ModelAnswer | Failure) -> None:
         """End the run at the tenth failure of one kind in a row."""
@@ -331,11 +362,12 @@ class Run:
     def _progress(self, n_open: int, seconds: float) -> str:
         """Say what a run has cost in these seconds, and how long it may still take."""
         rate = (len(self.answers.given) - self.reused) / seconds
-        left = n_open / rate if rate else 0.0
+        left = f"{n_open / rate / 60:,.0f}" if rate else "unknown"
+        again = f"; {self.retries:,} sent again, last for {self.last_retry}" if self.retries else ""
         return (
             f"{sum(map(len, self.failures.values())):,} failed, {self.input_tokens:,} tokens read, "
             f"{self.output_tokens:,} written, {60 * rate:,.1f} a minute, "
-            f"{left / 60:,.0f} minutes left"
+            f"{left} minutes left{again}"
         )
 
     def _unusable(self, answer: ModelAnswer) -> KernelArchiveError:
@@ -358,6 +390,10 @@ class Run:
             yield f"failed: {kind}, {len(said):,} questions; for example: {printable(said[0], 300)}"
         if self.retries:
             yield f"{self.retries:,} requests were sent again"
+        named = [name for name in self.record.served_models if name != self.service.model]
+        if named:
+            asked, listed = printable(self.service.model), ", ".join(map(printable, named))
+            yield f"asked for {asked}; the service names {listed}"
         if self.stopped_by:
             yield (
                 f"Stopped by {self.stopped_by} after {len(self.answers.given):,} answers; the same "
