@@ -88,6 +88,7 @@ def forecast(archive_path: str | None, output: str | None, force: bool, **how: A
     """
     from kernel_archive.llm.batch import import_answers
     from kernel_archive.llm.inspect_logs import from_log
+    from kernel_archive.llm.run import ModelRun, answers_path
 
     export, log, paths, split = (
         how[n] for n in ("export_path", "log_path", "import_paths", "split")
@@ -105,6 +106,9 @@ def forecast(archive_path: str | None, output: str | None, force: bool, **how: A
         raise UsageError("name the forecast file to write: -o FILE")
     answers: Answers | None
     if paths or log:
+        if answers_path(output).exists():
+            kept = printable(str(answers_path(output)), 5000)
+            raise UsageError(f"{kept} belongs to a run that asked: give another -o")
         check_new(output, force=force)
         if log:
             answers = from_log(log, archive, split)
@@ -115,6 +119,10 @@ def forecast(archive_path: str | None, output: str | None, force: bool, **how: A
         force = True  # the file is remade every time from the answers that stand beside it
     if answers is not None:
         _write(answers, output, force, how)
+        if paths or log:
+            asked, model = answers.questions, how["model"] or ""
+            record = ModelRun.of(archive, asked, model=model, repeats=answers.repeats)
+            record.save(output, answers)
 
 
 def _picked(kind: type[Record], how: dict[str, Any], **more: Any) -> Record:

@@ -88,7 +88,7 @@ class ModelRun(msgspec.Struct, kw_only=True):
     prompt: str  # name and digest
     model: str
     answer: str  # form of the answer
-    settings: dict[str, Any]
+    settings: dict[str, Any] = {}  # empty where another program asked
     package: str = __version__
     date: str = ""  # of the first question
     served_models: list[str] = []  # as the service names them
@@ -100,6 +100,33 @@ class ModelRun(msgspec.Struct, kw_only=True):
     output_tokens: int = 0
     retries: int = 0
     failures: dict[str, int] = {}  # kind -> questions that are without an answer for it
+
+    @classmethod
+    def of(
+        cls, archive: Archive, questions: Questions, *, model: str, repeats: int, **more: Any
+    ) -> ModelRun:
+        """Say which questions are asked of a model."""
+        manifest = archive.manifest
+        return cls(
+            archive=f"{manifest.name} {manifest.version} {manifest.logical_digest}",
+            split=questions.asked.split.name,
+            prompt=questions.prompt.name,
+            model=model,
+            answer=questions.prompt.answer,
+            rows=len(questions),
+            repeats=repeats,
+            **more,
+        )
+
+    def save(self, output: str | Path, answers: Answers) -> None:
+        """Write it beside a forecast file, with what the answers say and cost."""
+        given = answers.given.values()
+        self.answers = len(given)
+        self.served_models = sorted({a.model for a in given if a.model is not None})
+        self.input_tokens = sum(answer.input_tokens or 0 for answer in given)
+        self.output_tokens = sum(answer.output_tokens or 0 for answer in given)
+        data = msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+        write_atomically(run_path(output), data)
 
 
 def answers_path(output: str | Path) -> Path:
@@ -161,18 +188,14 @@ class Run:
         self.waiting: deque[Cell] = deque()
         self.reserved: dict[Cell, int] = {}  # input tokens of questions under way
         self.last_failures: deque[str] = deque(maxlen=MAX_FAILURES_IN_A_ROW)
-        manifest = archive.manifest
-        self.record = ModelRun(
-            archive=f"{manifest.name} {manifest.version} {manifest.logical_digest}",
-            split=questions.asked.split.name,
-            prompt=questions.prompt.name,
+        self.record = ModelRun.of(
+            archive,
+            questions,
             model=service.model,
-            answer=questions.prompt.answer,
+            repeats=repeats,
             settings=msgspec.to_builtins(self.settings),
             date=datetime.now(UTC).date().isoformat(),
             host=urlsplit(service.url).netloc.rpartition("@")[2] if service.name_host else None,
-            rows=len(questions),
-            repeats=repeats,
         )
 
     def locked(self) -> AbstractContextManager[None]:
@@ -219,14 +242,9 @@ class Run:
 
     def save(self) -> None:
         """Write what was asked, and what became of it, beside the answers."""
-        given, record = self.answers.given.values(), self.record
-        record.answers = len(given)
-        record.served_models = sorted({a.model for a in given if a.model is not None})
-        record.input_tokens = sum(answer.input_tokens or 0 for answer in given)
-        record.output_tokens = sum(answer.output_tokens or 0 for answer in given)
-        record.failures = {kind: len(said) for kind, said in sorted(self.failures.items())}
-        data = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-        write_atomically(run_path(self.output), data)
+        failures = sorted(self.failures.items())
+        self.record.failures = {kind: len(said) for kind, said in failures}
+        self.record.save(self.output, self.answers)
 
     def estimate(self) -> dict[str, int]:
         """Bound what the open questions will cost, in tokens read and written."""
