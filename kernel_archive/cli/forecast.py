@@ -58,7 +58,7 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 @common.option("--max-tokens-total", type=common.FROM_1, help="Tokens to spend at most.")
 @common.option("--max-cost", type=click.FloatRange(min=0), help="Money to spend at most.")
 @common.option("--dry-run", is_flag=True, help="Show what it would cost, and ask nothing.")
-@common.option("--no-trial", is_flag=True, help="Ask on where the first answer is unusable.")
+@common.option("--no-trial", is_flag=True, help="Ask on where answers hold no forecast.")
 @common.option("--name-host", is_flag=True, help="Record the service's host name.")
 @common.option("--export", "export_path", type=common.FILE, help="Batch file to write.")
 @common.option(

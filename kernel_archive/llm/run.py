@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 DEFAULT_MAX_TOKENS: Final = (2_000, 32_000)
 #: Seconds between two reports of progress while no answer comes.
 TICK: Final = 1.0
-#: Failures of one kind in a row that end a run.
+#: Failures of one kind in a row, or answers without a forecast, that end a run.
 MAX_FAILURES_IN_A_ROW: Final = 10
 #: What a run may not change.
 _FIXED: Final = ("archive", "split", "prompt", "model", "settings", "answer")
@@ -157,6 +157,13 @@ def _hold_forecast(lines: bytes) -> bool:
     return False
 
 
+def _shown(answer: ModelAnswer) -> str:
+    """Quote the beginning of what a model said."""
+    parts = answer.content if isinstance(answer.content, dict) else {"answer": answer.content}
+    said = " ".join(str(part) for part in parts.values() if part)
+    return f'"{printable(said, 160)}"'
+
+
 class Run:
     """One run: the questions, who answers them, and the files beside the forecast file."""
 
@@ -259,8 +266,8 @@ class Run:
         else is sent (``trial=False`` accepts answers without a forecast).
 
         Raises:
-            KernelArchiveError: the first question failed, or ten in a row failed in one way. What
-                was answered is kept, and the same run goes on from there.
+            KernelArchiveError: the first question failed, or ten in a row failed in one way or
+                brought no forecast. What was answered is kept, and the same run goes on from there.
         """
         if self.set_aside and answers_path(self.output).exists():
             with Path(f"{self.output}.answers.old.jsonl").open("ab") as file:
@@ -291,7 +298,7 @@ class Run:
             while self._reserve():
                 answer = await self._ask_next(client, file)
                 show()
-                self._count_in_a_row(answer)
+                self._count_in_a_row(answer, trial=trial)
 
         ticking = asyncio.create_task(tick())
         async with self.service.client() as client:
@@ -364,18 +371,26 @@ class Run:
         self.input_tokens += read
         self.output_tokens += estimated_tokens(str(answer.content)) if written is None else written
 
-    def _count_in_a_row(self, answer: ModelAnswer | Failure) -> None:
-        """End the run at the tenth failure of one kind in a row."""
-        if isinstance(answer, ModelAnswer):
+    def _count_in_a_row(self, answer: ModelAnswer | Failure, *, trial: bool) -> None:
+        """End the run at the tenth failure of one kind in a row, or answer without a forecast."""
+        kind = answer.kind if isinstance(answer, Failure) else answer.unparsed() if trial else ""
+        if not kind:
             self.last_failures.clear()
             return
-        self.last_failures.append(answer.kind)
-        if self.last_failures.count(answer.kind) == MAX_FAILURES_IN_A_ROW:
+        self.last_failures.append(kind)
+        if self.last_failures.count(kind) < MAX_FAILURES_IN_A_ROW:
+            return
+        n, kept = MAX_FAILURES_IN_A_ROW, f"{len(self.answers.given):,} answers are kept"
+        if isinstance(answer, Failure):
             raise KernelArchiveError(
-                f"{MAX_FAILURES_IN_A_ROW} questions in a row failed: "
-                f"{answer.explain(self.service)}. "
-                f"{len(self.answers.given):,} answers are kept; the same command goes on"
+                f"{n} questions in a row failed: {answer.explain(self.service)}. {kept}; the same "
+                "command goes on"
             )
+        raise KernelArchiveError(
+            f"{n} answers in a row of {printable(self.service.model)} hold no forecast ({kind}): "
+            f"{_shown(answer)}. {kept}. With --no-trial the same command goes on; other settings "
+            "need another -o"
+        )
 
     def _progress(self, n_open: int, seconds: float) -> str:
         """Say what a run has cost in these seconds, and how long it may still take."""
@@ -394,12 +409,9 @@ class Run:
         way_out = f"Try {' or '.join(forms)}; --no-trial asks on whatever the answers hold"
         if answer.unparsed() == "cut":
             way_out = f"Raise --max-tokens (now {self.max_tokens:,})"
-        parts = answer.content if isinstance(answer.content, dict) else {"answer": answer.content}
-        shown = " ".join(str(part) for part in parts.values() if part) or "nothing"
         return KernelArchiveError(
             f"the first answer of {printable(self.service.model)} holds no forecast "
-            f'({answer.unparsed()}): "{printable(shown, 160)}". Nothing else was sent. '
-            f"{way_out}"
+            f"({answer.unparsed()}): {_shown(answer)}. Nothing else was sent. {way_out}"
         )
 
     def remarks(self) -> Iterator[str]:

@@ -209,6 +209,21 @@ def test_a_run_that_stops_says_what_failed(service, run, record):
     assert len(server.requests) <= 5 + 2 * 13
 
 
+def test_ten_answers_without_a_forecast_end_the_run(service, run, rows):
+    """A model that stops to answer in the form is not paid for on and on, unless asked to."""
+    answered = itertools.count()
+    server = service(lambda prompt, n: "fine" if next(answered) < 5 else "no-tool")
+    how = ["--answer", "tool", "--limit", 30, "--connections", 1]
+    status, printed = run(server, *how)
+    assert status == 1
+    assert '10 answers in a row of m hold no forecast (no-json): "It is fast."' in printed
+    assert "15 answers are kept. With --no-trial the same command goes on" in printed
+    assert len(server.requests) == 15
+    status, printed = run(server, *how, "--no-trial")
+    assert status == 0, printed
+    assert len(server.requests) == len(rows()) == 30
+
+
 def test_another_name_of_the_model_is_said(service, run, record):
     """What the service calls the model is printed where it is not what was asked for."""
     status, printed = run(service(lambda prompt, n: "other-model"), "--limit", 2)
