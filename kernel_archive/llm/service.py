@@ -44,6 +44,7 @@ _WAYS_OUT: Final = {
     "status 404": "Correct --model {model} or --url; {url}/models lists what there is",
     "status 405": "Correct --url: it usually ends in /v1",
     "status 422": _FORM,
+    "status 429": "Run the same command again later, or with fewer --connections",
     "bad answer": "Does --url name the base address of an OpenAI-compatible service?",
 }
 

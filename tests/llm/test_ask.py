@@ -85,6 +85,7 @@ def test_answers_become_forecasts(archive, service, run, rows, record, answer):
         ("308", "look at http://127.0.0.1:9/v2/chat/completions"),
         ("500", 'status 500 and says: "not now", 3 times. Run the same command again'),
         ("cut-json", "cut response"),
+        ("429", "again later, or with fewer --connections"),
     ],
 )
 def test_the_first_question_fails_alone(service, run, tmp_path, kind, message):
@@ -93,7 +94,7 @@ def test_the_first_question_fails_alone(service, run, tmp_path, kind, message):
     status, printed = run(server, "--answer", "tool", "--max-retries", 2)
     assert status == 1
     assert message in printed
-    assert len(server.requests) == (3 if kind in {"500", "cut-json"} else 1)
+    assert len(server.requests) == (3 if kind in {"429", "500", "cut-json"} else 1)
     assert not (tmp_path / "f.jsonl").exists()
 
 
