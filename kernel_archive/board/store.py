@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import msgspec
@@ -102,7 +102,8 @@ def _lines(path: Path) -> bytes:
 def run_facts(file: str | Path) -> dict[str, Any] | None:
     """Take what was asked of which model from ``FILE.run.json``; ``None`` where there is none.
 
-    Only the fields of :class:`RunFacts` are taken: no key can come along.
+    Only the fields of :class:`RunFacts` are taken: no key can come along. Of a model that its
+    service calls by a path on a disk, the file's name is.
     """
     from kernel_archive.llm.run import read_run
 
@@ -110,7 +111,9 @@ def run_facts(file: str | Path) -> dict[str, Any] | None:
     if run is None:
         return None
     recorded = run.settings | msgspec.structs.asdict(run)
-    recorded["served_model"] = ", ".join(run.served_models) or run.model
+    # PureWindowsPath reads both kinds of path.
+    served = (PureWindowsPath(n).name if PureWindowsPath(n).root else n for n in run.served_models)
+    recorded["served_model"] = ", ".join(served) or run.model
     fields = RunFacts.__struct_fields__
     return {name: recorded[name] for name in fields if recorded.get(name) is not None}
 

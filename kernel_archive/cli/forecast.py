@@ -10,13 +10,14 @@ import msgspec
 
 import kernel_archive
 from kernel_archive.cli import common
-from kernel_archive.errors import UsageError, printable
+from kernel_archive.errors import KernelArchiveError, UsageError, printable
 from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
     from kernel_archive import Archive
     from kernel_archive.llm.answers import Answers
     from kernel_archive.llm.questions import Questions
+    from kernel_archive.llm.run import Run
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
@@ -57,7 +58,7 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 @common.option("--max-tokens-total", type=common.FROM_1, help="Tokens to spend at most.")
 @common.option("--max-cost", type=click.FloatRange(min=0), help="Money to spend at most.")
 @common.option("--dry-run", is_flag=True, help="Show what it would cost, and ask nothing.")
-@common.option("--no-trial", is_flag=True, help="Ask on where the first answer is unusable.")
+@common.option("--no-trial", is_flag=True, help="Ask on where answers hold no forecast.")
 @common.option("--name-host", is_flag=True, help="Record the service's host name.")
 @common.option("--export", "export_path", type=common.FILE, help="Batch file to write.")
 @common.option(
@@ -87,6 +88,7 @@ def forecast(archive_path: str | None, output: str | None, force: bool, **how: A
     """
     from kernel_archive.llm.batch import import_answers
     from kernel_archive.llm.inspect_logs import from_log
+    from kernel_archive.llm.run import ModelRun, answers_path
 
     export, log, paths, split = (
         how[n] for n in ("export_path", "log_path", "import_paths", "split")
@@ -104,6 +106,9 @@ def forecast(archive_path: str | None, output: str | None, force: bool, **how: A
         raise UsageError("name the forecast file to write: -o FILE")
     answers: Answers | None
     if paths or log:
+        if answers_path(output).exists():
+            kept = printable(str(answers_path(output)), 5000)
+            raise UsageError(f"{kept} belongs to a run that asked: give another -o")
         check_new(output, force=force)
         if log:
             answers = from_log(log, archive, split)
@@ -114,6 +119,10 @@ def forecast(archive_path: str | None, output: str | None, force: bool, **how: A
         force = True  # the file is remade every time from the answers that stand beside it
     if answers is not None:
         _write(answers, output, force, how)
+        if paths or log:
+            asked, model = answers.questions, how["model"] or ""
+            record = ModelRun.of(archive, asked, model=model, repeats=answers.repeats)
+            record.save(output, answers)
 
 
 def _picked(kind: type[Record], how: dict[str, Any], **more: Any) -> Record:
@@ -172,9 +181,17 @@ def _ask(archive: Archive, output: str, force: bool, how: dict[str, Any]) -> Ans
         except KeyboardInterrupt:
             common.say("What was answered is kept: the same command goes on")
             raise
+        except KernelArchiveError:
+            if sum(map(len, run.failures.values())) > 1:  # else the error says it all
+                _say_remarks(run)
+            raise
+    _say_remarks(run)
+    return run.answers
+
+
+def _say_remarks(run: Run) -> None:
     for remark in run.remarks():
         common.say(remark)
-    return run.answers
 
 
 def _write(answers: Answers, output: str, force: bool, how: dict[str, Any]) -> None:

@@ -143,10 +143,11 @@ class AnswerReader:
             fix = "Import the answers to each prompt into a file of its own"
             return _bad_id("several-prompts", message, name, fix)
         if row_id not in self.row_ids:
+            first = not self.unknown_rows
             self.unknown_rows.add(row_id)
             fix = "Name the split with --split, or import with the archive that was asked about"
             fault = _bad_id(UNKNOWN, "no row of this split has this id", name, fix)
-            return fault if len(self.unknown_rows) == 1 else None
+            return fault if first else None
         self.prompt = prompt
         if not line.keys() & {"answer", "response", "error"}:
             message = "there is neither an answer nor a response"

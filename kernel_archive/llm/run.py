@@ -2,7 +2,8 @@
 
 Beside the forecast file FILE stand ``FILE.answers.jsonl``, every response as it came (the batch
 form, so that ``--import`` reads it too), and ``FILE.run.json``, what was asked (:class:`ModelRun`).
-Answers that stand there are never asked again.
+Answers that stand there are never asked again. Where none holds a forecast, as after a failed first
+question, another run may follow: they go to ``FILE.answers.old.jsonl``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import os
 import time
 from collections import deque
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -40,7 +42,9 @@ if TYPE_CHECKING:
 
 #: Tokens of an answer when ``--max-tokens`` is not given: without and with a reasoning effort.
 DEFAULT_MAX_TOKENS: Final = (2_000, 32_000)
-#: Failures of one kind in a row that end a run.
+#: Seconds between two reports of progress while no answer comes.
+TICK: Final = 1.0
+#: Failures of one kind in a row, or answers without a forecast, that end a run.
 MAX_FAILURES_IN_A_ROW: Final = 10
 #: What a run may not change.
 _FIXED: Final = ("archive", "split", "prompt", "model", "settings", "answer")
@@ -84,7 +88,7 @@ class ModelRun(msgspec.Struct, kw_only=True):
     prompt: str  # name and digest
     model: str
     answer: str  # form of the answer
-    settings: dict[str, Any]
+    settings: dict[str, Any] = {}  # empty where another program asked
     package: str = __version__
     date: str = ""  # of the first question
     served_models: list[str] = []  # as the service names them
@@ -96,6 +100,33 @@ class ModelRun(msgspec.Struct, kw_only=True):
     output_tokens: int = 0
     retries: int = 0
     failures: dict[str, int] = {}  # kind -> questions that are without an answer for it
+
+    @classmethod
+    def of(
+        cls, archive: Archive, questions: Questions, *, model: str, repeats: int, **more: Any
+    ) -> ModelRun:
+        """Say which questions are asked of a model."""
+        manifest = archive.manifest
+        return cls(
+            archive=f"{manifest.name} {manifest.version} {manifest.logical_digest}",
+            split=questions.asked.split.name,
+            prompt=questions.prompt.name,
+            model=model,
+            answer=questions.prompt.answer,
+            rows=len(questions),
+            repeats=repeats,
+            **more,
+        )
+
+    def save(self, output: str | Path, answers: Answers) -> None:
+        """Write it beside a forecast file, with what the answers say and cost."""
+        given = answers.given.values()
+        self.answers = len(given)
+        self.served_models = sorted({a.model for a in given if a.model is not None})
+        self.input_tokens = sum(answer.input_tokens or 0 for answer in given)
+        self.output_tokens = sum(answer.output_tokens or 0 for answer in given)
+        data = msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+        write_atomically(run_path(output), data)
 
 
 def answers_path(output: str | Path) -> Path:
@@ -114,6 +145,23 @@ def read_run(output: str | Path) -> ModelRun | None:
         return msgspec.json.decode(run_path(output).read_bytes(), type=ModelRun)
     except (OSError, *BAD_JSON):
         return None
+
+
+def _hold_forecast(lines: bytes) -> bool:
+    """Tell whether a forecast can be read from one of these lines of answers."""
+    for line in lines.splitlines():
+        with suppress(*BAD_JSON):
+            answer = read_answer(msgspec.json.decode(line, type=dict[str, Any]), "", 0)
+            if isinstance(answer, ModelAnswer) and not answer.unparsed():
+                return True
+    return False
+
+
+def _shown(answer: ModelAnswer) -> str:
+    """Quote the beginning of what a model said."""
+    parts = answer.content if isinstance(answer.content, dict) else {"answer": answer.content}
+    said = " ".join(str(part) for part in parts.values() if part)
+    return f'"{printable(said, 160)}"'
 
 
 class Run:
@@ -138,25 +186,23 @@ class Run:
         self.output = Path(output)
         self.answers = Answers(questions=questions, repeats=repeats)
         self.reused = 0  # answers that stood in the file before
+        self.set_aside = False  # whether answers to another question make room
         self.retries = 0  # requests that were sent again
+        self.last_retry = ""  # the kind of failure after which the last one was
         self.failures: dict[str, list[str]] = {}  # kind -> what the server said, per question
-        self.input_tokens = self.output_tokens = 0
+        self.input_tokens = self.output_tokens = 0  # of all answers of the file
         self.stopped_by = ""  # the bound that ended the run, if one did
         self.waiting: deque[Cell] = deque()
         self.reserved: dict[Cell, int] = {}  # input tokens of questions under way
         self.last_failures: deque[str] = deque(maxlen=MAX_FAILURES_IN_A_ROW)
-        manifest = archive.manifest
-        self.record = ModelRun(
-            archive=f"{manifest.name} {manifest.version} {manifest.logical_digest}",
-            split=questions.asked.split.name,
-            prompt=questions.prompt.name,
+        self.record = ModelRun.of(
+            archive,
+            questions,
             model=service.model,
-            answer=questions.prompt.answer,
+            repeats=repeats,
             settings=msgspec.to_builtins(self.settings),
             date=datetime.now(UTC).date().isoformat(),
             host=urlsplit(service.url).netloc.rpartition("@")[2] if service.name_host else None,
-            rows=len(questions),
-            repeats=repeats,
         )
 
     def locked(self) -> AbstractContextManager[None]:
@@ -171,6 +217,7 @@ class Run:
             UsageError: they are answers to another question.
         """
         path, before = answers_path(self.output), read_run(self.output)
+        data = path.read_bytes() if path.exists() else b""
         if before is None and not path.exists():
             return
         shown = f"the answers in {printable(str(path), 300)} are of another run"
@@ -179,12 +226,14 @@ class Run:
             raise UsageError(f"{shown}, or of an unknown one. {fix}")
         for name in _FIXED:
             old, new = getattr(before, name), getattr(self.record, name)
+            if old != new and not _hold_forecast(data):
+                self.set_aside = True
+                return
             if old != new:
                 raise UsageError(
                     f"{shown}: {name} {printable(old)} instead of {printable(new)}. {fix}"
                 )
         self.record.date, self.record.retries = before.date, before.retries
-        data = path.read_bytes() if path.exists() else b""
         whole = data.rfind(b"\n") + 1
         if whole < len(data):  # what a killed run left of its last line
             os.truncate(path, whole)
@@ -194,18 +243,15 @@ class Run:
             reader.check()
             cells = [cell for cell in self.answers.cells() if cell in reader.given]
             self.answers.given = {cell: reader.given[cell] for cell in cells}
+            for answer in reader.given.values():
+                self._count_tokens(answer)
         self.reused = len(self.answers.given)
 
     def save(self) -> None:
         """Write what was asked, and what became of it, beside the answers."""
-        given, record = self.answers.given.values(), self.record
-        record.answers = len(given)
-        record.served_models = sorted({a.model for a in given if a.model is not None})
-        record.input_tokens = sum(answer.input_tokens or 0 for answer in given)
-        record.output_tokens = sum(answer.output_tokens or 0 for answer in given)
-        record.failures = {kind: len(said) for kind, said in sorted(self.failures.items())}
-        data = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-        write_atomically(run_path(self.output), data)
+        failures = sorted(self.failures.items())
+        self.record.failures = {kind: len(said) for kind, said in failures}
+        self.record.save(self.output, self.answers)
 
     def estimate(self) -> dict[str, int]:
         """Bound what the open questions will cost, in tokens read and written."""
@@ -220,9 +266,13 @@ class Run:
         else is sent (``trial=False`` accepts answers without a forecast).
 
         Raises:
-            KernelArchiveError: the first question failed, or ten in a row failed in one way. What
-                was answered is kept, and the same run goes on from there.
+            KernelArchiveError: the first question failed, or ten in a row failed in one way or
+                brought no forecast. What was answered is kept, and the same run goes on from there.
         """
+        if self.set_aside and answers_path(self.output).exists():
+            with Path(f"{self.output}.answers.old.jsonl").open("ab") as file:
+                file.write(answers_path(self.output).read_bytes())
+            answers_path(self.output).unlink()
         self.save()
         self.waiting.extend(self.answers.open_cells())
         try:
@@ -235,21 +285,36 @@ class Run:
         """Ask the first question, and then the others, several at a time."""
         started, total = time.monotonic(), len(self.answers.cells())
 
+        def show() -> None:
+            n = len(self.answers.given)
+            advance(n, total, self._progress(total - n, time.monotonic() - started))
+
+        async def tick() -> None:
+            while True:
+                await asyncio.sleep(TICK)
+                show()
+
         async def work() -> None:
             while self._reserve():
                 answer = await self._ask_next(client, file)
-                n = len(self.answers.given)
-                advance(n, total, self._progress(total - n, time.monotonic() - started))
-                self._count_in_a_row(answer)
+                show()
+                self._count_in_a_row(answer, trial=trial)
 
+        ticking = asyncio.create_task(tick())
         async with self.service.client() as client:
             if self._reserve():
                 answer = await self._ask_next(client, file)
                 if isinstance(answer, Failure):
-                    raise KernelArchiveError(answer.explain(self.service))
+                    raise KernelArchiveError(answer.explain(self.service, 1 + self.retries))
                 if trial and answer.unparsed():
                     raise self._unusable(answer)
-            await asyncio.gather(*(work() for _ in range(self.limits.connections)))
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(self.limits.connections):
+                        group.create_task(work())
+            except ExceptionGroup as group_error:  # the others were told to stop
+                raise group_error.exceptions[0] from None
+        ticking.cancel()
 
     def _reserve(self) -> bool:
         """Set the tokens of the next question aside; ``False`` where there is no room, or none."""
@@ -270,7 +335,7 @@ class Run:
         text, prompt = self.questions.by_id[cell[0]].text, self.questions.prompt
         body = request_body(text, prompt, self.service.model, self.settings)
         started = time.monotonic()
-        result, retries = await send(client, self.service, body)
+        result = await send(client, self.service, body, self._count_retry)
         line: dict[str, Any] = {"custom_id": self.questions.custom_id(*cell), "error": None}
         if isinstance(result, Failure):
             line["error"] = {"code": result.kind, "message": result.message}
@@ -279,54 +344,74 @@ class Run:
             line["latency_s"] = round(time.monotonic() - started, 3)
         file.write(msgspec.json.encode(line) + b"\n")
         file.flush()
-        self.retries += retries
-        self.record.retries += retries
-        reserved, answer = self.reserved.pop(cell), read_answer(line, *cell)
+        del self.reserved[cell]
+        answer = read_answer(line, *cell)
         if isinstance(answer, str):
             failure = result if isinstance(result, Failure) else Failure(answer)
             self.failures.setdefault(failure.kind, []).append(failure.message or failure.kind)
             self.answers.failures[cell] = ": ".join(filter(None, failure[:2]))
             return failure
         self.answers.given[cell] = answer
-        # Where the service does not say what an answer cost, it is estimated.
-        read, written = answer.input_tokens, answer.output_tokens
-        self.input_tokens += reserved if read is None else read
-        estimate = estimated_tokens(str(answer.content))
-        self.output_tokens += estimate if written is None else written
+        self._count_tokens(answer)
         return answer
 
-    def _count_in_a_row(self, answer: ModelAnswer | Failure) -> None:
-        """End the run at the tenth failure of one kind in a row."""
-        if isinstance(answer, ModelAnswer):
+    def _count_retry(self, failure: Failure) -> None:
+        """Count a request that is sent again."""
+        self.retries += 1
+        self.record.retries += 1
+        self.last_retry = failure.kind
+
+    def _count_tokens(self, answer: ModelAnswer) -> None:
+        """Count what an answer cost, an estimate where the service does not say."""
+        read, written = answer.input_tokens, answer.output_tokens
+        if read is None:
+            questions = self.questions.by_id
+            asked = questions.get(answer.row_id)  # none where --limit leaves it out
+            read = asked.tokens if asked else max(q.tokens for q in questions.values())
+        self.input_tokens += read
+        self.output_tokens += estimated_tokens(str(answer.content)) if written is None else written
+
+    def _count_in_a_row(self, answer: ModelAnswer | Failure, *, trial: bool) -> None:
+        """End the run at the tenth failure of one kind in a row, or answer without a forecast."""
+        kind = answer.kind if isinstance(answer, Failure) else answer.unparsed() if trial else ""
+        if not kind:
             self.last_failures.clear()
             return
-        self.last_failures.append(answer.kind)
-        if self.last_failures.count(answer.kind) == MAX_FAILURES_IN_A_ROW:
+        self.last_failures.append(kind)
+        if self.last_failures.count(kind) < MAX_FAILURES_IN_A_ROW:
+            return
+        n, kept = MAX_FAILURES_IN_A_ROW, f"{len(self.answers.given):,} answers are kept"
+        if isinstance(answer, Failure):
             raise KernelArchiveError(
-                f"{MAX_FAILURES_IN_A_ROW} questions in a row failed: "
-                f"{answer.explain(self.service)}. "
-                f"{len(self.answers.given):,} answers are kept; the same command goes on"
+                f"{n} questions in a row failed: {answer.explain(self.service)}. {kept}; the same "
+                "command goes on"
             )
+        raise KernelArchiveError(
+            f"{n} answers in a row of {printable(self.service.model)} hold no forecast ({kind}): "
+            f"{_shown(answer)}. {kept}. With --no-trial the same command goes on; other settings "
+            "need another -o"
+        )
 
     def _progress(self, n_open: int, seconds: float) -> str:
         """Say what a run has cost in these seconds, and how long it may still take."""
         rate = (len(self.answers.given) - self.reused) / seconds
-        left = n_open / rate if rate else 0.0
+        left = f"{n_open / rate / 60:,.0f}" if rate else "unknown"
+        again = f"; {self.retries:,} sent again, last for {self.last_retry}" if self.retries else ""
         return (
             f"{sum(map(len, self.failures.values())):,} failed, {self.input_tokens:,} tokens read, "
             f"{self.output_tokens:,} written, {60 * rate:,.1f} a minute, "
-            f"{left / 60:,.0f} minutes left"
+            f"{left} minutes left{again}"
         )
 
     def _unusable(self, answer: ModelAnswer) -> KernelArchiveError:
         """Return the error that ends a run whose first answer holds no forecast."""
-        way_out = "Try --answer text or --answer tool; --no-trial asks on whatever the answers hold"
+        forms = (f"--answer {form}" for form in ("text", "tool") if form != self.record.answer)
+        way_out = f"Try {' or '.join(forms)}; --no-trial asks on whatever the answers hold"
         if answer.unparsed() == "cut":
             way_out = f"Raise --max-tokens (now {self.max_tokens:,})"
         return KernelArchiveError(
             f"the first answer of {printable(self.service.model)} holds no forecast "
-            f"({answer.unparsed()}): {printable(str(answer.content), 160)}. Nothing else was sent. "
-            f"{way_out}"
+            f"({answer.unparsed()}): {_shown(answer)}. Nothing else was sent. {way_out}"
         )
 
     def remarks(self) -> Iterator[str]:
@@ -335,6 +420,10 @@ class Run:
             yield f"failed: {kind}, {len(said):,} questions; for example: {printable(said[0], 300)}"
         if self.retries:
             yield f"{self.retries:,} requests were sent again"
+        named = [name for name in self.record.served_models if name != self.service.model]
+        if named:
+            asked, listed = printable(self.service.model), ", ".join(map(printable, named))
+            yield f"asked for {asked}; the service names {listed}"
         if self.stopped_by:
             yield (
                 f"Stopped by {self.stopped_by} after {len(self.answers.given):,} answers; the same "

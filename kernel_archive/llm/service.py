@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import httpx
 import msgspec
@@ -13,9 +13,12 @@ import msgspec
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.readers.values import BAD_JSON
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 #: Failures that may pass, beside statuses of 500 and more: the same request is sent again.
 RETRIED: Final = frozenset(
-    {"status 408", "status 409", "status 429", "timeout", "connection broken", "bad answer"}
+    {"status 408", "status 409", "status 429", "timeout", "connection broken", "cut response"}
 )
 #: Bytes of a response; a longer one is a failure.
 MAX_RESPONSE: Final = 16 << 20
@@ -25,16 +28,23 @@ MAX_CONNECT: Final = 15.0
 MAX_PAUSE: Final = 60
 #: Longest pause that a server may ask for, s.
 MAX_RETRY_AFTER: Final = 3600
+_MOVED: Final = "Give that address as --url, up to /chat/completions"
 _FORM: Final = "Try another form of answer (--answer text) or fewer settings"
 #: Kind of failure -> what to do.
 _WAYS_OUT: Final = {
     "no connection": "Start the server, or correct --url",
     "timeout": "Raise --timeout, or look at the server's log",
+    "status 301": _MOVED,
+    "status 302": _MOVED,
+    "status 307": _MOVED,
+    "status 308": _MOVED,
     "status 400": _FORM,
     "status 401": "Give the service's key: set OPENAI_API_KEY, or name its variable (--key-env)",
     "status 403": "Give a key that may use {model}: set OPENAI_API_KEY, or --key-env",
     "status 404": "Correct --model {model} or --url; {url}/models lists what there is",
+    "status 405": "Correct --url: it usually ends in /v1",
     "status 422": _FORM,
+    "status 429": "Run the same command again later, or with fewer --connections",
     "bad answer": "Does --url name the base address of an OpenAI-compatible service?",
 }
 
@@ -90,29 +100,37 @@ class Failure(NamedTuple):
         """Whether the same request may be answered a little later."""
         return self.kind in RETRIED or self.kind.startswith("status 5")
 
-    def explain(self, service: Service) -> str:
-        """Say in one line where a question failed, what the server said, and the way out."""
+    def explain(self, service: Service, requests: int = 1) -> str:
+        """Say in one line where a question failed, what the server said, and the way out.
+
+        ``requests`` is how many were sent, where it is more than one.
+        """
         said = f' and says: "{self.message}"' if self.message else ""
-        text = f"{service.url} answers with {self.kind}{said}. "
+        text = f"{service.url} answers with {self.kind}{said}"
         if self.kind in {"no connection", "timeout", "connection broken"}:
-            text = f"{service.url} can't be asked: {self.kind} ({self.message}). "
-        way_out = _WAYS_OUT.get(self.kind, "Run the same command again later: answers are kept")
-        return text + way_out.format(model=printable(service.model), url=service.url)
+            text = f"{service.url} can't be asked: {self.kind} ({self.message})"
+        tried = f", {requests} times" if requests > 1 else ""
+        way_out = _WAYS_OUT.get(self.kind, "Run the same command again later")
+        way_out = way_out.format(model=printable(service.model), url=service.url)
+        return f"{text}{tried}. {way_out}"
 
 
 async def send(
-    client: httpx.AsyncClient, service: Service, body: dict[str, Any]
-) -> tuple[dict[str, Any] | Failure, int]:
+    client: httpx.AsyncClient,
+    service: Service,
+    body: dict[str, Any],
+    failed: Callable[[Failure], None],
+) -> dict[str, Any] | Failure:
     """Send one request, again after a pause where the failure may pass.
 
-    Returns:
-        What came of it, and the number of further attempts.
+    ``failed`` is told before each pause why there is one.
     """
     retries = 0
     while True:
         result = await _attempt(client, service, body)
         if not isinstance(result, Failure) or not result.may_pass or retries == service.max_retries:
-            return result, retries
+            return result
+        failed(result)
         own = min(MAX_PAUSE, 2**retries)
         await asyncio.sleep(own if result.retry_after is None else result.retry_after)
         retries += 1
@@ -139,11 +157,15 @@ async def _attempt(
         return Failure("connection broken", printable(str(error) or type(error).__name__, 200))
     if response.status_code != 200:
         pause = retry_after(response.headers.get("Retry-After", ""))
-        return Failure(f"status {response.status_code}", _server_message(data), pause)
+        said = _server_message(data)
+        if response.has_redirect_location:
+            said = f"look at {printable(response.headers['Location'], 200)}"
+        return Failure(f"status {response.status_code}", said, pause)
     try:
         return msgspec.json.decode(data, type=dict[str, Any])
     except BAD_JSON as error:
-        return Failure("bad answer", f"the response is no JSON object: {printable(str(error))}")
+        kind = "cut response" if "truncated" in str(error) else "bad answer"
+        return Failure(kind, f"the response is no JSON object: {printable(str(error))}")
 
 
 def retry_after(header: str) -> float | None:

@@ -139,7 +139,7 @@ RUN = ModelRun(
     answer="json",
     settings={"temperature": 0.5, "max_tokens": 900, "api_key": "sk-secret"},
     date="2026-11-01",
-    served_models=["m-2026", "m-2027"],
+    served_models=["/home/me/m-2026.gguf", "C:\\models\\m-2027.gguf", "o/m"],
     input_tokens=10,
     output_tokens=20,
 )
@@ -162,7 +162,7 @@ def test_facts_and_what_was_asked_come_along(tmp_path, files, target, archive):
     assert stored == made.submission
     assert stored.model_facts == msgspec.structs.replace(facts, prompt="v1@01")
     assert stored.model_run == RunFacts(
-        served_model="m-2026, m-2027",
+        served_model="m-2026.gguf, m-2027.gguf, o/m",
         temperature=0.5,
         max_tokens=900,
         answer="json",
@@ -174,11 +174,20 @@ def test_facts_and_what_was_asked_come_along(tmp_path, files, target, archive):
     )
     build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1)
     page = (tmp_path / "b/entries/x.html").read_text()
-    for text in ("m-2026, m-2027", "0.5", "900", "v1@01", "v1@0123", "closed", "no, as declared"):
+    for text in (
+        "m-2026.gguf, m-2027.gguf, o/m",
+        "0.5",
+        "900",
+        "v1@01",
+        "v1@0123",
+        "closed",
+        "no, as declared",
+    ):
         assert f"<td>{text}</td>" in page
     assert "Host" not in page
     for path in filter(Path.is_file, (tmp_path / "b").rglob("*")):
         assert b"sk-secret" not in path.read_bytes()
+        assert b"/home/me" not in path.read_bytes()
 
 
 ADD = """

@@ -14,6 +14,7 @@ import pytest
 from support.llm_server import forecast_of
 
 from kernel_archive.cli import common, main
+from kernel_archive.llm import run as run_module
 from kernel_archive.llm.questions import load_questions
 from kernel_archive.llm.service import retry_after
 
@@ -81,7 +82,10 @@ def test_answers_become_forecasts(archive, service, run, rows, record, answer):
         ("empty", "holds no forecast (empty)"),
         ("half", "Raise --max-tokens (now 2,000)"),
         ("no-json", "the response is no JSON object"),
-        ("500", "status 500"),
+        ("308", "look at http://127.0.0.1:9/v2/chat/completions"),
+        ("500", 'status 500 and says: "not now", 3 times. Run the same command again'),
+        ("cut-json", "cut response"),
+        ("429", "again later, or with fewer --connections"),
     ],
 )
 def test_the_first_question_fails_alone(service, run, tmp_path, kind, message):
@@ -90,7 +94,7 @@ def test_the_first_question_fails_alone(service, run, tmp_path, kind, message):
     status, printed = run(server, "--answer", "tool", "--max-retries", 2)
     assert status == 1
     assert message in printed
-    assert len(server.requests) == (3 if kind in {"500", "no-json"} else 1)
+    assert len(server.requests) == (3 if kind in {"429", "500", "cut-json"} else 1)
     assert not (tmp_path / "f.jsonl").exists()
 
 
@@ -126,6 +130,28 @@ def test_what_passes_is_asked_again_and_counted(archive, service, run, rows):
     assert [server.seen[text] for text in place] == [1, 2, 2, 2, 2, 2]
     assert "5 requests were sent again" in printed
     assert sum(row["output_tokens"] for row in rows()) == 6 * 60
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("404", ["--model", "n"]),
+        ("half", ["--max-tokens", 4000]),
+        ("empty", ["--answer", "text"]),
+    ],
+)
+def test_a_failed_first_question_leaves_the_way_out_free(service, run, tmp_path, kind, more):
+    """What the error says to type works with the same file; a paid answer is kept aside."""
+    sick = [True]
+    server = service(lambda prompt, n: kind if sick[0] else "fine")
+    assert run(server, "--limit", 3)[0] == 1
+    sick[0] = False
+    status, printed = run(server, "--limit", 3, *more)
+    assert status == 0, printed
+    assert "forecasts: 3\n" in printed
+    assert len(server.requests) == 4
+    assert (tmp_path / "f.jsonl.answers.old.jsonl").read_bytes().count(b"\n") == 1
+    assert run(server, "--limit", 3)[0] == 2
 
 
 @pytest.mark.parametrize("form", ["seconds", "date"])
@@ -166,6 +192,45 @@ def test_ten_failures_of_one_kind_end_the_run(service, run, record):
     assert "5 answers are there already" in printed
     assert max(n for text, n in server.seen.items()) == 2
     assert len(server.requests) == 15 + 35
+
+
+def test_a_run_that_stops_says_what_failed(service, run, record):
+    """Failures are counted per kind with an example, and only the server's; so are retries."""
+    answered = itertools.count()
+    server = service(lambda prompt, n: "500" if next(answered) >= 5 else "fine")
+    status, printed = run(server, "--limit", 40, "--max-retries", 1, "--connections", 4)
+    assert status == 1
+    failures, retries = record()["failures"], record()["retries"]
+    assert list(failures) == ["status 500"]
+    n = failures["status 500"]
+    assert 10 <= n <= 13
+    assert f"failed: status 500, {n} questions; for example: not now\n" in printed
+    assert n <= retries <= n + 3
+    assert f"{retries} requests were sent again\n" in printed
+    assert len(server.requests) <= 5 + 2 * 13
+
+
+def test_ten_answers_without_a_forecast_end_the_run(service, run, rows):
+    """A model that stops to answer in the form is not paid for on and on, unless asked to."""
+    answered = itertools.count()
+    server = service(lambda prompt, n: "fine" if next(answered) < 5 else "no-tool")
+    how = ["--answer", "tool", "--limit", 30, "--connections", 1]
+    status, printed = run(server, *how)
+    assert status == 1
+    assert '10 answers in a row of m hold no forecast (no-json): "It is fast."' in printed
+    assert "15 answers are kept. With --no-trial the same command goes on" in printed
+    assert len(server.requests) == 15
+    status, printed = run(server, *how, "--no-trial")
+    assert status == 0, printed
+    assert len(server.requests) == len(rows()) == 30
+
+
+def test_another_name_of_the_model_is_said(service, run, record):
+    """What the service calls the model is printed where it is not what was asked for."""
+    status, printed = run(service(lambda prompt, n: "other-model"), "--limit", 2)
+    assert status == 0
+    assert "asked for m; the service names other\n" in printed
+    assert record()["served_models"] == ["other"]
 
 
 def test_more_rows_and_repeats_use_every_answer(service, run):
@@ -229,6 +294,9 @@ def test_a_run_stops_within_its_bound(service, run, rows, bounds, reached):
     spent = sum(len(r["messages"][0]["content"]) // 4 + 60 for r in server.requests)
     assert 2000 < spent <= 5000
     assert len(rows()) == len(server.requests) < 48
+    run(server, *options, *bounds)  # the bound is that of the whole run
+    spent = sum(len(r["messages"][0]["content"]) // 4 + 60 for r in server.requests)
+    assert spent <= 5000
     status, printed = run(server, *options, "--max-cost", 0.4)
     assert status == 0, printed
     assert "Stopped" not in printed
@@ -298,3 +366,15 @@ def test_progress_without_a_terminal(service, run, monkeypatch):
     assert status == 0
     assert "4 of 5, 0 failed" in printed
     assert "minutes left" in printed
+
+
+def test_progress_while_no_answer_comes(service, run, monkeypatch):
+    """A line comes every so often also while the first answer is awaited, and says why."""
+    monkeypatch.setattr(common, "PROGRESS_SECONDS", 0.1)
+    monkeypatch.setattr(run_module, "TICK", 0.05)
+    server = service(lambda prompt, n: "429" if n == 1 else "fine")
+    server.retry_after = "1"
+    status, printed = run(server, "--limit", 1)
+    assert status == 0
+    waited = "Answers: 0 of 1, 0 failed, 0 tokens read, 0 written, 0.0 a minute, unknown minutes"
+    assert printed.count(f"{waited} left; 1 sent again, last for status 429\n") >= 3

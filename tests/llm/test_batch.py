@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.small_archive import write_archive
 
+from kernel_archive.cli import main
 from kernel_archive.errors import DataError, ForecastError, KernelArchiveError, UsageError
 from kernel_archive.llm.answers import Answers
 from kernel_archive.llm.batch import export_lines, import_answers
@@ -234,16 +235,34 @@ def test_every_fault_of_a_file_is_named(archive, tmp_path):
         (9, "bad-json"),
     ]
     # Answers for another split are one fault, however many lines.
-    ids = ids_of(archive, "discovery")
+    ids = ids_of(archive, "discovery", repeats=2)
     path = write(tmp_path / "other.jsonl", map(served, ids))
     with pytest.raises(ForecastError, match="Name the split with --split") as caught:
         import_answers([path], archive, "eval")
     (fault,) = caught.value.findings
-    assert (fault.line, f"nor {len(ids) - 1} others" in fault.message) == (1, True)
+    assert (fault.line, f"nor {len(ids) // 2 - 1} others" in fault.message) == (1, True)
     with pytest.raises(ForecastError, match="no such file"):
         import_answers([tmp_path / "none.jsonl"], archive)
     with pytest.raises(UsageError, match="no answer"):
         import_answers([write(tmp_path / "empty.jsonl", [])], archive)
+
+
+def test_an_import_says_what_was_asked_of_which_model(archive, tmp_path, capsys):
+    """The record beside the forecasts is that of the import, never that of a run before it."""
+    lines = [served(name) for name in ids_of(archive, repeats=2)]
+    for line in lines:
+        line["response"]["body"]["model"] = "served-1"
+    answers, file = write(tmp_path / "a.jsonl", lines), tmp_path / "f.jsonl"
+    command = ["forecast", "--import", str(answers), "-o", str(file), "--force"]
+    command += ["--archive", str(archive.path)]
+    assert main(command) == 0
+    record = json.loads((tmp_path / "f.jsonl.run.json").read_text())
+    facts = {"served_models": ["served-1"], "answer": "json", "repeats": 2, "settings": {}}
+    facts |= {"answers": len(lines), "input_tokens": 1200 * len(lines), "split": "eval"}
+    assert record == record | facts
+    (tmp_path / "f.jsonl.answers.jsonl").touch()
+    assert main(command) == 2
+    assert "f.jsonl.answers.jsonl belongs to a run that asked" in capsys.readouterr().err
 
 
 def test_defer_and_the_other_scheme_are_found_by_their_digest(archive, tmp_path):

@@ -12,6 +12,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from kernel_archive.scoring.formats import TOOL_FIELDS
 
+#: Where a service has gone that answers with status 308.
+MOVED_TO = "http://127.0.0.1:9/v2/chat/completions"
+#: Bodies that are no JSON object.
+NO_JSON = {"no-json": b"<html>", "cut-json": b'{"choices": [{"mess'}
+
 
 def forecast_of(prompt):
     """A forecast that follows from the text of the prompt alone."""
@@ -93,8 +98,8 @@ class LanguageModelServer:
                         self.send_header("Content-Length", "1000")
                         self.end_headers()
                         self.wfile.write(b'{"choices": [')
-                elif how == "no-json":
-                    self.send("<html>")
+                elif how in NO_JSON:
+                    self.send(NO_JSON[how])
                 else:
                     message, finish = message_of(how, prompt, tool=bool(body.get("tools")))
                     tokens = {"prompt_tokens": len(prompt) // 4, "completion_tokens": 60}
@@ -111,12 +116,13 @@ class LanguageModelServer:
                     )
 
             def send(self, value, status=200):
-                data = json.dumps(value).encode()
+                data = value if isinstance(value, bytes) else json.dumps(value).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
                 if status != 200:
                     self.send_header("Retry-After", outer.retry_after)
+                    self.send_header("Location", MOVED_TO)
                 self.end_headers()
                 self.wfile.write(data)
 
