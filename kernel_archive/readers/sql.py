@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from kernel_archive.errors import Finding, printable, suggestion
 from kernel_archive.readers import sql_doubts, sql_sandbox
-from kernel_archive.readers.files import ReaderSpec, RunFiles
+from kernel_archive.readers.files import ReaderSpec, RunFiles, is_file
 from kernel_archive.readers.records import Evaluation, Record, SearchFacts
 from kernel_archive.readers.sql_doubts import COLUMNS
 from kernel_archive.readers.sql_sandbox import nodes_of
@@ -106,14 +106,17 @@ def patterns_of(tree: dict[str, Any], variables: Iterable[str]) -> list[str]:
 
 
 def files_below(folder: Path) -> Iterator[str]:
-    """The names of all files below a folder, however deep; links to folders are not followed."""
+    """The names of all files below a folder, however deep; links to folders are not followed.
+
+    What cannot be opened is passed over: a path that is too long, a link that leads to itself.
+    """
     waiting = [str(folder)]
     while waiting:
-        with os.scandir(waiting.pop()) as entries:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(entry.path)
-                elif entry.is_file():
+                elif is_file(entry.path):
                     yield entry.path
 
 
