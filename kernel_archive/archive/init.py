@@ -29,7 +29,7 @@ from kernel_archive.readers.records import Evaluation, SearchFacts
 from kernel_archive.readers.sql import QueryError, files_below, run_query
 from kernel_archive.readers.sql_doubts import failure_of
 from kernel_archive.storage import content_path, write_atomically
-from kernel_archive.untrusted import UntrustedFileError, open_uncompressed
+from kernel_archive.untrusted import UntrustedFileError, open_uncompressed, regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -63,6 +63,11 @@ def draft_recipe(place: Path) -> Draft:
     if not place.exists():
         message = "there is no such file or folder"
         raise DataError.of(code="missing-file", message=message, file=str(place))
+    if not place.is_dir():
+        try:
+            regular_file(place)
+        except UntrustedFileError as error:
+            raise DataError.from_findings([error.finding(str(place))]) from None
     folder = place if place.is_dir() else place.parent
     listed = files_below(folder) if place.is_dir() else [str(place)]
     names = sorted(os.path.relpath(name, folder) for name in islice(listed, _MAX_FILES))

@@ -2,13 +2,14 @@
 
 A file is named by all that a score depends on: the forecasts, the rows and labels, the draws, the
 seed, and the code that scores. It begins with the digest of what follows, so damage costs a new
-score and nothing else. Who can write into the folder can plant a score: ``leaderboard verify``
-reads none of them.
+score and nothing else; so does whatever else lies in the place of a file or of the folder. Who can
+write into the folder can plant a score: ``leaderboard verify`` reads none of them.
 """
 
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,7 @@ import kernel_archive.scoring
 from kernel_archive._version import __version__
 from kernel_archive.scoring import Score  # noqa: TC001 - msgspec reads the annotations
 from kernel_archive.storage import write_atomically
+from kernel_archive.untrusted import UntrustedFileError, regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 FOLDER: Final = ".scores"
 _DIGEST_BYTES: Final = 32
+#: Read no file of more bytes: a score with 100,000 draws has a few million.
+_MAX_BYTES: Final = 64 << 20
 
 
 class KeptScore(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,20 +73,22 @@ def score_key(split: Split, forecasts: Forecasts, *, draws: int, seed: int) -> s
 def read_kept(folder: Path, key: str) -> KeptScore | None:
     """Read a kept score; ``None`` where there is none, or a damaged one."""
     try:
-        data = (folder / key).read_bytes()
+        with regular_file(folder / key).open("rb") as stream:
+            data = stream.read(_MAX_BYTES)
         body = data[_DIGEST_BYTES:]
         if hashlib.sha256(body).digest() != data[:_DIGEST_BYTES]:
             return None
         return msgspec.msgpack.decode(body, type=KeptScore)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, UntrustedFileError, msgspec.DecodeError, RecursionError):
         return None
 
 
 def keep(folder: Path, key: str, score: KeptScore) -> None:
-    """Keep a score for the next build."""
-    folder.mkdir(exist_ok=True)
+    """Keep a score for the next build, where the folder takes it."""
     body = msgspec.msgpack.encode(score)
-    write_atomically(folder / key, hashlib.sha256(body).digest() + body, durable=False)
+    with suppress(OSError):
+        folder.mkdir(exist_ok=True)
+        write_atomically(folder / key, hashlib.sha256(body).digest() + body, durable=False)
 
 
 def forget_others(folder: Path, keys: Iterable[str]) -> None:

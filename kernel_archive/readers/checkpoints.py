@@ -45,7 +45,8 @@ class Checkpoint(LogReader):
     def struct(self, kind: type[T], value: Any, where: str) -> T | None:
         """Make a struct of one node; ``None``, reported, where it is none."""
         try:
-            return msgspec.convert(value, kind)
+            # By way of JSON: NaN, which is no value, becomes null.
+            return msgspec.json.decode(msgspec.json.encode(value), type=kind)
         except msgspec.ValidationError as error:
             self.error("bad-node", f"{misfit(error)[0]}; the node is skipped", field=where)
             return None

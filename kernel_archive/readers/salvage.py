@@ -35,7 +35,7 @@ class RowKind(Generic[T]):
     """What a line of a format may be: a struct, a dictionary, or a union of events by kind."""
 
     def __init__(self, row: Any, events: Collection[str] = ()) -> None:
-        self.row, self.events = row, events
+        self.events = events
         self.decode: Callable[[bytes], T] = msgspec.json.Decoder(row).decode
         names = ("kind",) if events else getattr(row, "__struct_fields__", ("",))
         #: How a row begins, at least where it is a struct.
@@ -110,7 +110,7 @@ class Salvage(Generic[T]):
                 self._report("info", "unknown-event", message, number, value=event)
             return None
         try:
-            return msgspec.convert(value, self.kind.row)  # type: ignore[no-any-return]
+            return self.kind.decode(msgspec.json.encode(value))  # NaN, which is no value: null
         except msgspec.ValidationError as error:
             fault, field = misfit(error)
             self.counts["lines_skipped"] += 1

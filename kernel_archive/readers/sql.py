@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from kernel_archive.errors import Finding, printable, suggestion
 from kernel_archive.readers import sql_doubts, sql_sandbox
-from kernel_archive.readers.files import ReaderSpec, RunFiles
+from kernel_archive.readers.files import ReaderSpec, RunFiles, is_file
 from kernel_archive.readers.records import Evaluation, Record, SearchFacts
 from kernel_archive.readers.sql_doubts import COLUMNS
 from kernel_archive.readers.sql_sandbox import nodes_of
@@ -39,10 +39,13 @@ ADDRESS_SPACE_BYTES: Final = 8 << 30  # of its process
 RESULT_BYTES: Final = 8 << 30
 SECONDS: Final = 600.0
 MAX_FILES: Final = 500_000  # that it may read
-#: Functions that may stand in the arguments of a function that reads files without hiding a path.
+#: Functions that may stand in the arguments of a function that reads files without hiding a path,
+#: and other expressions that may: constants, lists of them, named options.
 _PLAIN: Final = frozenset({"list_value", "struct_pack", "getvariable", "row"})
-#: Table functions that read no file.
+_PLAIN_CLASSES: Final = frozenset({None, "CONSTANT", "COLUMN_REF", "COMPARISON"})
+#: Table functions that read no file, and those that run a text as a query.
 _NO_FILES: Final = frozenset({"unnest", "json_each", "json_tree", "range", "generate_series"})
+_RUN_A_TEXT: Final = ("query", "json_execute")
 #: Characters of a text that may be a pattern of files; a longer one is none.
 MAX_PATTERN: Final = 1000
 _OUTSIDE: Final = "a query reads only files in the folder of its source"
@@ -87,25 +90,33 @@ def patterns_of(tree: dict[str, Any], variables: Iterable[str]) -> list[str]:
         if node.get("kind") == "STRING":
             found.add(str(node.get("text")))
         elif node.get("type") == "BASE_TABLE":
-            found.add(str(node.get("table_name")))
+            # Without quotes a file is a table of a schema, perhaps of a catalog: FROM results.csv
+            parts = [node.get(f"{part}_name") for part in ("catalog", "schema", "table")]
+            found.add(".".join(str(part) for part in parts if part))
         elif node.get("type") == "TABLE_FUNCTION":
             call = node.get("function") or {}
             name, arguments = str(call.get("function_name")), nodes_of(call.get("arguments"))
-            inner = {a.get("function_name") for a in arguments if a.get("class") == "FUNCTION"}
-            if name not in _NO_FILES and (inner - _PLAIN or name.startswith("query")):
+            is_plain = all(
+                a.get("class") in _PLAIN_CLASSES or a.get("function_name") in _PLAIN
+                for a in arguments
+            )
+            if name not in _NO_FILES and (not is_plain or name.startswith(_RUN_A_TEXT)):
                 found.add("**")
     return sorted(found)
 
 
 def files_below(folder: Path) -> Iterator[str]:
-    """The names of all files below a folder, however deep; links to folders are not followed."""
+    """The names of all files below a folder, however deep; links to folders are not followed.
+
+    What cannot be opened is passed over: a path that is too long, a link that leads to itself.
+    """
     waiting = [str(folder)]
     while waiting:
-        with os.scandir(waiting.pop()) as entries:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(entry.path)
-                elif entry.is_file():
+                elif is_file(entry.path):
                     yield entry.path
 
 
@@ -117,8 +128,9 @@ def _matches(folder: Path, pattern: str) -> Iterable[str]:
     if "**" in pattern:
         end = pattern.rpartition("/")[2].replace("**", "*")
         return (path for path in files_below(folder) if fnmatchcase(Path(path).name, end))
-    below = os.path.relpath(name, folder)
-    return filter(os.path.isfile, glob.iglob(f"{glob.escape(str(folder))}/{below}"))  # noqa: PTH207
+    path = f"{glob.escape(str(folder))}/{os.path.relpath(name, folder)}"
+    # Also files whose names begin with a dot: DuckDB reads them.
+    return filter(os.path.isfile, glob.iglob(path, include_hidden=True))  # noqa: PTH207
 
 
 class _Query:

@@ -89,10 +89,9 @@ def _without_damage(
         else:
             pattern = path["literal"]["text"]
         mark = stated.get("delim", stated.get("sep", {})).get("literal", {}).get("text", ",")
-        tables = [
-            _sound_rows(file, mark, names, "filename" in stated, damaged)
-            for file in sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - relative
-        ]
+        files = glob.glob(pattern, recursive=True, include_hidden=True)  # noqa: PTH207 - relative
+        has_name = "filename" in stated
+        tables = [_sound_rows(file, mark, names, has_name, damaged) for file in sorted(files)]
         table, name = pa.concat_tables(tables), f"sound_{call['query_location']}"
         connection.register(name, table if "all_varchar" in stated else _typed(table))
         last = (options or [path])[-1]

@@ -83,12 +83,13 @@ def _completion(answer: dict[str, Any]) -> Completion:
     """Read the forecast in an object that names probabilities."""
     fields = {name: value for name, value in answer.items() if name in _FROM_MODEL}
     speedup: Any = answer.get("expected_speedup")
-    rationale = fields.get("rationale")
+    # A lone surrogate, half of an emoji that was cut, is spelled out: no file could hold it.
+    rationale = str(fields.get("rationale") or "").encode(errors="backslashreplace").decode()
     is_speedup = type(speedup) in (int, float) and 0 < speedup < 1e300
     facts: dict[str, Any] = {
         "defer": fields.get("defer") is True,
         "expected_speedup": float(speedup) if is_speedup else None,
-        "rationale": rationale if isinstance(rationale, str) else "",
+        "rationale": rationale if isinstance(fields.get("rationale"), str) else "",
     }
     try:
         line = read_line({"row_id": "completion", **_fractions(fields)})

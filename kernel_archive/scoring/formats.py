@@ -113,6 +113,8 @@ def decode_line(text: bytes) -> dict[str, Any]:
         fault = fault_of("bad-json", f"not a JSON object in a line: {error}", value=shown)
     try:  # which takes NaN, Infinity and 1e400, so that their fault can name the field
         fields = json.loads(text)
+        # And lone surrogates, which nothing can write: a question mark stands for each.
+        fields = json.loads(json.dumps(fields, ensure_ascii=False).encode(errors="replace"))
     except UnicodeDecodeError as error:
         fix = "Save the file as UTF-8"
         fault = fault_of("bad-utf8", f"not UTF-8: {error.reason}", fix=fix)

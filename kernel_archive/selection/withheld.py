@@ -130,6 +130,9 @@ def _write_public(archive: Archive, new: Path, hidden: Sequence[str]) -> None:
     manifest = archive.manifest
     tables, splits = dict(manifest.tables), dict(manifest.splits)
     public = _open_rows(archive)
+    if "launches" in tables:
+        aside = _other_launches(archive, _asked(archive, hidden), public["kernels"])
+        public["launches"] = archive.polars("launches").join(aside, on="launch_id", how="anti")
     for name, rows in public.items():
         parts = {part: rows.clear() for part in manifest.tables[name].splits} | {"train": rows}
         tables[name] = write_table(new, name, {part: r.to_arrow() for part, r in parts.items()})
@@ -188,6 +191,18 @@ def _open_rows(archive: Archive) -> dict[str, pl.DataFrame]:
     }
 
 
+def _asked(archive: Archive, hidden: Sequence[str]) -> pl.DataFrame:
+    """The rows of the withheld splits, with the ids of their texts."""
+    return pl.concat(present_members(ArchiveTables(archive), hidden).values())
+
+
+def _other_launches(archive: Archive, asked: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Find the launches of programs that are neither asked about nor among open kernels."""
+    shown = [asked["anchor_program"], asked["candidate_program"], kernels["program_id"]]
+    launches = archive.polars("launches", columns=["launch_id", "program_id"])
+    return launches.filter(~pl.col("program_id").is_in(pl.concat(shown).implode()))
+
+
 def _telling(archive: Archive, hidden: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield each place that can tell withheld labels, and the rows there that do."""
     for name in hidden:
@@ -195,13 +210,16 @@ def _telling(archive: Archive, hidden: Sequence[str]) -> Iterator[tuple[str, lis
         shown = [pl.col(column).ne_missing(pl.lit(blank)) for column, blank in LABELS.items()]
         yield name, labels.filter(pl.any_horizontal(shown))["row_id"].to_list()
         yield f"{name} facts", sorted(archive.manifest.splits[name].facts.keys() - _OPEN_FACTS)
-    asked = pl.concat(present_members(ArchiveTables(archive), hidden).values())
+    asked = _asked(archive, hidden)
     ids = {"kernel_id": "row_id", "program_id": "candidate_program", "token_id": "candidate_token"}
     for name in ("kernels", "failures", "evaluations"):
         columns = [column for column in ids if column in TABLES[name].schema.names]
         hits = [pl.col(column).is_in(asked[ids[column]].implode()) for column in columns]
         listed = archive.polars(name, columns=columns).filter(pl.any_horizontal(hits))
         yield name, listed["kernel_id"].to_list()
+    if "launches" in archive.manifest.tables:
+        kernels = archive.polars("kernels", columns=["program_id"])
+        yield "launches", _other_launches(archive, asked, kernels)["launch_id"].to_list()
     searches = archive.polars("searches", columns=["search_id", "role"])
     ran = archive.polars("evaluations", columns=["search_id"])["search_id"].implode()
     held_out = searches.filter(pl.col("role") == "held_out", pl.col("search_id").is_in(ran))

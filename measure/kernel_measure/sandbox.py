@@ -42,10 +42,10 @@ class IsolationError(KernelArchiveError):
 REFUSED: Final = frozenset(
     """
     ptrace process_vm_readv process_vm_writev pidfd_getfd process_madvise kcmp perf_event_open
-    mount umount umount2 pivot_root chroot unshare setns clone3 open_tree move_mount fsopen fsconfig
-    fsmount fspick mount_setattr open_by_handle_at name_to_handle_at fanotify_init quotactl
-    quotactl_fd swapon swapoff acct reboot init_module finit_module delete_module create_module
-    kexec_load
+    mount umount umount2 pivot_root chroot unshare setns clone3 open_tree open_tree_attr move_mount
+    fsopen fsconfig fsmount fspick mount_setattr statmount listmount open_by_handle_at
+    name_to_handle_at fanotify_init quotactl quotactl_fd swapon swapoff acct reboot init_module
+    finit_module delete_module create_module kexec_load
     kexec_file_load bpf userfaultfd io_uring_setup io_uring_enter io_uring_register syslog _sysctl
     lookup_dcookie iopl ioperm modify_ldt vhangup settimeofday clock_settime clock_adjtime adjtimex
     stime sethostname setdomainname nfsservctl vm86 vm86old uselib add_key request_key keyctl
@@ -55,7 +55,7 @@ REFUSED: Final = frozenset(
 )
 _ALLOW: Final = 0x7FFF0000
 _NO_SUCH_CALL: Final = 0x00050000 | errno.ENOSYS
-_NOT_EQUAL, _EQUAL, _MASKED_EQUAL = 1, 4, 7
+_EQUAL, _MASKED_EQUAL = 4, 7
 _NAMESPACE_FLAGS: Final = 0x7E020000
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
@@ -70,15 +70,27 @@ class _Comparison(ctypes.Structure):
     )
 
 
+_INT: Final = 0xFFFFFFFF  # of an option of prctl the kernel looks at these bits alone
 #: Calls that are allowed with these arguments alone; a second entry is a second way.
 _CONDITIONS: Final = {
     "socket": [[_Comparison(0, _EQUAL, 1)]],  # local sockets; there is none to reach
     "clone": [[_Comparison(0, _MASKED_EQUAL, _NAMESPACE_FLAGS, 0)]],
     "prlimit64": [[_Comparison(0, _EQUAL, 0)]],  # its own limits
-    # A worker that could take back that it ends with its driver would outlive it.
+    # A worker that could take back that it ends with its driver would outlive it, and others could
+    # write into one that could take back that nobody may look into it. Every other option has a bit
+    # that these two lack, or is their sum.
     "prctl": [
-        [_Comparison(0, _NOT_EQUAL, _PR_SET_PDEATHSIG)],
-        [_Comparison(0, _EQUAL, _PR_SET_PDEATHSIG), _Comparison(1, _EQUAL, signal.SIGKILL)],
+        [
+            _Comparison(0, _MASKED_EQUAL, _INT, _PR_SET_PDEATHSIG),
+            _Comparison(1, _EQUAL, signal.SIGKILL),
+        ],
+        [_Comparison(0, _MASKED_EQUAL, _INT, _PR_SET_DUMPABLE), _Comparison(1, _EQUAL, 0)],
+        [_Comparison(0, _MASKED_EQUAL, _INT, _PR_SET_PDEATHSIG + _PR_SET_DUMPABLE)],
+        *(
+            [_Comparison(0, _MASKED_EQUAL, 1 << bit, 1 << bit)]
+            for bit in range(32)
+            if 1 << bit not in (_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE)
+        ),
     ],
 }
 

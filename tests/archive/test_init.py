@@ -127,11 +127,11 @@ def test_shipped_queries_and_own_formats(tmp_path: Path) -> None:
 
 
 def test_a_folder_a_thousand_deep(tmp_path: Path) -> None:
-    """It is looked at without recursion; a table beside it is found."""
+    """It is looked at without recursion, as far as paths go; a table beside it is found."""
     folder = os.open(tmp_path, os.O_RDONLY)
     for _ in range(1_100):
-        os.mkdir("d", dir_fd=folder)
-        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.mkdir("d" * 8, dir_fd=folder)
+        inner = os.open("d" * 8, os.O_RDONLY, dir_fd=folder)
         os.close(folder)
         folder = inner
     os.close(folder)
@@ -139,8 +139,19 @@ def test_a_folder_a_thousand_deep(tmp_path: Path) -> None:
     try:
         shown, _, _ = start(tmp_path / "..", tmp_path)
     finally:
-        subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)
+        subprocess.run(["rm", "-rf", str(tmp_path / ("d" * 8))], check=True)
     assert shown["outcomes"] == {"success": 1}
+
+
+def test_a_link_to_itself_is_passed_over_and_a_pipe_is_no_table(tmp_path: Path) -> None:
+    """Neither stops the others of a folder."""
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe.csv")
+    write_table(tmp_path / "t.csv", ["problem", "code", "speedup"], ["p", "def a(): ...", 2.0])
+    shown, _, _ = start(tmp_path / "..", tmp_path)
+    assert shown["outcomes"] == {"success": 1}
+    with pytest.raises(DataError, match="a pipe"):
+        draft_recipe(tmp_path / "pipe.csv")
 
 
 def test_a_table_of_a_hundred_thousand_columns(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import re
 import shutil
 import signal
@@ -308,6 +309,24 @@ def test_kept_scores_give_the_same_board_and_damage_costs_a_new_score(archive, b
     assert not set(kept) & set((board / ".scores").iterdir())
     verify_board(archive, board)
     assert len(scored) == 1 + 2 * len(kept)
+
+
+def test_what_lies_in_the_place_of_a_kept_score_costs_a_new_score(archive, board):
+    """A folder, a pipe, a link to an endless device, or a file in the place of the folder."""
+    build_board(archive, board, draws=DRAWS, jobs=1)
+    first, (kept, *_) = contents(board), sorted((board / ".scores").iterdir())
+    for plant in (kept.mkdir, lambda: os.mkfifo(kept), lambda: kept.symlink_to("/dev/full")):
+        kept.unlink()
+        plant()
+        assert build_board(archive, board, draws=DRAWS, jobs=1).left_out == []
+        assert contents(board) == first
+        if kept.is_dir():
+            kept.rmdir()
+            kept.touch()
+    shutil.rmtree(kept.parent)
+    kept.parent.touch()
+    assert build_board(archive, board, draws=DRAWS, jobs=1).left_out == []
+    assert contents(board) == first
 
 
 def test_a_link_in_the_place_of_kept_scores_is_refused(archive, board, tmp_path):

@@ -181,6 +181,16 @@ def test_null_scores_are_no_zeros(tmp_path: Path) -> None:
     assert [f.line for f in result.findings if f.code == "null-score"] == [6, 10, 14, 18, 22]
 
 
+def test_nan_in_the_place_of_a_text_is_no_value(tmp_path: Path) -> None:
+    """As data frames write a missing text: the event counts without it."""
+    log = V2().step(0).child(1, gpu_mode(2.0)).end(0)
+    for row in log.rows[1:]:
+        row |= {name: float("nan") for name in ("started_at", "completed_at")}
+    result = read("puct-events", log.write(tmp_path))
+    assert result.by_node[ulid(1)].speedup == 2.0
+    assert not result.findings
+
+
 # -- mechanics of the log
 
 

@@ -96,10 +96,12 @@ def node(n: int, parent: int | None = None, evaluation: Any = None, **more: Any)
 
 
 def test_bad_nodes_of_a_checkpoint(tmp_path: Path) -> None:
-    """Nodes that are none cost themselves only."""
+    """Nodes that are none cost themselves only; NaN in the place of a text is no value."""
     compound = {"observation": {"kind": "forecast", "expected_speedup": 9.0}, "reward": 9.0}
     unknown = node(1, 0, {"observation": {}})
-    archive = [node(0), 7, {"ulid": "x"}, unknown, node(2, 0, compound), node(0)]
+    first = node(0)
+    first["evaluation"]["observation"]["feedback"]["error_message"] = float("nan")
+    archive = [first, 7, {"ulid": "x"}, unknown, node(2, 0, compound), node(0)]
     (tmp_path / "checkpoint.json").write_text(json.dumps({"archive": archive}))
     result = read("hill-climbing-checkpoint", tmp_path)
     assert [(e.node_id, e.n_logged) for e in result.evaluations] == [(ulid(0), 2)]

@@ -81,6 +81,11 @@ def test_a_table_with_programs_in_files(folder: Path) -> None:
         ("SELECT 1 FROM read_csv(getvariable('x'))", ["v", "x"]),
         ("SELECT 1 FROM read_csv('a' || 'b')", ["**", "a", "b"]),
         ("SELECT 1 FROM query('SELECT 1')", ["**", "SELECT 1"]),
+        ("SELECT 1 FROM json_execute_serialized_sql('{}')", ["**", "{}"]),
+        ("SELECT 1 FROM read_csv('ab.csv'[2:])", ["**", "ab.csv"]),
+        ("SELECT 1 FROM read_csv(12::VARCHAR)", ["**"]),
+        ("SELECT 1 FROM read_csv('a', filename = true, types = ['INT'])", ["INT", "a"]),
+        ("SELECT 1 FROM results.csv, a.b.parquet", ["a.b.parquet", "results.csv"]),
         ("SELECT 1 FROM range(3), unnest([upper('a')])", ["a"]),
     ],
 )
@@ -88,6 +93,16 @@ def test_the_patterns_of_a_query(query: str, patterns: list[str]) -> None:
     """Every text may name files; a path that is computed may name any file of the folder."""
     given = ["v"] if "getvariable" in query else []
     assert patterns_of(check_query(query), given) == patterns
+
+
+@pytest.mark.parametrize("source", ["'k/.a.csv'", "k.csv", "'k/*.csv'"])
+def test_every_file_that_is_read_names_the_fragment(folder: Path, source: str) -> None:
+    """Also one without quotes, and one whose name begins with a dot: DuckDB reads them."""
+    for name in ("k/.a.csv", "k.csv"):
+        (folder / name).write_text(f"code,speedup\ndef {name[-5]}(): ...,2\n")
+    query = f"SELECT code, speedup, filename AS source_file FROM {source}"
+    run = RunFiles(folder, folder, READERS["sql"], {"query": query})
+    assert [e.source_file for e in ask(folder, query).evaluations] == [*map(run.name, run.files)]
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,13 @@ def test_what_is_no_forecast_says_why(answer, why):
     assert why in UNPARSED
 
 
+def test_half_of_an_emoji_in_a_rationale_is_spelled_out():
+    """As it is, no forecast file could hold it."""
+    completion = read_completion(json.dumps({**FULL, "rationale": "fast \ud83d"}))
+    assert completion.rationale == "fast \\ud83d"
+    assert completion.probabilities is not None
+
+
 def test_sums_that_are_off_are_kept_as_they_are():
     """A sum within the bounds of a file stays raw, for the scorer to renormalise and to report."""
     read = read_completion({"probabilities": [0.1] * 8})

@@ -130,6 +130,16 @@ def test_lines_that_hold_no_object(text, code):
     assert [fault["code"] for fault in raised.value.faults] == [code]
 
 
+@pytest.mark.parametrize("bad", [b"\\ud800", b"\xed\xa0\x80"])
+def test_a_lone_surrogate_becomes_a_question_mark(bad):
+    """Wherever it stands: as it is, no record and no page could be written."""
+    text = json.dumps(good(rationale="X", X=1)).encode().replace(b"X", bad)
+    fields = decode_line(text)
+    assert read_line(fields).rationale.strip("?") == ""
+    assert json.dumps(fields).isascii()
+    assert "\\ud" not in json.dumps(fields)
+
+
 @pytest.mark.parametrize("split", ["eval", "discovery"])
 def test_the_template_is_a_valid_file_that_can_be_scored(archive, tmp_path, split):
     """Every row and repeat, in the order of the split, uniform."""

