@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -186,13 +186,17 @@ def write_launches(
         ids = archive.arrow(name, columns=["program_id", "problem"])
         programs |= set(zip(*(column.to_pylist() for column in ids.columns), strict=True))
     kept = [lines for key, lines in followed.items() if key in programs]
-    rows = [row for lines in kept for row in _launch_rows(lines)]
-    table = pa.Table.from_pylist(rows, schema=TABLES["launches"].schema).sort_by("launch_id")
+    lines = [line for own in kept for line in own]
+    columns = {
+        name: [getattr(line, name) for line in lines] for name in LaunchLine.__struct_fields__
+    }
+    columns |= {"launch_id": _launch_ids(lines), "canary": [CANARY] * len(lines)}
+    table = pa.table(columns, TABLES["launches"].schema).sort_by("launch_id")
     facts = write_table(directory, "launches", {"train": table})
     tables = {**manifest.tables, "launches": facts}
     counts = {
         "programs": len(kept),
-        "not_followed": sum(row["kind"] == "not_followed" for row in rows),
+        "not_followed": sum(line.kind == "not_followed" for line in lines),
         "without": len(programs) - len(kept),
     }
     return msgspec.structs.replace(
@@ -202,14 +206,12 @@ def write_launches(
     )
 
 
-def _launch_rows(lines: Sequence[LaunchLine]) -> Iterator[dict[str, Any]]:
-    """Give the lines of one program ids: by its case, and by their order in it."""
-    ordinals: Counter[int] = Counter()
+def _launch_ids(lines: Iterable[LaunchLine]) -> list[str]:
+    """Make the ids of lines: each by its program and case, and by its order among theirs."""
+    ordinals: Counter[str] = Counter()
+    ids = []
     for line in lines:
-        key = (line.program_id, line.problem, line.case, ordinals[line.case])
-        ordinals[line.case] += 1
-        yield {
-            "launch_id": sha256_hex("\0".join(map(str, key)).encode())[:ID_LENGTH],
-            **msgspec.structs.asdict(line),
-            "canary": CANARY,
-        }
+        key = f"{line.program_id}\0{line.problem}\0{line.case}"
+        ids.append(sha256_hex(f"{key}\0{ordinals[key]}".encode())[:ID_LENGTH])
+        ordinals[key] += 1
+    return ids
