@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -39,7 +39,7 @@ MAX_LINES: Final = 20_000_000
 MAX_BYTES: Final = 4 << 30
 _READ: Final = "One JSON object a line (docs/recipes.md); the program's id is kernels.program_id"
 _RUN: Final = "Make the file with: kernel-measure dry-run"
-_READINGS: Final = pa.schema(
+READINGS: Final = pa.schema(
     [(name, pa.string()) for name in ("builder", "program_id", "file")]
     + [("unfit", pa.bool_()), ("line", pa.int64())]
 )
@@ -129,9 +129,9 @@ def readings_of(loaded: LoadedRecipe) -> list[tuple[int, HumanReading]]:
     return list(_lines(loaded, "readings", HumanReading, "bad-reading", _READ))
 
 
-def reading_table(recipes: Iterable[LoadedRecipe]) -> pa.Table:
-    """Put the readings of all recipes into a table: where each stands, and what it says."""
-    rows = [
+def reading_rows(recipes: Iterable[LoadedRecipe]) -> list[dict[str, Any]]:
+    """Put the readings of all recipes together: where each stands, and what it says."""
+    return [
         {
             "builder": loaded.recipe.name,
             "program_id": reading.program,
@@ -142,7 +142,6 @@ def reading_table(recipes: Iterable[LoadedRecipe]) -> pa.Table:
         for loaded in recipes
         for line, reading in readings_of(loaded)
     ]
-    return pa.Table.from_pylist(rows, schema=_READINGS)
 
 
 def refuse_unknown(connection: duckdb.DuckDBPyConnection) -> None:

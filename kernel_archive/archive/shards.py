@@ -93,7 +93,7 @@ def digest_rows(table: str, rows: pa.Table) -> list[tuple[str, bytes]]:
     # A struct of sorted fields is written as its dictionary would be, in half the time.
     names = sorted(rows.column_names)
     columns = [rows.column(name).to_pylist() for name in names]
-    digests = map(row_digest, map(msgspec.defstruct("Row", names), *columns))
+    digests = map(row_digest, map(msgspec.defstruct("Row", names, gc=False), *columns))
     return list(zip(columns[names.index(TABLES[table].key)], digests, strict=True))
 
 
@@ -113,7 +113,7 @@ def write_table(
     digests: list[tuple[str, bytes]] = []
 
     def shaped(rows: pa.Table | Iterable[pa.Table]) -> Iterator[pa.Table]:
-        yield schema.empty_table()
+        yield pa.Table.from_batches([], schema)  # an empty table of it imports pandas
         for part in [rows] if isinstance(rows, pa.Table) else rows:
             exact = part.select(schema.names).cast(schema)
             digests.extend(digest_rows(table, exact))

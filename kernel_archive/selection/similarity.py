@@ -90,13 +90,15 @@ def _near_pairs(
     sizes = np.array([len(grams) for grams in programs.values()], np.int64)
     grams = np.concatenate([np.zeros(0, np.uint64), *programs.values()])
     order = np.argsort(grams, kind="stable")
-    grams, owners = grams[order], np.repeat(np.arange(len(programs)), sizes)[order]
-    for name, other in others.items():
-        first = np.searchsorted(grams, other)
-        counts = np.searchsorted(grams, other, side="right") - first
+    owners = np.repeat(np.arange(len(programs)), sizes)[order]
+    distinct, starts, numbers = np.unique(grams[order], return_index=True, return_counts=True)
+    for name, other in others.items() if len(distinct) else ():
+        found = np.searchsorted(distinct, other)
+        found = found[np.take(distinct, found, mode="clip") == other]
+        counts = numbers[found]
         ends = np.cumsum(counts)
         # The places of all 5-grams of the programs that the other has, too.
-        places = np.repeat(first - ends + counts, counts) + np.arange(counts.sum())
+        places = np.repeat(starts[found] - ends + counts, counts) + np.arange(counts.sum())
         shared = np.bincount(owners[places], minlength=len(programs))
         similarity = shared / np.maximum(sizes + len(other) - shared, 1)
         for i in np.flatnonzero(similarity >= limit).tolist():
