@@ -48,7 +48,13 @@ def token_grams(codes: Sequence[str]) -> list[Grams]:
         grams += padded[place : place + len(hashes)] * factor
     starts = np.concatenate([[0], ends[:-1]]).tolist()
     last = np.maximum(starts, ends - NGRAM + 1).tolist()
-    return [np.unique(grams[start:end]) for start, end in zip(starts, last, strict=False)]
+    return [_distinct(grams[start:end]) for start, end in zip(starts, last, strict=False)]
+
+
+def _distinct(grams: Grams) -> Grams:
+    """Sort hashes, each once; np.unique takes four times as long for so few."""
+    grams = np.sort(grams)
+    return np.concatenate([grams[:1], grams[1:][grams[1:] != grams[:-1]]])
 
 
 def overlap(a: Grams, b: Grams) -> float:
