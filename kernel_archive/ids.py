@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Any, Final
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+Result = TypeVar("Result")
 
 ID_LENGTH: Final = 32
+#: Texts of which :func:`by_digest` remembers a result.
+MOST_REMEMBERED: Final = 20_000
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 #: A text in every table and in the card: a training corpus that holds it has swallowed the archive.
 CANARY: Final = (
@@ -36,6 +41,25 @@ def canonical_text(text: str) -> str:
 def _utf8(text: str) -> bytes:
     # Lone surrogates come out of JSON escapes; a replacement mark would make texts equal.
     return text.encode("utf-8", "surrogatepass")
+
+
+def by_digest(function: Callable[[str], Result]) -> Callable[[str], Result]:
+    """Remember what follows from a text by its digest: programs are measured again and again.
+
+    A result is small, a text may have megabytes; of too many texts all is forgotten.
+    """
+    known: dict[bytes, Result] = {}
+
+    @wraps(function)
+    def remembered(text: str) -> Result:
+        key = hashlib.sha256(_utf8(text)).digest()
+        if key not in known:
+            if len(known) >= MOST_REMEMBERED:
+                known.clear()
+            known[key] = function(text)
+        return known[key]
+
+    return remembered
 
 
 def program_id(code: str) -> str:
@@ -120,6 +144,7 @@ def token_text(code: str) -> str:
     return " ".join(_drop_comments(code).split())
 
 
+@by_digest
 def token_id(code: str) -> str:
     """Make an id that near duplicates share: 32 hex digits of sha256.
 

@@ -35,13 +35,13 @@ def build(
     Raises:
         KernelArchiveError: with findings that name file, line, field and way out.
     """
-    from kernel_archive.selection.make import make_splits, store_published
-
     run = Build(BuildOptions(builders=builders, **options), _content_digest())
     with locked_stage(run.hidden):
         run.stage_runs(advance)
         if result := run.unchanged():
             return result
+        from kernel_archive.selection.make import make_splits, store_published
+
         with replaced_directory(run.target) as new:
             manifest = run.tables(new)
             # Splits that others published are taken as they are.

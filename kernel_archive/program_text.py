@@ -11,6 +11,8 @@ import warnings
 from collections import Counter
 from typing import Final
 
+from kernel_archive.ids import by_digest
+
 #: Languages from the one that is usually slowest to the one that is usually fastest.
 LANGUAGE_ORDER: Final = ("other", "pytorch", "triton", "gluon", "cuda")
 
@@ -21,6 +23,8 @@ _SLEEP: Final = re.compile(
 )
 _SORT: Final = re.compile(r"\.(?:arg)?sort\(|\btorch\.(?:arg)?sort\(|\btl\.sort\(|\.kthvalue\(")
 _ORDERS: Final = re.compile(r"sort|topk|kthvalue|median|rank|unique")
+#: Patterns of which a program is excused where the reference has this.
+_EXCUSES: Final = {"double": _DOUBLE, "sort": _ORDERS}
 # A host statement that computes with a method and gives the result a name. It begins with a line
 # end, not with ``^``, as a character is searched for many times faster. Lines of kernels, which
 # begin with ``tl.``, are left out.
@@ -65,14 +69,24 @@ def artificial_patterns(code: str, reference: str = "") -> list[str]:
     >>> artificial_patterns("def f(x):\n  for _ in range(4):\n    y = x.double()\n  return y")
     ['double', 'repeated_work']
     """
+    return [
+        pattern
+        for pattern in _patterns(code)
+        if pattern not in _EXCUSES or not _EXCUSES[pattern].search(reference)
+    ]
+
+
+@by_digest
+def _patterns(code: str) -> list[str]:
+    """List patterns whatever the reference has."""
     patterns = ["dead_work"] if _discards(code) else []
     if any(word in code for word in _SUSPECT_WORDS):
         bare = _PROSE.sub(" ", _C_COMMENT.sub(" ", code) if "__global__" in code else code)
-        if _DOUBLE.search(bare) and not _DOUBLE.search(reference):
+        if _DOUBLE.search(bare):
             patterns.append("double")
         if _SLEEP.search(bare):
             patterns.append("sleep")
-        if _SORT.search(bare) and not _ORDERS.search(reference):
+        if _SORT.search(bare):
             patterns.append("sort")
     loops = [node for node in _nodes(code) if isinstance(node, ast.For)]
     if any(_fetches(loop) for loop in loops):

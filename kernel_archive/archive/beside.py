@@ -39,7 +39,7 @@ MAX_LINES: Final = 20_000_000
 MAX_BYTES: Final = 4 << 30
 _READ: Final = "One JSON object a line (docs/recipes.md); the program's id is kernels.program_id"
 _RUN: Final = "Make the file with: kernel-measure dry-run"
-_READINGS: Final = pa.schema(
+READINGS: Final = pa.schema(
     [(name, pa.string()) for name in ("builder", "program_id", "file")]
     + [("unfit", pa.bool_()), ("line", pa.int64())]
 )
@@ -129,9 +129,9 @@ def readings_of(loaded: LoadedRecipe) -> list[tuple[int, HumanReading]]:
     return list(_lines(loaded, "readings", HumanReading, "bad-reading", _READ))
 
 
-def reading_table(recipes: Iterable[LoadedRecipe]) -> pa.Table:
-    """Put the readings of all recipes into a table: where each stands, and what it says."""
-    rows = [
+def reading_rows(recipes: Iterable[LoadedRecipe]) -> list[dict[str, Any]]:
+    """Put the readings of all recipes together: where each stands, and what it says."""
+    return [
         {
             "builder": loaded.recipe.name,
             "program_id": reading.program,
@@ -142,7 +142,6 @@ def reading_table(recipes: Iterable[LoadedRecipe]) -> pa.Table:
         for loaded in recipes
         for line, reading in readings_of(loaded)
     ]
-    return pa.Table.from_pylist(rows, schema=_READINGS)
 
 
 def refuse_unknown(connection: duckdb.DuckDBPyConnection) -> None:
@@ -186,13 +185,17 @@ def write_launches(
         ids = archive.arrow(name, columns=["program_id", "problem"])
         programs |= set(zip(*(column.to_pylist() for column in ids.columns), strict=True))
     kept = [lines for key, lines in followed.items() if key in programs]
-    rows = [row for lines in kept for row in _launch_rows(lines)]
-    table = pa.Table.from_pylist(rows, schema=TABLES["launches"].schema).sort_by("launch_id")
+    lines = [line for own in kept for line in own]
+    columns = {
+        name: [getattr(line, name) for line in lines] for name in LaunchLine.__struct_fields__
+    }
+    columns |= {"launch_id": _launch_ids(lines), "canary": [CANARY] * len(lines)}
+    table = pa.table(columns, TABLES["launches"].schema).sort_by("launch_id")
     facts = write_table(directory, "launches", {"train": table})
     tables = {**manifest.tables, "launches": facts}
     counts = {
         "programs": len(kept),
-        "not_followed": sum(row["kind"] == "not_followed" for row in rows),
+        "not_followed": sum(line.kind == "not_followed" for line in lines),
         "without": len(programs) - len(kept),
     }
     return msgspec.structs.replace(
@@ -202,14 +205,12 @@ def write_launches(
     )
 
 
-def _launch_rows(lines: Sequence[LaunchLine]) -> Iterator[dict[str, Any]]:
-    """Give the lines of one program ids: by its case, and by their order in it."""
-    ordinals: Counter[int] = Counter()
+def _launch_ids(lines: Iterable[LaunchLine]) -> list[str]:
+    """Make the ids of lines: each by its program and case, and by its order among theirs."""
+    ordinals: Counter[str] = Counter()
+    ids = []
     for line in lines:
-        key = (line.program_id, line.problem, line.case, ordinals[line.case])
-        ordinals[line.case] += 1
-        yield {
-            "launch_id": sha256_hex("\0".join(map(str, key)).encode())[:ID_LENGTH],
-            **msgspec.structs.asdict(line),
-            "canary": CANARY,
-        }
+        key = f"{line.program_id}\0{line.problem}\0{line.case}"
+        ids.append(sha256_hex(f"{key}\0{ordinals[key]}".encode())[:ID_LENGTH])
+        ordinals[key] += 1
+    return ids

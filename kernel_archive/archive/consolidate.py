@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from kernel_archive.archive.beside import reading_table, refuse_unknown
+from kernel_archive.archive.beside import READINGS, reading_rows, refuse_unknown
 from kernel_archive.archive.labels import FLAGS, SQL_NAMES
 from kernel_archive.archive.open import literal_path
 from kernel_archive.archive.shards import write_table
@@ -48,15 +48,21 @@ _LARGE_TABLES: Final = {
     "evaluations": {"train": "true"},
     "failures": {"train": "true"},
 }
+#: What ``labels.sql`` reads beside ``fragment``.
+_RULES: Final = {
+    "succession": pa.schema([("newer", pa.string()), ("older", pa.string())]),
+    "unanimous": pa.schema([("builder", pa.string())]),
+    "reading": READINGS,
+}
 
 
 class LabelRules(msgspec.Struct, frozen=True):
     """What the recipes say of labels and GPUs, and the bin scheme of the labels."""
 
     scheme: Scheme
-    succession: pa.Table  # builders (newer, older): the newer one's verdicts count
-    unanimous: pa.Table  # builders: one failed measurement of a kernel takes its label
-    reading: pa.Table  # what readers found in programs
+    succession: list[dict[str, Any]]  # builders (newer, older): the newer one's verdicts count
+    unanimous: list[dict[str, Any]]  # builders: one failed measurement of a kernel takes its label
+    reading: list[dict[str, Any]]  # what readers found in programs
     gpus: dict[str, GpuFacts]  # facts that recipes state
 
 
@@ -64,14 +70,10 @@ def label_rules(recipes: Sequence[LoadedRecipe], scheme: Scheme) -> LabelRules:
     """Collect the rules of all recipes; errors as of :func:`supersession` and the readings."""
     own = [loaded.recipe for loaded in recipes]
     pairs = supersession({recipe.name: recipe.supersedes for recipe in own})
-    succession = {"newer": [new for new, _ in pairs], "older": [old for _, old in pairs]}
-    unanimous = {"builder": [recipe.name for recipe in own if recipe.unanimous]}
+    succession = [{"newer": new, "older": old} for new, old in pairs]
+    unanimous = [{"builder": recipe.name} for recipe in own if recipe.unanimous]
     gpus = {name: facts for recipe in own for name, facts in recipe.gpu.items()}
-    tables = [
-        pa.table(columns, pa.schema([(name, pa.string()) for name in columns]))
-        for columns in (succession, unanimous)
-    ]
-    return LabelRules(scheme, tables[0], tables[1], reading_table(recipes), gpus)
+    return LabelRules(scheme, succession, unanimous, reading_rows(recipes), gpus)
 
 
 def supersession(supersedes: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
@@ -162,8 +164,8 @@ def _decide(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:
     """Decide what becomes of every row of ``fragment``: makes views of the large tables."""
     from duckdb.sqltypes import DOUBLE, TINYINT
 
-    for name in ("succession", "unanimous", "reading"):
-        connection.register(name, getattr(rules, name))
+    for name, schema in _RULES.items():
+        connection.register(name, pa.Table.from_pylist(getattr(rules, name), schema=schema))
 
     def bin_of(speedups: pa.Array) -> pa.Array:
         return pa.array(assign_bins(speedups.to_numpy(zero_copy_only=False), rules.scheme))

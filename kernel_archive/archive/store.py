@@ -6,9 +6,7 @@ one place. Requests are repeated as the package behind the URL does it (s3fs, gc
 
 from __future__ import annotations
 
-import secrets
 import socket
-import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +15,10 @@ import msgspec
 
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
 from kernel_archive.ids import sha256_hex
-from kernel_archive.storage import file_sha256
+from kernel_archive.storage import file_sha256, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -60,8 +58,8 @@ class Store(msgspec.Struct, frozen=True):
                 raise OSError("other bytes came than were written")
             return data
 
-    def write(self, stem: str, suffix: str, make: Callable[[Path], object]) -> Stored:
-        """Have ``make`` write a file and put it in its place, whole or not at all.
+    def write(self, stem: str, suffix: str, data: bytes) -> Stored:
+        """Put a file in its place, whole or not at all.
 
         The name, ``stem`` and a part of the sha256, is the same on every worker that writes the
         same.
@@ -71,19 +69,12 @@ class Store(msgspec.Struct, frozen=True):
                 f"{self.root} is not there on {socket.gethostname()}. All workers must see the "
                 "fragments: name a shared directory or a URL with --stage"
             )
-        folder = tempfile.gettempdir() if self.remote else self.root
-        temporary = Path(folder, f".{secrets.token_hex(8)}.tmp")
-        try:
-            make(temporary)
-            digest = file_sha256(temporary)
-            stored = Stored(f"{stem}.{digest[:16]}{suffix}", temporary.stat().st_size, digest)
-            if self.remote:
-                with _asking(f"writing {self.place(stored.name)}"):
-                    self.system.put_file(str(temporary), self.place(stored.name))
-            else:  # not flushed to the disk: what a power failure leaves is found by its checksum
-                temporary.rename(self.place(stored.name))
-        finally:
-            temporary.unlink(missing_ok=True)
+        digest = sha256_hex(data)
+        stored = Stored(f"{stem}.{digest[:16]}{suffix}", len(data), digest)
+        if self.remote:
+            self.put(stored.name, data)
+        else:  # not flushed to the disk: what a power failure leaves is found by its checksum
+            write_atomically(Path(self.place(stored.name)), data, durable=False)
         return stored
 
     def get(self, name: str) -> bytes | None:

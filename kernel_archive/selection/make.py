@@ -117,7 +117,8 @@ def _write_selections(
         metadata = {"bin_scheme": selection.stated.scheme, "split": selection.stated.name}
         (part,) = TABLES[name].splits
         tables[name] = write_table(directory, name, {part: selection.parts()}, metadata=metadata)
-        splits[name] = selection.facts
+        digest = tables[name].logical_digest
+        splits[name] = msgspec.structs.replace(selection.stated, logical_digest=digest)
     return msgspec.structs.replace(
         manifest,
         tables=tables,

@@ -65,7 +65,7 @@ class Selection:
     def parts(self) -> Iterator[pa.Table]:
         """Yield the table in parts, exactly in the schema of its name."""
         schema = TABLES[self.split.table].schema
-        yield schema.empty_table()
+        yield pa.Table.from_batches([], schema)  # an empty table of it imports pandas
         for part in self.rows.iter_slices(PART_ROWS):
             rows = part if self.source is None else self._with_texts(part, self.source)
             missing = dict.fromkeys(set(schema.names) - set(rows.columns))

@@ -48,7 +48,13 @@ def token_grams(codes: Sequence[str]) -> list[Grams]:
         grams += padded[place : place + len(hashes)] * factor
     starts = np.concatenate([[0], ends[:-1]]).tolist()
     last = np.maximum(starts, ends - NGRAM + 1).tolist()
-    return [np.unique(grams[start:end]) for start, end in zip(starts, last, strict=False)]
+    return [_distinct(grams[start:end]) for start, end in zip(starts, last, strict=False)]
+
+
+def _distinct(grams: Grams) -> Grams:
+    """Sort hashes, each once; np.unique takes four times as long for so few."""
+    grams = np.sort(grams)
+    return np.concatenate([grams[:1], grams[1:][grams[1:] != grams[:-1]]])
 
 
 def overlap(a: Grams, b: Grams) -> float:
@@ -90,13 +96,15 @@ def _near_pairs(
     sizes = np.array([len(grams) for grams in programs.values()], np.int64)
     grams = np.concatenate([np.zeros(0, np.uint64), *programs.values()])
     order = np.argsort(grams, kind="stable")
-    grams, owners = grams[order], np.repeat(np.arange(len(programs)), sizes)[order]
-    for name, other in others.items():
-        first = np.searchsorted(grams, other)
-        counts = np.searchsorted(grams, other, side="right") - first
+    owners = np.repeat(np.arange(len(programs)), sizes)[order]
+    distinct, starts, numbers = np.unique(grams[order], return_index=True, return_counts=True)
+    for name, other in others.items() if len(distinct) else ():
+        found = np.searchsorted(distinct, other)
+        found = found[np.take(distinct, found, mode="clip") == other]
+        counts = numbers[found]
         ends = np.cumsum(counts)
         # The places of all 5-grams of the programs that the other has, too.
-        places = np.repeat(first - ends + counts, counts) + np.arange(counts.sum())
+        places = np.repeat(starts[found] - ends + counts, counts) + np.arange(counts.sum())
         shared = np.bincount(owners[places], minlength=len(programs))
         similarity = shared / np.maximum(sizes + len(other) - shared, 1)
         for i in np.flatnonzero(similarity >= limit).tolist():

@@ -87,7 +87,7 @@ def test_an_object_that_never_comes_whole_is_an_error(bucket, logs, tmp_path):
 def test_what_a_worker_does_not_see_is_said(tmp_path):
     """A directory that is not there on a worker's machine is named, with the way out."""
     with pytest.raises(KernelArchiveError, match="All workers must see the fragments"):
-        Store(str(tmp_path / "nowhere")).write("x", ".bin", lambda path: path.write_bytes(b"x"))
+        Store(str(tmp_path / "nowhere")).write("x", ".bin", b"x")
 
 
 @pytest.mark.slow
