@@ -114,6 +114,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return f"sha256:{sha256_hex(canonical_json(content))}"
 
     @property
+    def natural_builders(self) -> list[str]:
+        """Names of the builders whose recipes say that every program was written whole."""
+        return [str(b["name"]) for b in self.builders if b.get("natural") is True]
+
+    @property
     def released(self) -> bool:
         """Whether the version is a name that somebody gave; else it is taken from the digest."""
         return self.version != _short(self.logical_digest)

@@ -183,5 +183,5 @@ def _natural_searches(archive: Archive, searches: set[str]) -> set[str]:
             f"train_pairs of {archive.path} holds pairs of search {min(wrong)}, which is not a "
             "training search. Build the archive again, then: kernel-archive validate"
         )
-    builders = {str(b["name"]) for b in archive.manifest.builders if b.get("natural") is True}
+    builders = archive.manifest.natural_builders
     return {row["search_id"] for row in rows if row["builder"] in builders}

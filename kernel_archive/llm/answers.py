@@ -74,7 +74,7 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
             "probabilities": None if masses is None else list(masses),
             "parse_failed": True if reason else None,
             "parse_error": reason or None,
-            "predicted_bin": completion.stated or None,
+            "predicted_bin": completion.stated_bin or None,
             "expected_speedup": completion.expected_speedup,
             "defer": completion.defer if prompt.ask == "defer" else None,
             "rationale": completion.rationale[:MAX_RATIONALE] or None,

@@ -47,7 +47,7 @@ class Completion(msgspec.Struct, frozen=True):
     #: Eight numbers as given (percentages divided by 100); ``None`` where there is no forecast.
     probabilities: tuple[float, ...] | None
     raw_sum: float = math.nan  # their sum; NaN where there are none
-    stated: int = 0  # the bin that the answer names, 0 for none
+    stated_bin: int = 0  # the bin that the answer names, 0 for none
     defer: bool = False  # whether it leaves the candidate to a measurement
     expected_speedup: float | None = None  # the speedup that it names, in x
     rationale: str = ""
@@ -96,7 +96,7 @@ def _completion(answer: dict[str, Any]) -> Completion:
     except LineError as error:
         code = error.faults[0]["code"]
         return Completion(None, unparsed=code if code in UNPARSED else "bad-field", **facts)
-    facts["stated"] = line.predicted_bin or 0
+    facts["stated_bin"] = line.predicted_bin or 0
     if line.probabilities is None:  # a deferred candidate may go without
         return Completion(None, **facts)
     total = math.fsum(line.probabilities)

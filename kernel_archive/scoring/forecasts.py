@@ -33,11 +33,11 @@ class Forecasts:
     parsed: Bools  # there is a distribution
     present: Bools  # the file has a line, with or without a distribution
     deferred: Bools  # the forecaster left this candidate to a measurement
-    stated: NDArray[np.int8]  # the bin that the forecaster named, 0 for none
+    stated_bins: NDArray[np.int8]  # the bin that the forecaster named, 0 for none
     #: The speedup that the forecaster stated, x; NaN for none. It orders what bins tie.
     expected_speedups: Floats
     raw_sums: Floats  # sum of the raw probabilities; NaN where there are none
-    input_tokens: Floats  # naN where not stated
+    input_tokens: Floats  # NaN where not stated
     output_tokens: Floats
     latency_s: Floats
     source: str = ""  # file that they come from, as the user named it; empty for arrays
@@ -58,7 +58,7 @@ class Forecasts:
         name: str = "forecasts",
         parsed: ArrayLike | None = None,
         deferred: ArrayLike | None = None,
-        stated: ArrayLike | None = None,
+        stated_bins: ArrayLike | None = None,
         expected_speedups: ArrayLike | None = None,
     ) -> Forecasts:
         """Make forecasts from plain arrays, rows in the order of ``split.row_ids``.
@@ -89,7 +89,7 @@ class Forecasts:
         if (sums <= 0).any():
             raise DataError("the probabilities of a row must not all be 0")
         valid = (sums >= RAW_SUM_BOUNDS[0]) & (sums <= RAW_SUM_BOUNDS[1])  # never of NaN
-        bins = _shaped(stated, shape, 0, "stated")
+        bins = _shaped(stated_bins, shape, 0, "stated_bins")
         if ((bins < 0) | (bins > N_BINS)).any():
             raise DataError("stated bins must be 1 to 8, or 0 for none")
         speedups = _shaped(expected_speedups, shape, math.nan, "expected_speedups").astype(float)
@@ -105,7 +105,7 @@ class Forecasts:
             parsed=valid,
             present=np.ones(shape, bool),
             deferred=_shaped(deferred, shape, False, "deferred"),
-            stated=bins.astype(np.int8),
+            stated_bins=bins.astype(np.int8),
             expected_speedups=speedups,
             raw_sums=sums,
             input_tokens=nothing,
@@ -132,9 +132,9 @@ class Forecasts:
 
     def predicted(self, rule: str = "argmax") -> NDArray[np.int8]:
         """Predicted bins, shape (R, n), 0 without a distribution; by ``stated`` the bins named."""
-        best = predicted_bins(probabilities=self.probabilities, stated=self.stated)
+        best = predicted_bins(probabilities=self.probabilities, stated_bins=self.stated_bins)
         if rule == "stated":
-            best = np.where(self.stated > 0, self.stated, best)
+            best = np.where(self.stated_bins > 0, self.stated_bins, best)
         return np.where(self.parsed, best, 0).astype(np.int8)
 
     def take(self, rows: NDArray[np.intp]) -> Forecasts:

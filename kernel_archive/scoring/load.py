@@ -208,7 +208,7 @@ def read_clusters(
 
 def search_clusters(archive: Archive) -> dict[str, str]:
     """Search of natural programs -> its author, or the search itself, a chain, if it names none."""
-    natural = {str(b["name"]) for b in archive.manifest.builders if b.get("natural") is True}
+    natural = archive.manifest.natural_builders
     clusters = {}
     columns = ("search_id", "builder", "hyperparameters")
     for search, builder, settings in table_rows(archive, "searches", *columns):

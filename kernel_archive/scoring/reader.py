@@ -305,7 +305,7 @@ class _Collector:
             parsed=spread([line.probabilities is not None for line in lines], False, bool),
             present=spread([True] * len(lines), False, bool),
             deferred=spread([line.defer for line in lines], False, bool),
-            stated=spread([line.predicted_bin for line in lines], 0, np.int8),
+            stated_bins=spread([line.predicted_bin for line in lines], 0, np.int8),
             raw_sums=spread([raw_sum for _, _, raw_sum in self.cells.values()], np.nan),
             expected_speedups=amounts.pop("expected_speedup"),
             **amounts,

@@ -77,7 +77,7 @@ class Worlds:
 #: searches have natural programs, written one by one, the others are left out.
 _STEPS: Final = """
 SELECT e.search_id, e.node_id, e.parent_node_id, e.kernel_id, e.problem, e.gpu, e.is_root,
-    e.excluded, k.speedup, s.generation_method = 'agentic' AS is_chain
+    k.speedup, s.generation_method = 'agentic' AS is_chain
 FROM evaluations e JOIN searches s USING (search_id) LEFT JOIN kernels k USING (kernel_id)
 WHERE s.role = 'held_out' AND s.generation_method != 'bin_filling'
     AND (list_contains($1::VARCHAR[], s.builder) OR NOT EXISTS (
@@ -93,11 +93,10 @@ def load_worlds(archive: Archive) -> Worlds:
         UsageError: the archive has no such searches, or its labels are withheld.
     """
     manifest = archive.manifest
-    natural = [str(b["name"]) for b in manifest.builders if b.get("natural") is True]
-    recorded = {"searches", "evaluations", "kernels"} <= set(archive.tables)
-    steps = archive.sql(_STEPS, [natural]).to_pylist() if recorded else []
-    if any(step["excluded"] == "withheld" for step in steps):
+    if any(facts.origin == "withheld" for facts in manifest.splits.values()):
         raise UsageError(f"the labels of {archive.path} are withheld: it cannot be replayed")
+    recorded = {"searches", "evaluations", "kernels"} <= set(archive.tables)
+    steps = archive.sql(_STEPS, [manifest.natural_builders]).to_pylist() if recorded else []
     worlds: dict[str, World] = {}
     #: Kernel id -> its row, and the step that first measured it.
     programs: dict[str, tuple[int, dict[str, Any]]] = {}

@@ -41,7 +41,7 @@ def reward(
     probabilities: ArrayLike,
     bins: ArrayLike,
     parsed: ArrayLike | None = None,
-    stated: ArrayLike | None = None,
+    stated_bins: ArrayLike | None = None,
 ) -> Floats:
     """Reward forecasts of n rows: shape (..., n).
 
@@ -51,7 +51,7 @@ def reward(
 
     ``probabilities``, shape (..., n, 8), are raw. Where one is negative or not a number, or their
     sum is outside 0.5 to 1.5, or ``parsed`` is false, there is no forecast and the reward is 0.
-    ``stated`` bins (0: none) only break ties.
+    ``stated_bins`` (0: none) only break ties.
 
     >>> p = [[0, 0, 0, 0, 0.2, 0.8, 0, 0]]
     >>> reward("correctness", probabilities=p * 2, bins=[6, 5]).tolist()
@@ -67,8 +67,8 @@ def reward(
     if kind == "log":
         value = 1.0 + rules.nll(probabilities=normal, bins=y) / np.log(rules.LEAST)
     else:
-        named = None if stated is None else np.asarray(stated)
-        value = (predicted_bins(probabilities=normal, stated=named) == y).astype(float)
+        named = None if stated_bins is None else np.asarray(stated_bins)
+        value = (predicted_bins(probabilities=normal, stated_bins=named) == y).astype(float)
     if kind in ("brier", "crps"):
         value += 1.0 - getattr(rules, kind)(probabilities=normal, bins=y)
     return np.where(use, value, 0.0)
@@ -97,8 +97,8 @@ def of_completions(
         raise UsageError("give one true bin from 1 to 8 for every completion")
     answers = [read_completion(completion) for completion in completions]
     p = np.reshape([answer.probabilities or (0.0,) * N_BINS for answer in answers], (-1, N_BINS))
-    stated = [answer.stated for answer in answers]
-    rewards: list[float] = reward(kind, probabilities=p, bins=bins, stated=stated).tolist()
+    stated = [answer.stated_bin for answer in answers]
+    rewards: list[float] = reward(kind, probabilities=p, bins=bins, stated_bins=stated).tolist()
     return rewards
 
 

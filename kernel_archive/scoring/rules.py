@@ -27,7 +27,7 @@ def normalise(*, raw: Floats) -> Floats:
     return raw / row_sums(raw)[..., None] + 0.0  # which turns a negative zero into a plain one
 
 
-def predicted_bins(*, probabilities: Floats, stated: Ints | None = None) -> NDArray[np.int8]:
+def predicted_bins(*, probabilities: Floats, stated_bins: Ints | None = None) -> NDArray[np.int8]:
     """Predicted bin of every forecast, 1 to 8, shape (...,): the most probable one.
 
     Ties go to the stated bin (0: none) if it is among the tied ones, else to the tied bin nearest
@@ -36,7 +36,7 @@ def predicted_bins(*, probabilities: Floats, stated: Ints | None = None) -> NDAr
     >>> tied = np.array([0, 0.4, 0, 0, 0.4, 0.2, 0, 0])
     >>> int(predicted_bins(probabilities=tied))
     5
-    >>> int(predicted_bins(probabilities=tied, stated=np.array(2)))
+    >>> int(predicted_bins(probabilities=tied, stated_bins=np.array(2)))
     2
     """
     best = probabilities.max(axis=-1, keepdims=True)
@@ -46,10 +46,10 @@ def predicted_bins(*, probabilities: Floats, stated: Ints | None = None) -> NDAr
     distance = np.where(tied, np.abs(labels - mean_bin), np.inf)
     nearest = distance <= distance.min(axis=-1, keepdims=True) + EDGE
     chosen = np.argmax(nearest, axis=-1) + 1
-    if stated is not None:
-        index = np.clip(stated, 1, N_BINS).astype(np.intp) - 1
+    if stated_bins is not None:
+        index = np.clip(stated_bins, 1, N_BINS).astype(np.intp) - 1
         is_tied = np.take_along_axis(tied, index[..., None], axis=-1)[..., 0]
-        chosen = np.where((stated > 0) & is_tied, stated, chosen)
+        chosen = np.where((stated_bins > 0) & is_tied, stated_bins, chosen)
     return np.asarray(chosen, dtype=np.int8)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.split import Split
 
 #: Fields of :class:`ForecastRows` with a value for every repeat and row.
-REPEAT_FIELDS: Final = ("probabilities", "parsed", "predicted", "stated")
+REPEAT_FIELDS: Final = ("probabilities", "parsed", "predicted", "stated_speedups")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -32,7 +32,7 @@ class ForecastRows:
     probabilities: Floats  # shape (R, n, 8)
     parsed: Bools  # shape (R, n): whether there is a distribution
     predicted: Ints  # shape (R, n): the predicted bin, 0 where there is none
-    stated: Floats  # shape (R, n): expected speedup stated beside the bins, x; NaN for none
+    stated_speedups: Floats  # shape (R, n): stated beside the bins, x; NaN for none
     cue_crps: Floats  # shape (n,), of the best cue
     zero_crps: Floats  # shape (n,), of what a skill of 0 stands for
 
@@ -46,7 +46,7 @@ class ForecastRows:
             probabilities=cast.probabilities,
             parsed=cast.parsed,
             predicted=cast.predicted(predicted_bin),
-            stated=np.where(cast.parsed, cast.expected_speedups, np.nan),
+            stated_speedups=np.where(cast.parsed, cast.expected_speedups, np.nan),
             cue_crps=split.once(best_control)[1][order],
             zero_crps=split.once(zero_of)[1][order],
         )
@@ -101,7 +101,7 @@ class ForecastRows:
     @cached_property
     def keys(self) -> Ints:
         """Ranks by S^, and where S^ ties by a stated expected speedup: shape (R, n)."""
-        pairs = zip(self.expected, self.stated, strict=True)
+        pairs = zip(self.expected, self.stated_speedups, strict=True)
         return np.stack([order.order_keys(expected=s, stated=t) for s, t in pairs])
 
     @cached_property

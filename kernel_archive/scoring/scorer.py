@@ -293,7 +293,7 @@ def drawn_of(split: Split) -> Drawn:
 def forecast_facts(forecasts: Forecasts) -> ForecastFacts:
     """State what was scored, in numbers."""
     f = forecasts
-    stated = f.parsed & (f.stated > 0)
+    stated = f.parsed & (f.stated_bins > 0)
     amounts = (f.input_tokens, f.output_tokens, f.latency_s)
     known = [values[~np.isnan(values)] for values in amounts]
     tokens_in, tokens_out = (float(n.sum()) if len(n) else None for n in known[:2])
@@ -310,7 +310,7 @@ def forecast_facts(forecasts: Forecasts) -> ForecastFacts:
         coverage=f.coverage,
         parse_rate=f.parse_rate,
         n_stated=int(stated.sum()),
-        n_stated_differs=int((stated & (f.stated != f.predicted())).sum()),
+        n_stated_differs=int((stated & (f.stated_bins != f.predicted())).sum()),
         n_raw_sum_rejected=int((~np.isnan(f.raw_sums) & ~f.parsed).sum()),
         input_tokens=tokens_in,
         output_tokens=tokens_out,

@@ -69,8 +69,7 @@ class ArchiveTables:
 
         With ``natural``, only by builders whose recipe says that every program was written whole.
         """
-        stated = self.archive.manifest.builders
-        whole = [builder["name"] for builder in stated if builder.get("natural") is True]
+        whole = self.archive.manifest.natural_builders
         builder = pl.col("builder")
         by_builder = builder.is_in(builders) | (not builders), builder.is_in(whole) | (not natural)
         searches = self.searches.filter(*which, *by_builder)

@@ -55,7 +55,9 @@ def test_a_submission_can_not_be_told_from_itself(rng, target):
     """No difference, p = 1, neither is better, whatever the numbers of repeats."""
     a = make_forecasts(rng, target, repeats=1)
     twice = Forecasts.from_arrays(
-        target, np.repeat(a.probabilities, 2, axis=0), stated=np.repeat(a.stated, 2, axis=0)
+        target,
+        np.repeat(a.probabilities, 2, axis=0),
+        stated_bins=np.repeat(a.stated_bins, 2, axis=0),
     )
     for other in (a, twice):
         for d in compare(target, a, other, draws=50).differences.values():
@@ -109,11 +111,11 @@ def test_permutations_are_those_of_swapped_forecasts(rng, kind, authors):
         first, second = (
             np.where(swap[:, None], x.probabilities, y.probabilities) for x, y in ((b, a), (a, b))
         )
-        stated = [np.where(swap, x.stated, y.stated) for x, y in ((b, a), (a, b))]
+        stated = [np.where(swap, x.stated_bins, y.stated_bins) for x, y in ((b, a), (a, b))]
         one, two = (
             means(
                 repeats_of(
-                    ForecastRows.of(target, Forecasts.from_arrays(target, p, stated=s))
+                    ForecastRows.of(target, Forecasts.from_arrays(target, p, stated_bins=s))
                 ).overall
             )
             for p, s in ((first, stated[0]), (second, stated[1]))

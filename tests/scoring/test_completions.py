@@ -33,7 +33,7 @@ def test_every_form_gives_the_same_forecast(answer):
     read = read_completion(answer)
     total = sum(read.probabilities)
     assert [p / total for p in read.probabilities] == pytest.approx(P)
-    assert (read.stated, read.expected_speedup, read.unparsed) == (6, 1.6, "")
+    assert (read.stated_bin, read.expected_speedup, read.unparsed) == (6, 1.6, "")
     assert read.rationale == "less traffic"
 
 
@@ -110,7 +110,7 @@ def test_what_is_read_can_be_scored(masses, stated):
     line = {
         "row_id": "a",
         "probabilities": list(read.probabilities),
-        **({"predicted_bin": read.stated} if read.stated else {}),
+        **({"predicted_bin": read.stated_bin} if read.stated_bin else {}),
     }
     forecasts, report = check_forecasts([line], target)
     assert forecasts is not None, report.findings

@@ -36,7 +36,7 @@ def test_rows_without_forecast_are_uniform_and_have_no_predicted_bin(two):
 
 def test_the_stated_bin_is_scored_only_when_asked_for(two):
     """It breaks ties under argmax; under ``stated`` it counts where one is given."""
-    made = Forecasts.from_arrays(two, CERTAIN, stated=[1, 0])
+    made = Forecasts.from_arrays(two, CERTAIN, stated_bins=[1, 0])
     assert made.predicted().tolist() == [[4, 6]]
     assert made.predicted("stated").tolist() == [[1, 6]]
 
@@ -50,7 +50,7 @@ def test_the_stated_bin_is_scored_only_when_asked_for(two):
         (CERTAIN * np.nan, {}, "finite"),
         (-CERTAIN, {}, "at least 0"),
         (CERTAIN * 0, {}, "not all be 0"),
-        (CERTAIN, {"stated": [9, 0]}, "stated bins"),
+        (CERTAIN, {"stated_bins": [9, 0]}, "stated bins"),
         (CERTAIN, {"parsed": [True] * 3}, "parsed has shape"),
     ],
 )

@@ -84,7 +84,7 @@ def test_a_good_file_is_read_into_arrays(write, target):
     assert f.present.tolist() == [[True, True, False], [False, False, True]]
     assert f.parsed.tolist() == f.present.tolist()
     assert f.deferred.tolist() == [[False, True, False], [False] * 3]
-    assert f.stated.tolist() == [[0, 0, 0], [0, 0, 6]]
+    assert f.stated_bins.tolist() == [[0, 0, 0], [0, 0, 6]]
     assert f.probabilities[1, 2].tolist() == pytest.approx(P)
     assert f.probabilities[0, 0].tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
     assert f.probabilities[0, 2].tolist() == [0.125] * 8
@@ -130,7 +130,7 @@ def test_the_published_predictions_table(tmp_path, target):
     f = read_forecasts(one, target)
     assert f.parsed.tolist() == [[True, False, False]]
     assert f.present.all()
-    assert f.stated.tolist() == [[6, 0, 6]]
+    assert f.stated_bins.tolist() == [[6, 0, 6]]
     assert (f.raw_sums[0, 2], f.latency_s[0, 0]) == (80.0, 1.5)
     all_sums = read_forecasts(one, target, raw_sum_bounds=(0.0, math.inf))
     assert all_sums.parsed.tolist() == [[True, False, True]]

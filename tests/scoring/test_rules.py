@@ -73,7 +73,7 @@ def test_normalise_divides_by_the_sum_and_drops_the_sign_of_zero():
 )
 def test_predicted_bin(probabilities, stated, expected):
     """The most probable bin; ties go to the stated bin."""
-    got = rules.predicted_bins(probabilities=np.array(probabilities), stated=np.array(stated))
+    got = rules.predicted_bins(probabilities=np.array(probabilities), stated_bins=np.array(stated))
     assert got.item() == expected
 
 

@@ -102,7 +102,7 @@ def test_nothing_parsed_is_a_record_with_holes(small):
 def test_the_stated_bin_can_be_scored(small):
     """With its own confidence, which may be 0: the edge case of the first bucket."""
     p = np.eye(8)[[3, 5, 0, 7]]
-    f = Forecasts.from_arrays(small, p, stated=[5, 6, 0, 8])
+    f = Forecasts.from_arrays(small, p, stated_bins=[5, 6, 0, 8])
     record = score(small, f, draws=0, predicted_bin="stated")
     assert record.metrics["accuracy"].mean == 0.75
     assert record.buckets[0].count == 1
@@ -137,7 +137,7 @@ def test_neither_row_order_nor_repeat_order_nor_ids_matter(rng):
     )
     second = score(shuffled, f.take(order), draws=40)
     assert strip(first) == strip(second)
-    names = ("parsed", "deferred", "stated")
+    names = ("parsed", "deferred", "stated_bins")
     arrays = {name: getattr(f, name)[::-1] for name in names}
     turned = Forecasts.from_arrays(target, f.probabilities[::-1], **arrays)
     third = score(target, turned, draws=40)

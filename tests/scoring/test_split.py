@@ -158,7 +158,7 @@ class Searches:
         """One recipe of natural programs."""
 
         tables = ("searches",)
-        builders = ({"name": "lm", "natural": True}, {"name": "templates"})
+        natural_builders = ("lm",)
 
     def arrow(self, table, columns):
         """Its searches."""

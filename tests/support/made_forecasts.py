@@ -38,5 +38,5 @@ def make_forecasts(
         name=name,
         parsed=parsed,
         deferred=rng.random(p.shape[:2]) < deferred,
-        stated=np.where(parsed, rng.integers(0, 9, p.shape[:2]), 0),
+        stated_bins=np.where(parsed, rng.integers(0, 9, p.shape[:2]), 0),
     )
