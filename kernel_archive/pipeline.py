@@ -64,11 +64,17 @@ def ensure_archive(
 
     Raises:
         ArchiveNotFoundError: the named directory holds no archive.
+        UsageError: there is a recipe here, of which an archive is to be built first.
     """
     if directory is not None:
         return open_archive(directory).path
     default = default_directory()
     if not (default / MANIFEST_NAME).exists():
+        if Path("builder.toml").is_file():
+            raise UsageError(
+                "there is no archive here yet, but a builder.toml. Build its archive first: "
+                "kernel-archive build builder.toml, or name another with --archive DIR"
+            )
         say(f"No archive in {default}: the embedded one is built first (kernel-archive build).")
         build(out=default, advance=advance)
     return default

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.manifest import MANIFEST_NAME, Manifest, read_manifest, shard_faults
+from kernel_archive.archive.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    present_manifest,
+    read_manifest,
+    shard_faults,
+)
 from kernel_archive.errors import ArchiveMismatchError, UsageError, printable, suggestion
 from kernel_archive.gpus import Gpu, GpuFacts, is_known
 from kernel_archive.schema import TABLES
@@ -38,11 +44,26 @@ def default_directory() -> Path:
     """
     if (DEFAULT_DIRECTORY / MANIFEST_NAME).is_file():
         return DEFAULT_DIRECTORY
-    archives = sorted(path.parent for path in Path().glob(f"[!.]*/[!.]*/{MANIFEST_NAME}"))
+    archives = _archives_here()
     if len(archives) > 1:
         listed = ", ".join(printable(str(path)) for path in archives[:10])
-        raise UsageError(f"there are several archives here: {listed}. Name the directory of one")
+        way_out = f"with --archive {printable(str(archives[0]))}"
+        raise UsageError(
+            f"there are several archives here: {listed}. Name the directory of one {way_out}"
+        )
     return archives[0] if archives else DEFAULT_DIRECTORY
+
+
+def passed_over() -> list[Path]:
+    """List the archives here that are not meant where the shipped one is, for want of a name."""
+    if not (DEFAULT_DIRECTORY / MANIFEST_NAME).is_file():
+        return []
+    others = [path for path in _archives_here() if path != DEFAULT_DIRECTORY]
+    return [path for path in others[:10] if present_manifest(path) is not None]
+
+
+def _archives_here() -> list[Path]:
+    return sorted(path.parent for path in Path().glob(f"[!.]*/[!.]*/{MANIFEST_NAME}"))
 
 
 def literal_path(path: Path | str) -> str:

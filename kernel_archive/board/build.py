@@ -167,7 +167,8 @@ def build_board(
             boards.append(make_standings(split, own, seed=seed, draws=draws))
     if not boards:
         findings = [finding for left in left_out for finding in left.findings]
-        message = f"every submission of this board is at fault: {len(findings)} faults"
+        message = f"every submission of this board is at fault: {len(findings)} fault"
+        message += "" if len(findings) == 1 else "s"
         raise DataError.from_findings(findings, message)
     folder = Path(options.get("out") or store.parent)
     page = render_page(archive, boards, left_out=left_out).encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import shlex
 import shutil
 import sys
 import time
@@ -83,14 +84,47 @@ json_option = click.option(
     callback=_keep_json,
     help="Print the result as JSON on stdout.",
 )
+
+
+def _archive_meant(ctx: click.Context, _: click.Parameter, named: str | None) -> str | None:
+    """Say which archive is taken where none is named and there are others."""
+    from kernel_archive.archive.open import DEFAULT_DIRECTORY, passed_over
+
+    named = named or ctx.meta.get("archive")
+    if named is None and not ctx.resilient_parsing and (others := passed_over()):
+        verb = "is" if len(others) == 1 else "are"
+        say(
+            f"using {DEFAULT_DIRECTORY}; {', '.join(map(str, others))} {verb} here too: "
+            f"--archive {others[0]}"
+        )
+    return named
+
+
+def _keep_archive(ctx: click.Context, _: click.Parameter, named: str | None) -> None:
+    ctx.meta["archive"] = named
+
+
+_ARCHIVE_HELP: Final = "Archive.  [default: gpu-forecasters/kernels, else the only one here]"
 archive_option = option(
-    "--archive",
-    "archive_path",
-    type=FOLDER,
-    help="Archive.  [default: gpu-forecasters/kernels, else the only one here]",
+    "--archive", "archive_path", type=FOLDER, callback=_archive_meant, help=_ARCHIVE_HELP
 )
-archive_argument = click.argument(
-    "archive_path", metavar="[DIR]", type=click.Path(), required=False
+#: DIR, which may be given as ``--archive DIR``, too.
+archive_argument = options(
+    click.argument(
+        "archive_path",
+        metavar="[DIR]",
+        type=click.Path(),
+        required=False,
+        callback=_archive_meant,
+    ),
+    option(
+        "--archive",
+        type=FOLDER,
+        is_eager=True,
+        expose_value=False,
+        callback=_keep_archive,
+        help="The same as DIR.",
+    ),
 )
 split_option = option(
     "--split",
@@ -106,6 +140,12 @@ labels_option = option(
 )
 output_option = option("-o", "--output", type=FILE, help="File to write.  [default: stdout]")
 force_option = option("--force", is_flag=True, help="Overwrite the file.")
+
+
+def named_again(split: str, archive_path: str | None) -> str:
+    """Name split and archive as options of the next command, where they are not the defaults."""
+    shown = "" if split == "eval" else f" --split {split}"
+    return f"{shown} --archive {shlex.quote(archive_path)}" if archive_path else shown
 
 
 def _safe(message: str) -> str:

@@ -118,7 +118,7 @@ def forecast(archive_path: str | None, output: str | None, force: bool, **how: A
         answers = _ask(archive, output, force, how)
         force = True  # the file is remade every time from the answers that stand beside it
     if answers is not None:
-        _write(answers, output, force, how)
+        _write(answers, output, force, how | {"archive_path": archive_path})
         if paths or log:
             asked, model = answers.questions, how["model"] or ""
             record = ModelRun.of(archive, asked, model=model, repeats=answers.repeats)
@@ -203,7 +203,7 @@ def _write(answers: Answers, output: str, force: bool, how: dict[str, Any]) -> N
     file, split = printable(output, 5000), answers.questions.asked.split.name
     cost = Limits(price=how["price"]).cost(counts.input_tokens, counts.output_tokens)
     facts = {"file": file, "split": split, "cost": cost}
-    facts["next"] = f"kernel-archive check {file} --split {split}"
+    facts["next"] = f"kernel-archive check {file}{common.named_again(split, how['archive_path'])}"
     named = msgspec.structs.asdict(counts)
     common.emit(facts | {"counts": named}, {**named, **facts})
 

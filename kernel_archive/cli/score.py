@@ -71,6 +71,7 @@ def template(
     facts: dict[str, Any] = {"file": shown, "rows": len(target), "repeats": repeats}
     facts |= {"split": target.facts, "fields": FIELDS}
     facts["next"] = f"fill it in, then: kernel-archive check {shown}"
+    facts["next"] += common.named_again(split, archive_path)
     if not common.as_json():
         for line in explanation(target):
             common.say(line)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from kernel_archive.scoring.split import Split
+    from kernel_archive.splits import SplitSpec
 
 #: Repeats of one row are numbered 0 to 99; a higher number is refused.
 MAX_REPEATS: Final = 100
@@ -245,4 +246,13 @@ def explanation(split: Split) -> list[str]:
     ]
     if split.spec.name == REPLAY.name:
         return [*lines, "  kernel-archive forecast --split replay --export questions.jsonl"]
-    return [*lines, f'  kernel-archive sql "SELECT * FROM {split.facts.table} LIMIT 1"']
+    return [*lines, f'  kernel-archive sql "SELECT {_inputs(split.spec)} LIMIT 1"']
+
+
+def _inputs(spec: SplitSpec) -> str:
+    """Say from which columns and table the texts come without the answers."""
+    if spec.kind not in ("eval", "close"):
+        return f"row_id, {spec.anchor}, {spec.candidate} FROM {spec.table}"
+    if spec.kind == "close" or spec.known:
+        return f"* FROM {spec.table}_inputs"
+    return f"* FROM eval_inputs WHERE split = '{spec.table}'"

@@ -151,6 +151,7 @@ class _Collector:
         self.labels: set[str] = set()
         self.strangers: set[str] = set()  # ids of no row
         self.unread: Counter[str] = Counter()
+        self.n_percent = 0  # lines whose probabilities sum to about 100
         #: (repeat, row) -> number of the line, forecast, its raw sum.
         self.cells: dict[tuple[int, int], tuple[int, ForecastLine, float]] = {}
 
@@ -192,10 +193,12 @@ class _Collector:
         if row is None:
             if len(self.strangers) < _MAX_NAMES:
                 self.strangers.add(line.row_id)
-            what = "no row of this split has this id"
-            raise LineError(fault_of("unknown-row", what, "row_id", line.row_id))
+            what = f"no row of the {self.split.spec.name} split has this id"
+            fix = f"Ids come from: kernel-archive template --split {self.split.spec.name}"
+            raise LineError(fault_of("unknown-row", what, "row_id", line.row_id, fix))
         raw_sum = reduce(operator.add, line.probabilities or (np.nan,))
         low, high = self.options.get("raw_sum_bounds", RAW_SUM_BOUNDS)
+        self.n_percent += 95 < raw_sum < 105
         what = "the probabilities sum"
         if low <= raw_sum <= high and line.raw_probability_sum is not None:
             raw_sum, what = line.raw_probability_sum, "before renormalisation they summed"
@@ -248,11 +251,15 @@ class _Collector:
             self.fault("repeat-gap", what, field="repeat", fix=fix)
         if 4 * self.counts["unknown-row"] > self.n_lines:
             self._check_split()
+        if self.n_percent and self.n_percent >= 0.9 * self.n_lines and self.counts["raw-sum"]:
+            what = f"{self.n_percent:,} of {self.n_lines:,} rows sum to about 100: are these "
+            fix = "Divide by 100, else each row counts as no forecast"
+            self.fault("percent", f"{what}percent?", severity="warning", fix=fix)
         if not self.n_lines and not self.n_errors:
             fix = "See: kernel-archive template"
             self.fault("no-forecasts", "the file holds no forecast", fix=fix)
         for field, count in self.unread.items():
-            what = f"nothing reads this field ({count} lines)"
+            what = f"nothing reads this field ({count} {'line' if count == 1 else 'lines'})"
             self.fault("unknown-field", what, severity="warning", field=printable(field))
 
     def _check_split(self) -> None:

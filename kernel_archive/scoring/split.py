@@ -309,8 +309,10 @@ def split_facts(archive: Archive, split: SplitSpec) -> SplitFacts:
     """
     facts = archive.manifest.splits.get(split.table)
     if facts is None or split.table not in archive.manifest.tables:
-        what = f"the archive in {archive.path} has no {split.name} split yet"
-        raise UsageError(f"{what}. Make it with: kernel-archive {split.command}")
+        what = f"the archive in {archive.path} has no {split.name} split"
+        if why := archive.manifest.reports.get("splits_not_made", {}).get(split.table):
+            raise UsageError(f"{what}: {printable(why, 500)}")
+        raise UsageError(f"{what} yet. Make it with: kernel-archive {split.command}")
     return facts
 
 

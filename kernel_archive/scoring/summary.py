@@ -189,11 +189,12 @@ def check_lines(report: CheckReport) -> list[str]:
     """Show a checked file in figures, as lines of text."""
     shares = _shares(report)
     kinds = ", ".join(f"{code} {count:,}" for code, count in report.counts.items())
+    faults = f"{_counted(report.n_errors, 'fault')}, {_counted(report.n_warnings, 'warning')}"
     rows = f"{_repeats(report.n_repeats)} of {report.n_rows:,} rows"
     lines = [
         f"{report.file}: {'can be scored' if report.ok else 'can not be scored'}",
         f"  {report.n_lines:,} forecasts in {rows}: {shares}, {report.n_deferred:,} deferred",
-        f"  {report.n_errors:,} faults, {report.n_warnings:,} warnings{kinds and ': '}{kinds}",
+        f"  {faults}{kinds and ': '}{kinds}",
     ]
     missing = report.n_rows * report.n_repeats - report.n_present
     if report.ok and missing:
@@ -212,7 +213,11 @@ def _replay_figure(figure: ReplayFigure) -> str:
 
 
 def _repeats(n: int) -> str:
-    return f"{n} {'repeat' if n == 1 else 'repeats'}"
+    return _counted(n, "repeat")
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def _span(low: float | None, high: float | None, decimals: int, sign: str = "") -> str:

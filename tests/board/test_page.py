@@ -5,6 +5,7 @@ import hashlib
 import re
 from html.parser import HTMLParser
 
+import jinja2
 import pytest
 from support.boards import DRAWS, write_lines
 from support.small_archive import write_archive
@@ -12,7 +13,7 @@ from support.small_archive import write_archive
 from kernel_archive.board import add_submission, build_board
 from kernel_archive.board.page import LIBRARIES, SCRIPTS
 from kernel_archive.board.texts import page_file
-from kernel_archive.scoring import load_split
+from kernel_archive.scoring import Metric, load_split
 
 
 class Page(HTMLParser):
@@ -66,6 +67,19 @@ def test_the_table_is_complete_without_a_script(text):
     assert sum("bound" in c["class"].split() for c in controls) == 4
     assert page.balanced
     assert page.open in ([], ["html"])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [(-1.38, -1.01, "It is worse than the best"), (-0.2, 0.1, "It knows no more than the best")],
+)
+def test_a_skill_below_zero_is_called_what_it_is(low, high, words):
+    """Worse where the whole interval is negative, else no better."""
+    environment = jinja2.Environment(loader=jinja2.FunctionLoader(page_file), autoescape=True)
+    metric = Metric(mean=(low + high) / 2, low=low, high=high, std=None, repeats=())
+    said = environment.get_template("words.html").module.in_short(metric)
+    assert words in said
+    assert f"interval {100 * low:.0f} to {100 * high:.0f}" in said
 
 
 def test_nothing_is_fetched_and_only_its_own_scripts_run(text):

@@ -40,7 +40,8 @@ def test_a_template_can_be_checked_and_scored(run, tmp_path, split):
     path = tmp_path / "mine.jsonl"
     status, out, err = run("template", "--split", split, "--repeats", 2, "-o", path)
     assert status == 0
-    assert f"kernel-archive check {path}" in out
+    more = "" if split == "eval" else " --split discovery"
+    assert f"kernel-archive check {path}{more} --archive " in out
     assert "probabilities of the eight bins" in err
     status, out, _ = run("check", path, "--split", split)
     assert status == 0

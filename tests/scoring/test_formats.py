@@ -161,3 +161,9 @@ def test_the_explanation_names_every_field_and_bin(target):
     for word in (*FIELDS, "minor_speedup", "1 < S <= 1.414", "S > 4", TOOL_FIELDS[0]):
         assert word in text
     assert "S >= 4" in "\n".join(explanation(target.under("released")))
+
+
+def test_the_texts_are_shown_without_their_answers(archive, target):
+    """From the rows without labels, where a split has them."""
+    assert "SELECT * FROM eval_inputs WHERE split = 'eval' LIMIT 1" in explanation(target)[-1]
+    assert "parent_code, child_code FROM" in explanation(load_split(archive, "discovery"))[-1]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from support.archives import Run, Search, make_archive, program
 
 from kernel_archive.archive.open import open_archive
+from kernel_archive.errors import UsageError
 from kernel_archive.scoring import load_split
 from kernel_archive.scoring.controls import controls_of
 from kernel_archive.selection.check import check_splits
@@ -62,3 +64,5 @@ def test_one_gpu_gives_no_table(tmp_path):
     assert "eval_transfer" not in opened.manifest.tables
     assert "two GPUs" in opened.manifest.reports["splits_not_made"]["eval_transfer"]
     assert check_splits(opened) == []
+    with pytest.raises(UsageError, match="has no eval_transfer split: no held-out program was"):
+        load_split(opened, "eval_transfer")
