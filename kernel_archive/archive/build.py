@@ -7,6 +7,7 @@ target meanwhile.
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from collections import Counter
@@ -31,6 +32,7 @@ from kernel_archive.archive.recipe import (
     ARCHIVE_NAME,
     About,
     EvaluationRules,
+    LoadedRecipe,
     common_table,
     load_recipes,
     local_copy,
@@ -49,6 +51,7 @@ from kernel_archive.bins import DEFAULT_SCHEME, Scheme
 from kernel_archive.errors import Finding, RecipeError, TargetExistsError, UsageError, printable
 from kernel_archive.executors import Call, iterate_results, open_executor
 from kernel_archive.ids import CANARY, canonical_json, sha256_hex
+from kernel_archive.problems import normalise_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -162,6 +165,8 @@ class Build:
                     advance(len(self.runs), len(calls), run.facts.search_id)
         self.runs.sort(key=lambda run: run.facts.search_id)
         _refuse_repeats(self.runs)
+        for recipe in self.recipes:
+            _refuse_idle_patterns(recipe, {p for run in self.runs for p in run.problems})
         versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), options.scheme]
         keys = sorted(run.key for run in self.runs)
         facts = [self.builders, self.version or None, self.name]
@@ -246,6 +251,25 @@ class Build:
             not_made=new.reports.get("splits_not_made", {}),
             own=new.evaluation is not None,
         )
+
+
+def _refuse_idle_patterns(loaded: LoadedRecipe, problems: set[str]) -> None:
+    """Refuse names and patterns of ``[eval]`` that fit no problem of any log."""
+    rules = loaded.recipe.eval or EvaluationRules()
+    for task in rules.tasks or []:
+        known = {task, normalise_problem(task)} & problems
+        if not known and not any(problem.endswith(f".{task}") for problem in problems):
+            raise _idle(loaded, "eval.tasks", task, problems)
+    for role, patterns in rules.roles.items():
+        for pattern in patterns:
+            if not any(fnmatch.fnmatchcase(name, pattern) for name in problems):
+                raise _idle(loaded, f"eval.roles.{role}", pattern, problems)
+
+
+def _idle(loaded: LoadedRecipe, field: str, name: str, problems: set[str]) -> RecipeError:
+    shown = ", ".join(printable(problem, 60) for problem in sorted(problems)[:12]) or "none"
+    fix = f"The problems are: {shown}" + (", ..." if len(problems) > 12 else "")
+    return loaded.error("idle-pattern", "it fits no problem", field, value=name, fix=fix)
 
 
 def _refuse_repeats(runs: Sequence[StagedRun]) -> None:

@@ -124,6 +124,33 @@ def test_what_the_recipe_asks_about(
         assert set(archive.arrow("searches")["role"].to_pylist()) == {"held_out", "training"}
 
 
+@pytest.mark.parametrize("rule", ['roles = { training = ["w*", "conv_*"] }', 'tasks = ["conv_*"]'])
+def test_a_name_that_fits_no_problem_is_an_error(tmp_path: Path, rule: str) -> None:
+    """The pattern is named, and the problems that there are."""
+    with pytest.raises(RecipeError, match=r"\(got conv_\*\).*bare, flat, wide"):
+        make(tmp_path, recipe=f"{RECIPE}\n[eval]\n{rule}\n")
+
+
+def test_names_as_they_were_written(tmp_path: Path) -> None:
+    """Roles and reference files may use a name that is kept as another, which is said once."""
+    (tmp_path / "refs/level1").mkdir(parents=True)
+    (tmp_path / "refs/level1/1_relu.py").write_text("def relu(x): ...")
+    recipe = RECIPE.replace("ref AS reference_code", "NULL AS reference_code")
+    recipe = f'{recipe}reference = "refs/{{problem}}.py"\n'
+    for name in ("wide", "bare", "flat"):
+        (tmp_path / f"refs/{name}.py").write_text("def ref(x): ...")
+    recipe += '[eval]\nroles = { training = ["level1/*"] }\n'
+    more = [(f"k{i}", "", "level1/1_relu", "L40S", f"def k{i}(): ...", 2.0, "") for i in (1, 2)]
+    archive = open_archive(make(tmp_path, *more, recipe=recipe))
+    pairs = archive.arrow("train_pairs")
+    assert set(pairs["problem"].to_pylist()) == {"kernelbench_l1_p1"}
+    assert "def relu(x): ..." in pairs["anchor_code"].to_pylist()
+    said = [f for f in archive.manifest.findings["first"] if f["code"] == "renamed-problem"]
+    assert [f["message"] for f in said] == [
+        "level1/1_relu is kept as kernelbench_l1_p1, its name here"
+    ]
+
+
 def test_another_cut_is_a_variant_of_its_own_split(tmp_path: Path) -> None:
     """``build-eval`` with options changes the archive's own definition."""
     path = make(tmp_path)
