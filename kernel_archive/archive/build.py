@@ -165,7 +165,7 @@ class Build:
                     advance(len(self.runs), len(calls), run.facts.search_id)
         self.runs.sort(key=lambda run: run.facts.search_id)
         _refuse_repeats(self.runs)
-        for recipe in self.recipes:
+        for recipe in self.recipes if options.source is None else ():  # a copy may be a part
             _refuse_idle_patterns(recipe, {p for run in self.runs for p in run.problems})
         versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), options.scheme]
         keys = sorted(run.key for run in self.runs)
@@ -237,6 +237,9 @@ class Build:
                 f"this build is {new.version} ({new.logical_digest[:19]}…). Choose another --out, "
                 "or overwrite it with --replace"
             )
+        pairs = new.splits.get("train_pairs")
+        why = pairs.why_no_pairs() if pairs is not None and not pairs.rows else None
+        why_no_pairs = {"train_pairs": why} if why else {}
         return BuildResult(
             path=str(self.target),
             version=new.version,
@@ -248,7 +251,7 @@ class Build:
             rows={name: sum(facts.rows.values()) for name, facts in new.tables.items()},
             findings=new.findings["total"],
             shown=msgspec.convert(new.findings["first"], list[Finding]),
-            not_made=new.reports.get("splits_not_made", {}),
+            not_made=new.reports.get("splits_not_made", {}) | why_no_pairs,
             own=new.evaluation is not None,
         )
 

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from kernel_archive.archive.open import open_archive
+from kernel_archive.baselines.pairs import load_training_pairs
 from kernel_archive.cli import cli
-from kernel_archive.errors import RecipeError
+from kernel_archive.errors import DataError, RecipeError
 from kernel_archive.ids import program_id
 from kernel_archive.pipeline import build, remake_split, validate
 from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, PROBLEMS, REFERENCE_IDS
@@ -149,6 +150,15 @@ def test_names_as_they_were_written(tmp_path: Path) -> None:
     assert [f["message"] for f in said] == [
         "level1/1_relu is kept as kernelbench_l1_p1, its name here"
     ]
+
+
+def test_why_there_is_no_training_pair(tmp_path: Path) -> None:
+    """Training kernels without a reference program are the reason, not a missing role."""
+    make(tmp_path, recipe=RECIPE + '[eval]\nroles = { training = ["bare"] }\n')
+    why = "4 training kernels have no reference program"
+    assert why in build([str(tmp_path)], out=tmp_path / "me/mine").not_made["train_pairs"]
+    with pytest.raises(DataError, match=why):
+        load_training_pairs(open_archive(tmp_path / "me/mine"))
 
 
 def test_another_cut_is_a_variant_of_its_own_split(tmp_path: Path) -> None:
