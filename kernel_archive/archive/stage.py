@@ -215,6 +215,8 @@ def _judge(job: RunJob, staged: StagedRun, *, strict: bool) -> None:
     # A damaged run fails alone; a run of another format is a mistake of the recipe.
     errors = [f for f in staged.findings if f.severity == "error" and f.code in MISTAKES]
     if errors and not staged.facts.evaluations and staged.published_rows is None:
+        if job.source.format == "sql":  # the query is at fault, not the name of the format
+            raise LogError.from_findings(errors)
         raise LogError(
             f"nothing could be read of {job.search_id} as {job.source.format}. "
             "Name the right format in the recipe, or take the run out of its path",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 from kernel_archive.archive.open import open_archive
 from kernel_archive.baselines.pairs import load_training_pairs
 from kernel_archive.cli import cli
-from kernel_archive.errors import DataError, RecipeError
+from kernel_archive.errors import DataError, LogError, RecipeError
 from kernel_archive.ids import program_id
 from kernel_archive.pipeline import build, remake_split, validate
 from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, PROBLEMS, REFERENCE_IDS
@@ -159,6 +160,27 @@ def test_why_there_is_no_training_pair(tmp_path: Path) -> None:
     assert why in build([str(tmp_path)], out=tmp_path / "me/mine").not_made["train_pairs"]
     with pytest.raises(DataError, match=why):
         load_training_pairs(open_archive(tmp_path / "me/mine"))
+
+
+def test_a_build_without_kernels_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what became of most rows, and where the first is; its JSON stays whole."""
+    monkeypatch.chdir(tmp_path)
+    lines = ["id,from,task,card,src,x,ref", *(f"{i},,wide,L40S,,2.0," for i in range(3))]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    (tmp_path / "builder.toml").write_text(RECIPE)
+    shown = CliRunner().invoke(cli, ["build", "builder.toml"])
+    assert shown.exit_code == 1
+    assert "no program with a speedup came out: 3 rows had no program (first: " in shown.stderr
+    assert "next" not in shown.output
+    shown = CliRunner().invoke(cli, ["build", "builder.toml", "--json"])
+    assert (shown.exit_code, json.loads(shown.stdout)["rows"]["kernels"]) == (1, 0)
+
+
+def test_a_query_that_fails_is_the_only_error(tmp_path: Path) -> None:
+    """The name of the format is not blamed for it."""
+    with pytest.raises(LogError, match="Binder") as raised:
+        make(tmp_path, recipe=RECIPE.replace("x AS speedup", "xx AS speedup"))
+    assert "right format" not in str(raised.value)
 
 
 def test_another_cut_is_a_variant_of_its_own_split(tmp_path: Path) -> None:
