@@ -7,6 +7,7 @@ target meanwhile.
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from collections import Counter
@@ -31,6 +32,7 @@ from kernel_archive.archive.recipe import (
     ARCHIVE_NAME,
     About,
     EvaluationRules,
+    LoadedRecipe,
     common_table,
     load_recipes,
     local_copy,
@@ -49,6 +51,7 @@ from kernel_archive.bins import DEFAULT_SCHEME, Scheme
 from kernel_archive.errors import Finding, RecipeError, TargetExistsError, UsageError, printable
 from kernel_archive.executors import Call, iterate_results, open_executor
 from kernel_archive.ids import CANARY, canonical_json, sha256_hex
+from kernel_archive.problems import normalise_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,6 +61,14 @@ PARALLEL_BYTES: Final = 24 * 1024 * 1024
 #: Findings kept in full in the manifest; all are counted.
 FINDINGS_IN_MANIFEST: Final = 200
 DATASET_NAME: Final = "gpu-forecasters/kernels"
+#: Why rows were left out -> what is said of them.
+_LEFT_OUT: Final = {
+    "no-code": "had no program",
+    "no-program": "had an id or a path for a program",
+    "no-speedup": "had no speedup",
+    "no-measurement": "had neither program nor speedup",
+    "unknown-outcome": "had an outcome that is not known",
+}
 #: Shows progress: done, total, what.
 Advance: TypeAlias = "Callable[[int, int, str], None]"
 
@@ -162,6 +173,8 @@ class Build:
                     advance(len(self.runs), len(calls), run.facts.search_id)
         self.runs.sort(key=lambda run: run.facts.search_id)
         _refuse_repeats(self.runs)
+        for recipe in self.recipes if options.source is None else ():  # a copy may be a part
+            _refuse_idle_patterns(recipe, {p for run in self.runs for p in run.problems})
         versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), options.scheme]
         keys = sorted(run.key for run in self.runs)
         facts = [self.builders, self.version or None, self.name]
@@ -232,6 +245,9 @@ class Build:
                 f"this build is {new.version} ({new.logical_digest[:19]}…). Choose another --out, "
                 "or overwrite it with --replace"
             )
+        pairs = new.splits.get("train_pairs")
+        why = pairs.why_no_pairs() if pairs is not None and not pairs.rows else None
+        why_no_pairs = {"train_pairs": why} if why else {}
         return BuildResult(
             path=str(self.target),
             version=new.version,
@@ -243,9 +259,45 @@ class Build:
             rows={name: sum(facts.rows.values()) for name, facts in new.tables.items()},
             findings=new.findings["total"],
             shown=msgspec.convert(new.findings["first"], list[Finding]),
-            not_made=new.reports.get("splits_not_made", {}),
+            not_made=new.reports.get("splits_not_made", {}) | why_no_pairs,
             own=new.evaluation is not None,
         )
+
+
+def why_empty(manifest: Manifest) -> str:
+    """Say what became of most rows of an archive without kernels, and of which first."""
+    counts, prefix = Counter(manifest.reports.get("log_counts", {})), "rows_"
+    reasons = {name: n for name, n in counts.items() if name.startswith(prefix)}
+    reasons.pop("rows_left_out", None)
+    n_rows = sum(run.evaluations for run in manifest.inputs)
+    reason = max(reasons, key=reasons.__getitem__, default="")
+    if reasons.get(reason, 0) <= n_rows:
+        return f"none of {n_rows:,} evaluations is a success that counts"
+    code = reason.removeprefix(prefix).replace("_", "-")
+    found = msgspec.convert(manifest.findings["first"], list[Finding])
+    first = [f for f in found if f.code == code or (code == "dropped" and f.severity == "error")]
+    place = f" (first: {first[0].file}:{first[0].line or 1})" if first else ""
+    words = _LEFT_OUT.get(code, f"were left out: {code.replace('-', ' ')}")
+    return f"{reasons[reason]:,} rows {words}{place}"
+
+
+def _refuse_idle_patterns(loaded: LoadedRecipe, problems: set[str]) -> None:
+    """Refuse names and patterns of ``[eval]`` that fit no problem of any log."""
+    rules = loaded.recipe.eval or EvaluationRules()
+    for task in rules.tasks or []:
+        known = {task, normalise_problem(task)} & problems
+        if not known and not any(problem.endswith(f".{task}") for problem in problems):
+            raise _idle(loaded, "eval.tasks", task, problems)
+    for role, patterns in rules.roles.items():
+        for pattern in patterns:
+            if not any(fnmatch.fnmatchcase(name, pattern) for name in problems):
+                raise _idle(loaded, f"eval.roles.{role}", pattern, problems)
+
+
+def _idle(loaded: LoadedRecipe, field: str, name: str, problems: set[str]) -> RecipeError:
+    shown = ", ".join(printable(problem, 60) for problem in sorted(problems)[:12]) or "none"
+    fix = f"The problems are: {shown}" + (", ..." if len(problems) > 12 else "")
+    return loaded.error("idle-pattern", "it fits no problem", field, value=name, fix=fix)
 
 
 def _refuse_repeats(runs: Sequence[StagedRun]) -> None:

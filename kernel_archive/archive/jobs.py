@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kernel_archive.archive.recipe import LoadedRecipe, Recipe, Source
 
 #: Raised when the fragments' own layout or the derivation of their columns changes.
-STAGE_VERSION: Final = 10
+STAGE_VERSION: Final = 11
 #: Independent counts may lie beside logs; they are no logs.
 _NOT_A_RUN: Final = frozenset({"EXPECTED.json", "README.md"})
 #: Names of problems that can stand in a file name.
@@ -98,8 +98,9 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def fragment_key(self) -> str:
         """Name of the staged fragment: the digest of everything that its content depends on."""
         reader = READERS[self.source.format]
-        pattern = (self.source.reference or "").replace("{problem}", "*")
-        files = self.loaded.directory.glob(pattern) if pattern and pattern[0] != "/" else ()
+        pattern, folder = self.source.reference or "", self.loaded.directory
+        patterns = {pattern.replace("{problem}", name) for name in ("*", "*/*", "*/*/*")}
+        files = {p for name in patterns if name and name[0] != "/" for p in folder.glob(name)}
         key = {
             "stage": STAGE_VERSION,
             "reader": [reader.name, reader.version],
@@ -109,7 +110,9 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             "excluded": self.excluded,
             "gpus": tuple(self.loaded.recipe.gpu),
             "roles": self.roles,
-            "references": {p.name: file_sha256(p) for p in sorted(files) if p.is_file()},
+            "references": {
+                p.relative_to(folder).as_posix(): file_sha256(p) for p in files if p.is_file()
+            },
             "input": self.digest,
         }
         return sha256_hex(canonical_json(key))
@@ -120,19 +123,29 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         rules = self.loaded.recipe.eval
         return {str(role): patterns for role, patterns in rules.roles.items()} if rules else {}
 
-    def role_of(self, problem: str | None) -> str:
-        """The role of a problem's rows: what the recipe's ``[eval]`` says, else the source."""
+    def role_of(self, *names: str) -> str:
+        """The role of a problem's rows: what the recipe's ``[eval]`` says, else the source.
+
+        ``names`` are its canonical id, and the name in the log.
+        """
         for role, patterns in self.roles.items():
-            if problem and any(fnmatch.fnmatchcase(problem, pattern) for pattern in patterns):
+            if any(fnmatch.fnmatchcase(n, pattern) for n in names if n for pattern in patterns):
                 return role
         return self.source.role
 
-    def reference_text(self, problem: str | None) -> str | None:
-        """Read the reference program that the recipe supplies for a problem, if it does."""
+    def reference_text(self, problem: str | None, written: str | None = None) -> str | None:
+        """Read the reference program that the recipe supplies for a problem, if it does.
+
+        Its file may have the name of the problem that is ``written`` in the log.
+        """
         if self.source.reference is None or problem is None:
             return None
         field = f"source[{self.index}].reference"
-        if not _PROBLEM_FILE.fullmatch(problem):  # a name from a log may not lead elsewhere
+        own = self.source.reference.replace("{problem}", written or "")
+        is_name = written and all(map(_PROBLEM_FILE.fullmatch, written.split("/")))
+        if written and is_name and (self.loaded.directory / own).is_file():
+            problem = written
+        elif not _PROBLEM_FILE.fullmatch(problem):  # a name from a log may not lead elsewhere
             message = "no file can be called so"
             raise self.loaded.error("bad-recipe", message, field, value=problem)
         path = self.loaded.beside(self.source.reference.replace("{problem}", problem), field)

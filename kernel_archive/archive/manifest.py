@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -61,6 +62,15 @@ class InputFacts(msgspec.Struct, frozen=True):
     findings: int  # number of them
 
 
+#: Why a training kernel is in no pair -> what is said of it.
+_NO_PAIRS: Final = {
+    "unknown_reference": "have no reference program. Return reference_code in the query, or set "
+    "reference = ... in the [[source]]",
+    "held_out": "are programs that a held-out search ran too",
+    "flagged": "are doubtful: see kernel-archive audit",
+}
+
+
 class SplitFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of one derived table (``eval``, ``discovery_pairs``, ``train_pairs``)."""
 
@@ -72,6 +82,14 @@ class SplitFacts(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     parameters: dict[str, Any]  # what the selection depended on (cap, GPU, seed, strata, ...)
     facts: dict[str, Any]  # counts, m_1, m_8, task x bin, cutoffs, exclusions, label differences
+
+    def why_no_pairs(self) -> str | None:
+        """Say why most training kernels are in no pair; ``None`` where none was left out."""
+        left_out = Counter(self.facts.get("excluded", {}))
+        del left_out["other_role"]
+        ((reason, n),) = left_out.most_common(1) or [("", 0)]
+        why = _NO_PAIRS.get(reason, f"are left out: {reason.replace('_', ' ')}")
+        return f"{n:,} training kernels {why}" if n else None
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

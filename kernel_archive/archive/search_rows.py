@@ -70,6 +70,7 @@ class SearchRows:
         self.findings: list[Finding] = []
         self.references: dict[tuple[str, str], Row] = {}
         self._renamed: set[str] = set()
+        self._written: dict[str, str] = {}  # canonical id of a problem -> another name in the log
 
     def rows(self, first: int) -> list[Row]:
         """Make rows of the evaluations; ``first`` is the position of the first one in the run."""
@@ -89,6 +90,7 @@ class SearchRows:
             row["seq"] = first + len(kept)
             rows[record.node_id] = row
             kept.append(record)
+        self._report_names()
         self._check_kept(rows, reasons)
         for record in kept:
             rows[record.node_id] |= _parent(record, rows)
@@ -111,9 +113,21 @@ class SearchRows:
             if own and logged and normalise(own) != normalise(logged):
                 raise self._contradiction(self.search_id, name, own, logged)
             value = logged if logged is not None else own
+            if name == "problem" and value:
+                self._canonical(value)
             setattr(facts, name, value and encodable(normalise(value)))
         if facts.reference_code is None:
-            facts.reference_code = self.job.reference_text(facts.problem)
+            facts.reference_code = self._reference_text(facts.problem)
+
+    def _canonical(self, problem: str) -> str:
+        """The canonical id of a problem; another name of it is kept for files and findings."""
+        canonical, written = normalise_problem(problem), problem.strip()
+        if canonical != written:
+            self._written.setdefault(canonical, written)
+        return canonical
+
+    def _reference_text(self, problem: str | None) -> str | None:
+        return self.job.reference_text(problem, self._written.get(problem or ""))
 
     def _contradiction(self, place: str, field: str, stated: str, logged: str) -> RecipeError:
         message = f"the recipe says {printable(stated)!r}, the log of {place} says"
@@ -129,7 +143,7 @@ class SearchRows:
         facts, stated = self.facts, self.job.source.gpu
         problem, gpu = facts.problem, facts.gpu
         if record.problem is not None:
-            problem = normalise_problem(record.problem)
+            problem = self._canonical(record.problem)
         if record.gpu is not None:
             gpu = canonical_gpu(record.gpu)
             if stated is not None and gpu != facts.gpu:
@@ -174,7 +188,7 @@ class SearchRows:
         job, facts, reference = self.job, self.facts, record.reference_code
         if reference is None:
             is_own = record.problem == facts.problem
-            reference = facts.reference_code if is_own else job.reference_text(record.problem)
+            reference = facts.reference_code if is_own else self._reference_text(record.problem)
         program = program_columns(record.code)
         problem = self._own_name(encodable(record.problem), reference)
         row = {name: getattr(record, name) for name in _NUMBERS}
@@ -259,6 +273,16 @@ class SearchRows:
             raise self.job.loaded.error("bad-exclude", message, "exclude", value=node)
         if dropped := len(self.evaluations) - len(rows):
             self.facts.counts["rows_dropped"] += dropped
+
+    def _report_names(self) -> None:
+        """Report problems of a table of others that are kept by another name."""
+        if self._written and READERS[self.job.source.format].foreign:
+            canonical, written = next(iter(self._written.items()))
+            message = f"{printable(written, 60)} is kept as {canonical}, its name here"
+            if (n := len(self._written)) > 1:
+                message += f", and {n - 1:,} more problems likewise"
+            place: Row = {"file": self.job.run_path, "field": "problem", "severity": "info"}
+            self.findings.append(Finding(code="renamed-problem", message=message, **place))
 
     def _report_gpus(self) -> None:
         """Report GPUs of which nobody states facts."""

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.fragments import fragment_table
+from kernel_archive.archive.fragments import encodable, fragment_table
 from kernel_archive.archive.manifest import InputFacts
 from kernel_archive.archive.search_rows import Row, SearchRows
 from kernel_archive.archive.store import Store, Stored  # noqa: TC001 - msgspec needs the types
@@ -60,6 +60,7 @@ class StagedRun(msgspec.Struct, frozen=True, kw_only=True):
     facts: InputFacts  # as the manifest has them
     searches: list[dict[str, Any]]  # rows of searches: several where one file holds several
     references: list[dict[str, Any]]  # rows of references
+    problems: list[str]  # of the rows: their ids, and their names in the log
     counts: dict[str, int]  # further ones of the format
     findings: list[Finding]  # the first ones
     fragment: Stored  # the file with its evaluations
@@ -76,7 +77,8 @@ def _collect(job: RunJob, records: Iterable[Record]) -> tuple[list[SearchRows], 
     searches: dict[tuple[str | None, str], SearchRows] = {(None, job.source.role): whole}
 
     def search(name: str | None, problem: str | None) -> SearchRows:
-        role = job.role_of(normalise_problem(problem or job.source.problem or "") or None)
+        written = (problem or job.source.problem or "").strip()
+        role = job.role_of(normalise_problem(written), written)
         if (name, role) not in searches:
             own_role = role == job.source.role
             path = "/".join(part for part in (name, None if own_role else role) if part)
@@ -146,6 +148,8 @@ def _read_run(job: RunJob, store: Store) -> StagedRun:
     for name in sorted(job.excluded.keys() - {search.search_id for search in searches}):
         message = f"an exclude entry names search {name!r}, which is not in {job.search_id}"
         raise job.loaded.error("bad-exclude", message, "exclude", value=name)
+    named = {r.problem or job.source.problem for s in searches for r in s.evaluations}
+    problems = {name.strip() for name in named if name}
     evaluations: list[Row] = []
     search_rows: list[Row] = []
     counts = Counter[str]()
@@ -172,6 +176,7 @@ def _read_run(job: RunJob, store: Store) -> StagedRun:
         ),
         searches=search_rows,
         references=[row for search in searches for row in search.references.values()],
+        problems=sorted(map(encodable, problems | {row["problem"] for row in evaluations})),
         counts=counts,
         findings=findings[:FINDINGS_KEPT],
         fragment=stored,
@@ -210,6 +215,8 @@ def _judge(job: RunJob, staged: StagedRun, *, strict: bool) -> None:
     # A damaged run fails alone; a run of another format is a mistake of the recipe.
     errors = [f for f in staged.findings if f.severity == "error" and f.code in MISTAKES]
     if errors and not staged.facts.evaluations and staged.published_rows is None:
+        if job.source.format == "sql":  # the query is at fault, not the name of the format
+            raise LogError.from_findings(errors)
         raise LogError(
             f"nothing could be read of {job.search_id} as {job.source.format}. "
             "Name the right format in the recipe, or take the run out of its path",

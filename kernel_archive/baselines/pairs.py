@@ -156,10 +156,13 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
         )
     rows, shown = _read_rows(archive, spec, "pair_type", spec.value, "search_id")
     if rows.num_rows == 0:
+        facts = archive.manifest.splits.get(spec.table)
+        why = (facts and facts.why_no_pairs()) or (
+            "no search has the role 'training'. Build it with a recipe that gives one"
+        )
         raise DataError(
-            f"the archive in {archive.path} holds no training pair: no search has the role "
-            "'training'. Build it with a recipe that gives one, or use the baseline uniform, which "
-            "does not learn"
+            f"the archive in {archive.path} holds no training pair: {why}. Or use the baseline "
+            "uniform, which does not learn"
         )
     searches = rows["search_id"].to_pylist()
     natural = _natural_searches(archive, set(searches))

@@ -95,12 +95,14 @@ def build(builders: tuple[str, ...], bins: str, **options: Any) -> None:
     directory afterwards.
 
     Builds are incremental: a run that was read before is not read again, even where the build was
-    killed.
+    killed. The exit status is 1 where no program with a speedup came out.
     """
+    from kernel_archive.archive.build import why_empty
     from kernel_archive.cli.splits import show_left_out
 
     with common.progress("Reading") as advance:
         result = kernel_archive.build(builders, scheme=bins, advance=advance, **options)
+    is_empty = not (result.rows.get("kernels") or result.rows.get("eval"))
 
     def text() -> None:
         common.print_findings(result.shown, total=result.findings)
@@ -115,13 +117,16 @@ def build(builders: tuple[str, ...], bins: str, **options: Any) -> None:
                 "rows": result.rows,
                 "not_made": result.not_made,
                 "findings_in_manifest.json": result.findings,
-                "next": f"kernel-archive info {result.path}",
+                "next": None if is_empty else f"kernel-archive info {result.path}",
             }
         )
-        if result.own and result.rows.get("eval") == 0:
+        if is_empty:
+            manifest = kernel_archive.open_archive(result.path).manifest
+            common.say(f"Error: no program with a speedup came out: {why_empty(manifest)}")
+        elif result.own and result.rows.get("eval") == 0:
             show_left_out(kernel_archive.open_archive(result.path).manifest.splits["eval"])
 
-    common.emit(result, text)
+    common.emit(result, text, ok=not is_empty)
 
 
 @click.command()

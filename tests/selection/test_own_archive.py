@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from kernel_archive.archive.open import open_archive
+from kernel_archive.baselines.pairs import load_training_pairs
 from kernel_archive.cli import cli
-from kernel_archive.errors import RecipeError
+from kernel_archive.errors import DataError, LogError, RecipeError
 from kernel_archive.ids import program_id
 from kernel_archive.pipeline import build, remake_split, validate
 from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, PROBLEMS, REFERENCE_IDS
@@ -122,6 +124,63 @@ def test_what_the_recipe_asks_about(
     if "roles" in eval_:
         assert set(archive.arrow("train_pairs")["problem"].to_pylist()) == {"wide"}
         assert set(archive.arrow("searches")["role"].to_pylist()) == {"held_out", "training"}
+
+
+@pytest.mark.parametrize("rule", ['roles = { training = ["w*", "conv_*"] }', 'tasks = ["conv_*"]'])
+def test_a_name_that_fits_no_problem_is_an_error(tmp_path: Path, rule: str) -> None:
+    """The pattern is named, and the problems that there are."""
+    with pytest.raises(RecipeError, match=r"\(got conv_\*\).*bare, flat, wide"):
+        make(tmp_path, recipe=f"{RECIPE}\n[eval]\n{rule}\n")
+
+
+def test_names_as_they_were_written(tmp_path: Path) -> None:
+    """Roles and reference files may use a name that is kept as another, which is said once."""
+    (tmp_path / "refs/level1").mkdir(parents=True)
+    (tmp_path / "refs/level1/1_relu.py").write_text("def relu(x): ...")
+    recipe = RECIPE.replace("ref AS reference_code", "NULL AS reference_code")
+    recipe = f'{recipe}reference = "refs/{{problem}}.py"\n'
+    for name in ("wide", "bare", "flat"):
+        (tmp_path / f"refs/{name}.py").write_text("def ref(x): ...")
+    recipe += '[eval]\nroles = { training = ["level1/*"] }\n'
+    more = [(f"k{i}", "", "level1/1_relu", "L40S", f"def k{i}(): ...", 2.0, "") for i in (1, 2)]
+    archive = open_archive(make(tmp_path, *more, recipe=recipe))
+    pairs = archive.arrow("train_pairs")
+    assert set(pairs["problem"].to_pylist()) == {"kernelbench_l1_p1"}
+    assert "def relu(x): ..." in pairs["anchor_code"].to_pylist()
+    said = [f for f in archive.manifest.findings["first"] if f["code"] == "renamed-problem"]
+    assert [f["message"] for f in said] == [
+        "level1/1_relu is kept as kernelbench_l1_p1, its name here"
+    ]
+
+
+def test_why_there_is_no_training_pair(tmp_path: Path) -> None:
+    """Training kernels without a reference program are the reason, not a missing role."""
+    make(tmp_path, recipe=RECIPE + '[eval]\nroles = { training = ["bare"] }\n')
+    why = "4 training kernels have no reference program"
+    assert why in build([str(tmp_path)], out=tmp_path / "me/mine").not_made["train_pairs"]
+    with pytest.raises(DataError, match=why):
+        load_training_pairs(open_archive(tmp_path / "me/mine"))
+
+
+def test_a_build_without_kernels_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what became of most rows, and where the first is; its JSON stays whole."""
+    monkeypatch.chdir(tmp_path)
+    lines = ["id,from,task,card,src,x,ref", *(f"{i},,wide,L40S,,2.0," for i in range(3))]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    (tmp_path / "builder.toml").write_text(RECIPE)
+    shown = CliRunner().invoke(cli, ["build", "builder.toml"])
+    assert shown.exit_code == 1
+    assert "no program with a speedup came out: 3 rows had no program (first: " in shown.stderr
+    assert "next" not in shown.output
+    shown = CliRunner().invoke(cli, ["build", "builder.toml", "--json"])
+    assert (shown.exit_code, json.loads(shown.stdout)["rows"]["kernels"]) == (1, 0)
+
+
+def test_a_query_that_fails_is_the_only_error(tmp_path: Path) -> None:
+    """The name of the format is not blamed for it."""
+    with pytest.raises(LogError, match="Binder") as raised:
+        make(tmp_path, recipe=RECIPE.replace("x AS speedup", "xx AS speedup"))
+    assert "right format" not in str(raised.value)
 
 
 def test_another_cut_is_a_variant_of_its_own_split(tmp_path: Path) -> None:
