@@ -348,6 +348,7 @@ class MemoryArchive:
         self.by_name = tables
         self.manifest = SimpleNamespace(
             builders=[RECIPE],
+            natural_builders=[RECIPE["name"]] if RECIPE.get("natural") is True else [],
             evaluation=evaluation,
             splits={},
             tables={
