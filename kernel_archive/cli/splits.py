@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kernel_archive.cli import common
-from kernel_archive.splits import EVALUATIONS
+from kernel_archive.splits import EVALUATIONS, SPLITS
 
 if TYPE_CHECKING:
     from kernel_archive.archive.manifest import SplitFacts
@@ -146,10 +146,17 @@ def build_eval(table: str, withhold: str | None, **options: Any) -> None:
 
 
 @click.command("build-discovery")
+@common.option(
+    "--split",
+    "name",
+    type=common.Choice([s.name for s in SPLITS.values() if s.kind == "discovery"]),
+    default="discovery",
+    help="Which one.",
+)
 @_split_options
-def build_discovery(**options: Any) -> None:
+def build_discovery(name: str, **options: Any) -> None:
     """Make the discovery pairs: edges of search trees, g = speedup(child) / speedup(parent)."""
-    _make("discovery_pairs", **options)
+    _make(SPLITS[name].table, **options)
 
 
 @click.command("build-train")

@@ -163,12 +163,14 @@ class DiscoveryDefinition(Definition, frozen=True, kw_only=True):
         roles: roles of the searches; training is never one of them.
         unfinished: also searches that were stopped before their own end.
         cutoffs: values of g from which an edge counts as a discovery.
+        without_builders: no programs of these builders.
     """
 
     methods: Annotated[list[_Text], _AtLeastOne]
     roles: Annotated[list[Literal["held_out", "archive"]], _AtLeastOne]
     unfinished: bool
     cutoffs: Annotated[list[_Cutoff], _AtLeastOne]
+    without_builders: list[_Text] = []
 
 
 class TrainDefinition(Definition, frozen=True, kw_only=True):
@@ -283,7 +285,7 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
     """
     shipped = load_definition(split.name)
     stated = tables.archive.manifest.evaluation
-    if stated is not None and split.kind == "discovery":
+    if stated is not None and split.name == "discovery":
         methods = sorted(set(tables.searches["generation_method"])) or ["none"]
         return with_changes(shipped, natural=False, methods=methods)
     if stated is None or split.name != "eval":

@@ -27,6 +27,8 @@ def test_shipped_definitions_are_the_contract():
     assert evaluation.exclude_flags == discovery.exclude_flags == ["artificial", "unfit"]
     assert (evaluation.natural, evaluation.languages) == (True, ["triton"])
     problems, cuda = load_definition("eval_problems"), load_definition("eval_cuda")
+    search, edits = load_definition("eval_search"), load_definition("discovery_search")
+    assert (search.builders, edits.builders) == (discovery.without_builders,) * 2
     assert problems.problems == sorted(HELD_OUT_PROBLEMS)
     assert (cuda.languages, cuda.problems) == (["cuda"], evaluation.problems)
     assert [d.measured for d in (evaluation, problems, cuda)] == [3, 3, 1]

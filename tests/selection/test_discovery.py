@@ -171,6 +171,14 @@ def test_which_searches_count(search, rows):
     assert len(select([search], runs).rows) == rows
 
 
+@pytest.mark.parametrize(("without", "rows"), [([], 1), (["a"], 0), (["b"], 1)])
+def test_builders_that_have_pairs_of_their_own(without, rows):
+    """A definition may leave the programs of builders to another split."""
+    rule = with_changes(RULE, natural=False, without_builders=without)
+    runs = [Run("s", A), Run("s", B, parent="n0")]
+    assert len(select([Search("s", builder="a")], runs, rule).rows) == rows
+
+
 def test_variants_leave_out_stopped_searches_and_flagged_programs():
     """A definition may ask for finished runs only, or list flags of either program."""
     runs = [Run("s", A), Run("s", B, parent="n0")]

@@ -98,7 +98,7 @@ def test_the_public_part_is_a_valid_archive_without_the_labels(place, tmp_path):
     assert training["goal_bin"].null_count == 0
     written = withhold_labels(place, tmp_path / "labels")
     assert [path.name for path in written] == [
-        f"{n}.labels.json" for n in ("eval", "eval_cuda", "eval_problems")
+        f"{n}.labels.json" for n in ("eval", "eval_cuda", "eval_problems", "eval_search")
     ]
     assert [f.render() for f in validate(place).findings] == []
     archive = open_archive(place)
