@@ -15,9 +15,10 @@ from collections import Counter
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
+import pyarrow as pa
 import tomli_w
 
 from kernel_archive.archive.jobs import jobs_of
@@ -32,7 +33,7 @@ from kernel_archive.storage import content_path, write_atomically
 from kernel_archive.untrusted import UntrustedFileError, open_uncompressed, regular_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 #: Look at this many files of a folder, columns of a table and rows of it.
 _MAX_FILES: Final = 20_000
@@ -42,6 +43,7 @@ _SAMPLE: Final = 200
 _MAX_RUNS: Final = 25
 #: Look into this many tables of a folder.
 _MAX_TABLES: Final = 20
+_OBJECT: Final = '"MAP(VARCHAR, JSON)"'
 _PROGRAMS: Final = (".py", ".cu", ".cuh", ".cpp", ".hip", ".txt")
 _GUESSES: Final = tomllib.loads(Path(__file__).with_name("init.toml").read_text(encoding="utf-8"))
 _UNITS: Final = _GUESSES["units"]
@@ -85,8 +87,26 @@ def draft_recipe(place: Path) -> Draft:
     return draft
 
 
-def _sql_sources(places: Iterable[Path]) -> list[dict[str, Any]]:
-    return [{"path": str(place), "format": "sql", "query": "import.sql"} for place in places]
+def _pattern(path: Path | str) -> str:
+    """Write a path as a pattern that stands for the path itself."""
+    return re.sub(r"[{}]", "?", re.sub(r"([*?\[])", r"[\1]", str(path)))
+
+
+def _sources(
+    folder: Path, names: Sequence[str], rest: Sequence[str] = (), **facts: str
+) -> list[dict[str, Any]]:
+    """One source with a pattern of these names, and perhaps some of the ``rest``; else one each."""
+    steps = []
+    for parts in zip(*(Path(name).parts for name in names), strict=False):
+        endings = {Path(part).suffix for part in parts}
+        wild = f"*{min(endings) if len(endings) == 1 else ''}"
+        steps.append(_pattern(parts[0]) if len({*parts}) == 1 else wild)
+    below = "/".join(steps) or "*"
+    found = {os.path.relpath(path, folder) for path in folder.glob(below)}
+    is_one = {*names} <= found <= {*names, *rest}
+    facts = facts or {"format": "sql", "query": "import.sql"}
+    paths = [below] if is_one else map(_pattern, names)
+    return [{"path": f"{_pattern(folder)}/{path}", **facts} for path in paths]
 
 
 def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
@@ -99,7 +119,8 @@ def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
         fitting = [n for n in names if any(fnmatch.fnmatchcase(f"/{n}", w) for w in wanted)]
         if fitting:
             is_each = "getvariable('file')" in text
-            sources = _sql_sources([folder / name for name in fitting] if is_each else [folder])
+            above, places = (folder, fitting) if is_each else (folder.parent, [folder.name])
+            sources = _sources(above, places)
             label = path.stem if path.parent.name == "queries" else path.parent.name
             found = f"{len(fitting):,} files that the shipped query {label} reads"
             found += f", first {printable(fitting[0], 80)}"
@@ -113,9 +134,10 @@ def _own_format(folder: Path, names: Sequence[str]) -> Draft | None:
         plain = _uncompressed(name).name
         spec = next((s for s in READERS.values() if plain in s.files[:1]), None)
         if spec is not None:
-            source = {"path": str((folder / name).parent), "format": spec.name}
-            note = "one run is named: write * in the path for the runs beside it"
-            return Draft(found=f"{spec.title} ({printable(name)})", sources=[source], notes=[note])
+            runs = [folder / n for n in names if _uncompressed(n).name == plain]
+            places = [os.path.relpath(run.parent, folder.parent) for run in runs]
+            sources = _sources(folder.parent, places, format=spec.name)
+            return Draft(found=f"{spec.title} ({printable(name)})", sources=sources)
     return None
 
 
@@ -134,31 +156,87 @@ def _reader(folder: Path, name: str) -> str:
     return str(_GUESSES["tables"][suffix]).format(mark)
 
 
-def _answer(folder: Path, file: str, select: str) -> dict[str, list[Any]]:
-    """Return the columns of a query over one table; none where DuckDB cannot read it."""
+class _Table(NamedTuple):
+    """How the rows of a table are read, and its columns: name -> SQL over the row ``t``."""
+
+    read: str
+    columns: dict[str, str]
+
+    def is_whole(self) -> bool:
+        """Whether a row says what was measured, and a time or a speedup of it."""
+        known = {*_matched(self.columns), *_times(self.columns)}
+        return bool(known & {"code", "problem"} and known & {"speedup", "runtime_us"})
+
+
+def _answer(folder: Path, file: str, select: str) -> pa.Table:
+    """Return the answer of a query over one table; no column where DuckDB cannot read it."""
     try:
-        return dict(run_query(select, folder, {"file": file}, seconds=60).to_pydict())
+        return run_query(select, folder, {"file": file}, seconds=60)
     except (QueryError, ValueError):  # a text that is no UTF-8
-        return {}
+        return pa.table({})
+
+
+def _leaves(fields: Iterable[pa.Field], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """Map the path of each column, also of those inside objects, to its type."""
+    leaves: dict[tuple[str, ...], Any] = {}
+    for field in fields:
+        inner = (*path, field.name)
+        is_object = pa.types.is_struct(field.type)
+        leaves |= _leaves(field.type, inner) if is_object else {inner: field.type}
+    return leaves
+
+
+def _ways(folder: Path, name: str) -> Iterator[_Table]:
+    """Yield ways to read a table: by an object of objects, as it is, by a list of objects."""
+    read = _reader(folder, name)
+    objects = read.replace("')", "'), map_inference_threshold = -1") if "_json" in read else read
+    fields = _answer(folder, name, f"SELECT * FROM {objects} LIMIT 0").schema
+    leaves = _leaves(islice(fields, _MAX_COLUMNS))
+
+    def columns(paths: Iterable[tuple[str, ...]], row: str) -> dict[str, str]:
+        end = "''" if "'" in row else "'"  # in a path of JSON
+        sql = {".".join(path): ".".join(map(quoted, path)) for path in paths}
+        return {name: row.format(inner.replace("'", end)) for name, inner in sql.items()}
+
+    for above in dict.fromkeys(p[:n] for n in (0, 1) for p in leaves if "_json" in read):
+        n = len(above)
+        own = [p[n:] for p in leaves if p[:n] == above and len(p) > n]
+        rows = {key: {p[1:] for p in own if p[0] == key} for key, *_ in own}
+        common = set.intersection(*rows.values()) if len(rows) > 1 else set()
+        if not common or () in set.union(*rows.values()) or any(map(_is_reference, rows)):
+            continue
+        place = "json" + "".join(f"->'$.{quoted(key)}'" for key in above)
+        each = f"unnest(map_entries(from_json({place}, '{_OBJECT}'))) AS item"
+        text = "json_extract_string({}, '$.{{}}')".format
+        inner = columns(dict.fromkeys(p[1:] for p in own), text('t."item"."value"'))
+        outer = columns((p for p in leaves if p[:n] != above), text("t.json"))
+        inner |= {"name": 't."item"."key"'} | {**outer, **inner}
+        yield _Table(f"(SELECT json, {each} FROM {read.replace('(', '_objects(', 1)})", inner)
+    yield _Table(read, columns(leaves, "t.{}"))
+    for path, kind in leaves.items():
+        if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+            inner = columns(_leaves(kind.value_type), 't."item".{}')
+            outer = columns((p for p in leaves if p != path), "t.{}")
+            each = f"unnest({'.'.join(map(quoted, path))}) AS item"
+            yield _Table(f"(SELECT *, {each} FROM {read})", inner | {**outer, **inner})
 
 
 def _table(folder: Path, names: Sequence[str]) -> Draft | None:
     """Recognise the table from which most columns of ours are known, and the tables like it."""
-    tables = [n for n in names if _uncompressed(n).suffix.lower() in _GUESSES["tables"]]
-    columns: dict[str, list[str]] = {}
-    for name in tables[:_MAX_TABLES]:
-        described = f"SELECT column_name FROM (DESCRIBE FROM {_reader(folder, name)})"
-        answer = _answer(folder, name, f"{described} LIMIT {_MAX_COLUMNS}")
-        columns[name] = answer.get("column_name", [])
-    n_known = {name: len(_matched(c)) + len(_times(c)) for name, c in columns.items()}
+    listed = [n for n in names if _uncompressed(n).suffix.lower() in _GUESSES["tables"]]
+    seen, rest = listed[:_MAX_TABLES], listed[_MAX_TABLES:]
+    tables = {name: max(_ways(folder, name), key=_Table.is_whole) for name in seen}
+    n_known = {n: len(_matched(t.columns)) + len(_times(t.columns)) for n, t in tables.items()}
     best = max(n_known, key=n_known.__getitem__, default=None)
     if best is None or n_known[best] < 2:
         return None
-    same = [name for name in tables if columns.get(name) == columns[best]]
+    same = [name for name in seen if tables[name] == tables[best]]
+    query, notes = _query(folder, best, tables[best], names)
+    sources = _sources(folder, same, rest)
     more = f", and {len(same) - 1} like it" if len(same) > 1 else ""
-    query, notes = _query(folder, best, columns[best], names)
+    if n := len(listed) - len(same) - len(rest) * (len(sources) < len(same)):
+        notes.append(f"{n:,} more {'table is' if n == 1 else 'tables are'} not read")
     found = f"the table {printable(best, 80)}{more}"
-    sources = _sql_sources(folder / name for name in same)
     return Draft(found=found, sources=sources, query=query, notes=notes)
 
 
@@ -170,10 +248,11 @@ def _words(name: str) -> list[str]:
 
 def _matched(columns: Iterable[str]) -> dict[str, str]:
     """Map columns of ours to the column of theirs with the best name; each is taken once."""
-    plain = {column: "_".join(_words(column)) for column in columns if column.strip()}
+    plain = {c: {"_".join(_words(c)), "_".join(_words(c.rpartition(".")[2]))} for c in columns}
     matched: dict[str, str] = {}
     for ours, patterns in _GUESSES["columns"].items():
-        fits = (c for p in patterns for c, words in plain.items() if re.fullmatch(p, words))
+        ends = ((p, c, end) for p in patterns for c, names in plain.items() for end in names)
+        fits = (c for p, c, end in ends if re.fullmatch(p, end))
         if (theirs := next(fits, None)) is not None:
             matched[ours] = theirs
             del plain[theirs]
@@ -203,25 +282,29 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _query(
-    folder: Path, table: str, columns: Sequence[str], names: Sequence[str]
-) -> tuple[str, list[str]]:
+def _query(folder: Path, file: str, table: _Table, names: Sequence[str]) -> tuple[str, list[str]]:
     """Write a query over a table, and what a person must look at."""
-    matched, times, notes = _matched(columns), _times(columns), list[str]()
-    read = _reader(folder, table)
-    places = [c for c in columns if _WORDS["file"].intersection(_words(c))]
-    sampled = dict.fromkeys([*matched.values(), *places])
-    select = ", ".join(f"{quoted(c)}::VARCHAR AS {quoted(c)}" for c in sampled) or "1 AS x"
-    answer = _answer(folder, table, f"SELECT {select} FROM {read} LIMIT {_SAMPLE}")
-    values = {c: [cell for cell in answer.get(c, []) if cell is not None] for c in sampled}
+    columns, notes = table.columns, list[str]()
+    select = ", ".join(f"{sql}::VARCHAR AS {quoted(c)}" for c, sql in columns.items())
+    answer = _answer(folder, file, f"SELECT {select} FROM {table.read} t LIMIT {_SAMPLE}")
+    cells = answer.to_pydict()
+    values = {c: [cell for cell in cells.get(c, []) if cell is not None] for c in columns}
+    times, matched = _times(columns), _matched(columns)
+    kernel = matched.get("code", "")
+    if kernel.rpartition(".")[2] == "kernel" and not any("\n" in text for text in values[kernel]):
+        # It holds names, not texts.
+        matched = {"problem": kernel, **_matched(c for c in columns if c != kernel)}
     lines, joins = [], []
     programs = [name for name in names if Path(name).suffix in _PROGRAMS]
-    for ours, theirs in _programs(values, matched, programs).items():
+    places = [c for c in columns if _WORDS["file"].intersection(_words(c))]
+    naming = {c: values[c] for c in (*matched.values(), *places)}
+    in_files = _programs(naming, matched, programs)
+    for ours, theirs in in_files.items():
         first = values[theirs][0].strip().removeprefix("./")
         ending = Path(next(n for n in programs if first in _endings(n))).suffix
         alias = "program" if ours == "code" else "reference"
         lines.append(f"{alias}.content AS {ours},  -- the file that {printable(theirs, 40)} names")
-        path = f"t.{quoted(theirs)}" + ("" if first.endswith(ending) else f" || '{ending}'")
+        path = columns[theirs] + ("" if first.endswith(ending) else f" || '{ending}'")
         joins.append(
             f"LEFT JOIN read_text('**/*{ending}') {alias}\n"
             f"  ON ends_with('/' || {alias}.filename, '/' || ltrim({path}, './'))"
@@ -233,16 +316,18 @@ def _query(
             remark = "LOOK: ms is a guess, its name states no unit"
             notes.append(f"the unit of {printable(theirs, 60)} is not in its name: ms is a guess")
         factor = _UNITS[unit or "ms"]
-        lines.append(f"TRY_CAST(t.{quoted(theirs)} AS DOUBLE) {factor} AS {ours},  -- {remark}")
-    lines += _verdict(matched, values, notes)
-    lines += [f"t.{quoted(theirs)} AS {ours}," for ours, theirs in matched.items()]
-    if not any(line.split(",")[0].endswith("AS code") for line in lines):
-        notes.append("no column with the program, or with the name of its file, was recognised")
-    if "speedup" not in matched and len(times) < len(("runtime_us", "reference_runtime_us")):
-        notes.append("no speedup, and not both times (of the program and of its reference)")
+        lines.append(f"TRY_CAST({columns[theirs]} AS DOUBLE) {factor} AS {ours},  -- {remark}")
+    found = {*matched, *in_files, *(["speedup"] if len(times) > 1 else [])}
+    lines += _verdict(matched, columns, values, notes)
+    for ours, theirs in matched.items():
+        is_guess = ours == "problem" and "problem" not in _words(theirs)
+        remark = "  -- LOOK: is this the problem?" if is_guess else ""
+        lines.append(f"{columns[theirs]} AS {ours},{remark}")
     text = "\n".join([*lines, *joins])
-    unused = ", ".join([printable(c, 40) for c in columns if f"t.{quoted(c)}" not in text][:40])
-    if unused:
+    free = {c: values[c] for c, sql in columns.items() if sql not in text}
+    notes += _lacking(found, free)
+    if free:
+        unused = ", ".join(printable(c, 40) for c in [*free][:40])
         notes.append(f"nothing is read from these columns: {unused}")
     query = [
         "-- Written by kernel-archive init from the names of the columns: read it first.",
@@ -251,11 +336,27 @@ def _query(
         *(f"  {line}" for line in lines),
         "  getvariable('file') AS source_file,",
         "  t.source_row",
-        f"FROM (SELECT *, row_number() OVER () AS source_row FROM {read}) t",
+        f"FROM (SELECT *, row_number() OVER () AS source_row FROM {table.read}) t",
         *joins,
         "ORDER BY t.source_row",
     ]
     return "\n".join(query) + "\n", notes
+
+
+def _lacking(found: set[str], free: dict[str, list[str]]) -> Iterator[str]:
+    """Say which needed columns have no known name, each with the likeliest of those left."""
+    number = re.compile(r"[-+.\deE]+")
+    numbers = [c for c, cells in free.items() if cells and all(map(number.fullmatch, cells))]
+    texts = sorted((c for c in free if c not in numbers), key=lambda c: sum(map(len, free[c])))
+    likely = [c for c in texts if not _WORDS["problem"].isdisjoint(_words(c))]
+    lacks = {
+        "problem": ("no column of a known name holds the problem", [*likely, *texts][:1]),
+        "code": ("no column holds the program, or the name of its file", texts[-1:]),
+        "speedup": ("no speedup, and not both times (program and reference)", numbers[:1]),
+    }
+    for column, (lack, nearest) in lacks.items():
+        if column not in found:
+            yield lack + "".join(f". Is it the column {printable(c, 60)}?" for c in nearest)
 
 
 def _programs(
@@ -284,16 +385,18 @@ def _endings(name: str) -> set[str]:
     return tails | {tail.removesuffix(Path(name).suffix) for tail in tails}
 
 
-def _verdict(matched: dict[str, str], values: dict[str, list[str]], notes: list[str]) -> list[str]:
+def _verdict(
+    matched: dict[str, str], columns: dict[str, str], values: dict[str, list[str]], notes: list[str]
+) -> list[str]:
     """Write the outcome, from columns that say true and false or in words."""
     cases = []
     for ours, failure in (("compiled", "compile_failed"), ("correct", "incorrect")):
         if (theirs := matched.pop(ours, None)) is not None:
             no = "('false', '0', '0.0', 'no', 'fail', 'failed')"
-            cases.append(f"WHEN lower(t.{quoted(theirs)}::VARCHAR) IN {no} THEN '{failure}'")
+            cases.append(f"WHEN lower({columns[theirs]}::VARCHAR) IN {no} THEN '{failure}'")
     last = "'success'"
     if (theirs := matched.pop("outcome", None)) is not None:
-        last = f"t.{quoted(theirs)}::VARCHAR"
+        last = f"{columns[theirs]}::VARCHAR"
         good = re.compile(r"(?i)ok|pass(ed)?|success(ful)?|correct|valid|true|1")
         for word in sorted(set(values[theirs]))[:20]:
             outcome = "success" if good.fullmatch(word.strip()) else failure_of(word)
@@ -312,16 +415,15 @@ def _verdict(matched: dict[str, str], values: dict[str, list[str]], notes: list[
 
 def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, str]) -> None:
     """Write ``builder.toml``, and the query beside it."""
-    here = target.absolute().parent
+    folder = target.absolute().parent
+    here = _pattern(folder)
     stated = {key: answers[key] for key in ("gpu", "problem", "reference") if answers.get(key)}
     stated |= {"role": answers.get("role") or "held_out", "generation_method": "unknown"}
     sources = []
     for source in draft.sources:
         place = Path(source["path"])
         inside = place.relative_to(here).as_posix() if place.is_relative_to(here) else str(place)
-        # A pattern that stands for the path itself.
-        pattern = re.sub(r"[{}]", "?", re.sub(r"([*?\[])", r"[\1]", inside))
-        sources.append({**source, "path": pattern, **stated})
+        sources.append({**source, "path": inside, **stated})
     gpu = answers.get("gpu")
     own_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rsplit("/", 1)[-1]).lstrip("._-")[:60]
     recipe = {
@@ -340,7 +442,7 @@ def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, st
 """
     write_atomically(target, (comments + tomli_w.dumps(recipe)).encode())
     if draft.query is not None:
-        write_atomically(here / "import.sql", draft.query.encode())
+        write_atomically(folder / "import.sql", draft.query.encode())
 
 
 def preview(recipe: Path) -> dict[str, Any]:
