@@ -23,7 +23,7 @@ import tomli_w
 
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.recipe import load_recipe
-from kernel_archive.errors import DataError, Finding, printable
+from kernel_archive.errors import DataError, Finding, counted, printable
 from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import Evaluation, SearchFacts
@@ -43,6 +43,7 @@ _SAMPLE: Final = 200
 _MAX_RUNS: Final = 25
 #: Look into this many tables of a folder.
 _MAX_TABLES: Final = 20
+_SPEED: Final = frozenset({"speedup", "runtime_us"})
 _OBJECT: Final = '"MAP(VARCHAR, JSON)"'
 _PROGRAMS: Final = (".py", ".cu", ".cuh", ".cpp", ".hip", ".txt")
 _GUESSES: Final = tomllib.loads(Path(__file__).with_name("init.toml").read_text(encoding="utf-8"))
@@ -122,7 +123,7 @@ def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
             above, places = (folder, fitting) if is_each else (folder.parent, [folder.name])
             sources = _sources(above, places)
             label = path.stem if path.parent.name == "queries" else path.parent.name
-            found = f"{len(fitting):,} files that the shipped query {label} reads"
+            found = f"{counted(len(fitting), 'file')} that the shipped query {label} reads"
             found += f", first {printable(fitting[0], 80)}"
             return Draft(found=found, sources=sources, query=text)
     return None
@@ -162,11 +163,6 @@ class _Table(NamedTuple):
     read: str
     columns: dict[str, str]
 
-    def is_whole(self) -> bool:
-        """Whether a row says what was measured, and a time or a speedup of it."""
-        known = {*_matched(self.columns), *_times(self.columns)}
-        return bool(known & {"code", "problem"} and known & {"speedup", "runtime_us"})
-
 
 def _answer(folder: Path, file: str, select: str) -> pa.Table:
     """Return the answer of a query over one table; no column where DuckDB cannot read it."""
@@ -186,19 +182,25 @@ def _leaves(fields: Iterable[pa.Field], path: tuple[str, ...] = ()) -> dict[tupl
     return leaves
 
 
-def _ways(folder: Path, name: str) -> Iterator[_Table]:
-    """Yield ways to read a table: by an object of objects, as it is, by a list of objects."""
+def _look(folder: Path, name: str) -> _Table:
+    """Look where the rows of a table are: in an object or a list of objects, or as it is."""
     read = _reader(folder, name)
-    objects = read.replace("')", "'), map_inference_threshold = -1") if "_json" in read else read
-    fields = _answer(folder, name, f"SELECT * FROM {objects} LIMIT 0").schema
-    leaves = _leaves(islice(fields, _MAX_COLUMNS))
+    is_json = "_json" in read
+    whole = read.replace("')", "'), map_inference_threshold = -1") if is_json else read
+    fields = _answer(folder, name, f"SELECT * FROM {whole} LIMIT 0").schema
+    leaves = dict(islice(_leaves(fields).items(), _MAX_COLUMNS))
 
     def columns(paths: Iterable[tuple[str, ...]], row: str) -> dict[str, str]:
         end = "''" if "'" in row else "'"  # in a path of JSON
         sql = {".".join(path): ".".join(map(quoted, path)) for path in paths}
         return {name: row.format(inner.replace("'", end)) for name, inner in sql.items()}
 
-    for above in dict.fromkeys(p[:n] for n in (0, 1) for p in leaves if "_json" in read):
+    def has_rows(inner: dict[str, str], outer: dict[str, str]) -> bool:
+        own, around = ({*_matched(c), *_times(c)} for c in (inner, outer))
+        is_row = "code" in around and around & _SPEED
+        return bool(own & {"code", "problem"} and own & _SPEED and not is_row)
+
+    for above in dict.fromkeys(p[:n] for n in (0, 1) for p in leaves if is_json):
         n = len(above)
         own = [p[n:] for p in leaves if p[:n] == above and len(p) > n]
         rows = {key: {p[1:] for p in own if p[0] == key} for key, *_ in own}
@@ -209,23 +211,26 @@ def _ways(folder: Path, name: str) -> Iterator[_Table]:
         each = f"unnest(map_entries(from_json({place}, '{_OBJECT}'))) AS item"
         text = "json_extract_string({}, '$.{{}}')".format
         inner = columns(dict.fromkeys(p[1:] for p in own), text('t."item"."value"'))
+        inner["name"] = 't."item"."key"'
         outer = columns((p for p in leaves if p[:n] != above), text("t.json"))
-        inner |= {"name": 't."item"."key"'} | {**outer, **inner}
-        yield _Table(f"(SELECT json, {each} FROM {read.replace('(', '_objects(', 1)})", inner)
-    yield _Table(read, columns(leaves, "t.{}"))
+        if has_rows(inner, outer):
+            read = f"(SELECT json, {each} FROM {read.replace('(', '_objects(', 1)})"
+            return _Table(read, inner | {**outer, **inner})
     for path, kind in leaves.items():
         if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
             inner = columns(_leaves(kind.value_type), 't."item".{}')
             outer = columns((p for p in leaves if p != path), "t.{}")
-            each = f"unnest({'.'.join(map(quoted, path))}) AS item"
-            yield _Table(f"(SELECT *, {each} FROM {read})", inner | {**outer, **inner})
+            if has_rows(inner, outer):
+                each = f"unnest({'.'.join(map(quoted, path))}) AS item"
+                return _Table(f"(SELECT *, {each} FROM {read})", inner | {**outer, **inner})
+    return _Table(read, columns(leaves, "t.{}"))
 
 
 def _table(folder: Path, names: Sequence[str]) -> Draft | None:
     """Recognise the table from which most columns of ours are known, and the tables like it."""
     listed = [n for n in names if _uncompressed(n).suffix.lower() in _GUESSES["tables"]]
     seen, rest = listed[:_MAX_TABLES], listed[_MAX_TABLES:]
-    tables = {name: max(_ways(folder, name), key=_Table.is_whole) for name in seen}
+    tables = {name: _look(folder, name) for name in seen}
     n_known = {n: len(_matched(t.columns)) + len(_times(t.columns)) for n, t in tables.items()}
     best = max(n_known, key=n_known.__getitem__, default=None)
     if best is None or n_known[best] < 2:
@@ -235,7 +240,7 @@ def _table(folder: Path, names: Sequence[str]) -> Draft | None:
     sources = _sources(folder, same, rest)
     more = f", and {len(same) - 1} like it" if len(same) > 1 else ""
     if n := len(listed) - len(same) - len(rest) * (len(sources) < len(same)):
-        notes.append(f"{n:,} more {'table is' if n == 1 else 'tables are'} not read")
+        notes.append(f"not read: {counted(n, 'more table')}")
     found = f"the table {printable(best, 80)}{more}"
     return Draft(found=found, sources=sources, query=query, notes=notes)
 
@@ -480,7 +485,7 @@ def preview(recipe: Path) -> dict[str, Any]:
         "first": first,
         "findings": findings,
         "missing": [
-            f"the {name} of {n:,} rows: {name} = ... in the [[source]]"
+            f"the {name} of {counted(n, 'row')}: type --{name} NAME, or return it in the query"
             for name, n in without.items()
             if n
         ],

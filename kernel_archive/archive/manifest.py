@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kernel_archive.errors import ArchiveMismatchError, ArchiveNotFoundError, Finding, printable
+from kernel_archive.errors import (
+    ArchiveMismatchError,
+    ArchiveNotFoundError,
+    Finding,
+    counted,
+    printable,
+)
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.schema import TABLES
 from kernel_archive.storage import file_sha256, write_atomically
@@ -167,7 +173,10 @@ def shard_faults(
         try:
             size = path.stat().st_size
             if size != shard.bytes:
-                code, message = "wrong-size", f"{size} bytes, the manifest says {shard.bytes}"
+                code, message = (
+                    "wrong-size",
+                    f"{counted(size, 'byte')}, the manifest says {shard.bytes:,}",
+                )
             elif content and file_sha256(path) != shard.sha256:
                 code, message = "wrong-sha256", "the bytes are not those that the manifest names"
         except FileNotFoundError:

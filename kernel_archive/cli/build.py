@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     shown = preview(target)
     facts: dict[str, Any] = {"found": draft.found, **shown, "notes": draft.notes}
     facts |= {"sources": draft.sources, "recipe": str(target), "name": own_name}
-    facts["next"] = f"read {target} and its query, then: kernel-archive build {target}"
+    build = f"kernel-archive build {shlex.quote(output)}"
+    facts["next"] = f"read {target} and its query, then: {build}"
     first = [{**row, "code": row["code"][:60]} for row in shown["first"]]
     common.emit(facts, facts | {"first": first}, ok=bool(shown["outcomes"].get("success")))
 
@@ -117,7 +119,7 @@ def build(builders: tuple[str, ...], bins: str, **options: Any) -> None:
                 "rows": result.rows,
                 "not_made": result.not_made,
                 "findings_in_manifest.json": result.findings,
-                "next": None if is_empty else f"kernel-archive info {result.path}",
+                "next": None if is_empty else f"kernel-archive info {shlex.quote(result.path)}",
             }
         )
         if is_empty:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -100,7 +101,7 @@ def forecast(archive_path: str | None, output: str | None, force: bool, **how: A
         )
     archive = kernel_archive.open_archive(archive_path)
     if export:
-        _export(archive, force, how)
+        _export(archive, force, how | {"archive_path": archive_path})
         return
     if output is None:
         raise UsageError("name the forecast file to write: -o FILE")
@@ -203,7 +204,8 @@ def _write(answers: Answers, output: str, force: bool, how: dict[str, Any]) -> N
     file, split = printable(output, 5000), answers.questions.asked.split.name
     cost = Limits(price=how["price"]).cost(counts.input_tokens, counts.output_tokens)
     facts = {"file": file, "split": split, "cost": cost}
-    facts["next"] = f"kernel-archive check {file}{common.named_again(split, how['archive_path'])}"
+    again = common.named_again(split, how["archive_path"])
+    facts["next"] = f"kernel-archive check {shlex.quote(output)}{again}"
     named = msgspec.structs.asdict(counts)
     common.emit(facts | {"counts": named}, {**named, **facts})
 
@@ -229,7 +231,7 @@ def _export(archive: Archive, force: bool, how: dict[str, Any]) -> None:
         answers.given = before.given
     lines = list(export_lines(answers, model=model, settings=_picked(ModelSettings, how)))
     write_new(how["export_path"], b"".join(lines), force=force)
-    limit = f" --limit {how['limit']}" if how["limit"] else ""
+    again = common.named_again(split, how["archive_path"], model=model, limit=how["limit"])
     common.emit(
         {
             "file": printable(how["export_path"], 5000),
@@ -238,6 +240,6 @@ def _export(archive: Archive, force: bool, how: dict[str, Any]) -> None:
             "questions": len(lines),
             "rows": len(questions),
             "estimated_input_tokens": answers.open_tokens(),
-            "next": f"kernel-archive forecast --import ANSWERS --split {split}{limit} -o FORECASTS",
+            "next": f"kernel-archive forecast --import ANSWERS -o FORECASTS{again}",
         }
     )

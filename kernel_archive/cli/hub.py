@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kernel_archive.cli import common
+from kernel_archive.errors import counted
 
 if TYPE_CHECKING:
     from kernel_archive.publishing.reproduce import Reproduction
@@ -127,6 +128,8 @@ def _show_reproduction(result: Reproduction) -> None:
         "paper's table; mixed = the published bins with the paper's centres. Macro: recovery per "
         "task, then the mean; pooled: all rows one candidate set; argmax or stated bin."
     )
-    common.tell(f"{sum(result.rows.values())} evaluation rows of {len(result.rows)} tasks.")
+    common.tell(
+        f"{counted(sum(result.rows.values()), 'row')} of {counted(len(result.rows), 'task')}."
+    )
     if result.missing:
         common.tell(f"Not in the tables: {', '.join(result.missing)}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,8 +71,8 @@ def template(
     shown = None if output is None else printable(output, 5000)
     facts: dict[str, Any] = {"file": shown, "rows": len(target), "repeats": repeats}
     facts |= {"split": target.facts, "fields": FIELDS}
-    facts["next"] = f"fill it in, then: kernel-archive check {shown}"
-    facts["next"] += common.named_again(split, archive_path)
+    again = f"{shlex.quote(output or 'FILE')}{common.named_again(split, archive_path)}"
+    facts["next"] = f"fill it in, then: kernel-archive check {again}"
     if not common.as_json():
         for line in explanation(target):
             common.say(line)
