@@ -10,45 +10,50 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-import tomllib
 from collections import Counter
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import pyarrow as pa
 import tomli_w
 
 from kernel_archive.archive.jobs import jobs_of
+from kernel_archive.archive.open import literal_path
 from kernel_archive.archive.recipe import load_recipe
+from kernel_archive.archive.tables import (
+    GUESSES,
+    UNITS,
+    WORDS,
+    answer_of,
+    is_reference,
+    look_at,
+    matched_columns,
+    quoted,
+    times_of,
+    uncompressed,
+    words_of,
+)
 from kernel_archive.errors import DataError, Finding, counted, printable
 from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import Evaluation, SearchFacts
-from kernel_archive.readers.sql import QueryError, files_below, run_query
+from kernel_archive.readers.sql import files_below
 from kernel_archive.readers.sql_doubts import failure_of
 from kernel_archive.storage import content_path, write_atomically
-from kernel_archive.untrusted import UntrustedFileError, open_uncompressed, regular_file
+from kernel_archive.untrusted import UntrustedFileError, regular_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-#: Look at this many files of a folder, columns of a table and rows of it.
+#: Look at this many files of a folder, and rows of a table.
 _MAX_FILES: Final = 20_000
-_MAX_COLUMNS: Final = 2_000
 _SAMPLE: Final = 200
 #: Read this many runs of a recipe; the others are only counted.
 _MAX_RUNS: Final = 25
 #: Look into this many tables of a folder.
 _MAX_TABLES: Final = 20
-_SPEED: Final = frozenset({"speedup", "runtime_us"})
-_OBJECT: Final = '"MAP(VARCHAR, JSON)"'
 _PROGRAMS: Final = (".py", ".cu", ".cuh", ".cpp", ".hip", ".txt")
-_GUESSES: Final = tomllib.loads(Path(__file__).with_name("init.toml").read_text(encoding="utf-8"))
-_UNITS: Final = _GUESSES["units"]
-_WORDS: Final = {name: frozenset(words) for name, words in _GUESSES["words"].items()}
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -90,24 +95,21 @@ def draft_recipe(place: Path) -> Draft:
 
 def _pattern(path: Path | str) -> str:
     """Write a path as a pattern that stands for the path itself."""
-    return re.sub(r"[{}]", "?", re.sub(r"([*?\[])", r"[\1]", str(path)))
+    return re.sub(r"[{}]", "?", literal_path(path))
 
 
 def _sources(
     folder: Path, names: Sequence[str], rest: Sequence[str] = (), **facts: str
 ) -> list[dict[str, Any]]:
     """One source with a pattern of these names, and perhaps some of the ``rest``; else one each."""
-    steps = []
-    for parts in zip(*(Path(name).parts for name in names), strict=False):
-        endings = {Path(part).suffix for part in parts}
-        wild = f"*{min(endings) if len(endings) == 1 else ''}"
-        steps.append(_pattern(parts[0]) if len({*parts}) == 1 else wild)
-    below = "/".join(steps) or "*"
-    found = {os.path.relpath(path, folder) for path in folder.glob(below)}
-    is_one = {*names} <= found <= {*names, *rest}
+    first, last = Path(names[0]), {Path(name).name for name in names}
+    ending = _pattern(first.name) if len(last) == 1 else f"*{first.suffix}"
+    below = "/".join(["*"] * (len(first.parts) - 1) + [ending])
+    found = {os.path.relpath(path, folder) for path in folder.glob(below or "*")}
+    is_one = len(names) > 1 and {*names} <= found <= {*names, *rest}
+    paths = [f"{_pattern(folder)}/{below}"] if is_one else [_pattern(folder / n) for n in names]
     facts = facts or {"format": "sql", "query": "import.sql"}
-    paths = [below] if is_one else map(_pattern, names)
-    return [{"path": f"{_pattern(folder)}/{path}", **facts} for path in paths]
+    return [{"path": path, **facts} for path in paths]
 
 
 def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
@@ -120,8 +122,7 @@ def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
         fitting = [n for n in names if any(fnmatch.fnmatchcase(f"/{n}", w) for w in wanted)]
         if fitting:
             is_each = "getvariable('file')" in text
-            above, places = (folder, fitting) if is_each else (folder.parent, [folder.name])
-            sources = _sources(above, places)
+            sources = _sources(folder, fitting if is_each else ["."])
             label = path.stem if path.parent.name == "queries" else path.parent.name
             found = f"{counted(len(fitting), 'file')} that the shipped query {label} reads"
             found += f", first {printable(fitting[0], 80)}"
@@ -132,106 +133,21 @@ def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
 def _own_format(folder: Path, names: Sequence[str]) -> Draft | None:
     """Recognise a search log of a format with a file name of its own."""
     for name in names:
-        plain = _uncompressed(name).name
+        plain = uncompressed(name).name
         spec = next((s for s in READERS.values() if plain in s.files[:1]), None)
         if spec is not None:
-            runs = [folder / n for n in names if _uncompressed(n).name == plain]
-            places = [os.path.relpath(run.parent, folder.parent) for run in runs]
-            sources = _sources(folder.parent, places, format=spec.name)
+            runs = [str(Path(n).parent) for n in names if uncompressed(n).name == plain]
+            sources = _sources(folder, runs, format=spec.name)
             return Draft(found=f"{spec.title} ({printable(name)})", sources=sources)
     return None
 
 
-def _uncompressed(name: str) -> Path:
-    return Path(name.removesuffix(".zst").removesuffix(".gz"))
-
-
-def _reader(folder: Path, name: str) -> str:
-    """Write the call that reads a table; the mark between fields of CSV is the header's."""
-    suffix = _uncompressed(name).suffix.lower()
-    header = ""
-    with suppress(UntrustedFileError), open_uncompressed(folder / name) as f:
-        header = f.read(1 << 16).split(b"\n", 1)[0].decode("utf-8", "replace")
-    marks = "\t" if suffix == ".tsv" else ",;\t"
-    mark = next((mark for mark in marks if mark in header), marks[0])
-    return str(_GUESSES["tables"][suffix]).format(mark)
-
-
-class _Table(NamedTuple):
-    """How the rows of a table are read, and its columns: name -> SQL over the row ``t``."""
-
-    read: str
-    columns: dict[str, str]
-
-
-def _answer(folder: Path, file: str, select: str) -> pa.Table:
-    """Return the answer of a query over one table; no column where DuckDB cannot read it."""
-    try:
-        return run_query(select, folder, {"file": file}, seconds=60)
-    except (QueryError, ValueError):  # a text that is no UTF-8
-        return pa.table({})
-
-
-def _leaves(fields: Iterable[pa.Field], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Map the path of each column, also of those inside objects, to its type."""
-    leaves: dict[tuple[str, ...], Any] = {}
-    for field in fields:
-        inner = (*path, field.name)
-        is_object = pa.types.is_struct(field.type)
-        leaves |= _leaves(field.type, inner) if is_object else {inner: field.type}
-    return leaves
-
-
-def _look(folder: Path, name: str) -> _Table:
-    """Look where the rows of a table are: in an object or a list of objects, or as it is."""
-    read = _reader(folder, name)
-    is_json = "_json" in read
-    whole = read.replace("')", "'), map_inference_threshold = -1") if is_json else read
-    fields = _answer(folder, name, f"SELECT * FROM {whole} LIMIT 0").schema
-    leaves = dict(islice(_leaves(fields).items(), _MAX_COLUMNS))
-
-    def columns(paths: Iterable[tuple[str, ...]], row: str) -> dict[str, str]:
-        end = "''" if "'" in row else "'"  # in a path of JSON
-        sql = {".".join(path): ".".join(map(quoted, path)) for path in paths}
-        return {name: row.format(inner.replace("'", end)) for name, inner in sql.items()}
-
-    def has_rows(inner: dict[str, str], outer: dict[str, str]) -> bool:
-        own, around = ({*_matched(c), *_times(c)} for c in (inner, outer))
-        is_row = "code" in around and around & _SPEED
-        return bool(own & {"code", "problem"} and own & _SPEED and not is_row)
-
-    for above in dict.fromkeys(p[:n] for n in (0, 1) for p in leaves if is_json):
-        n = len(above)
-        own = [p[n:] for p in leaves if p[:n] == above and len(p) > n]
-        rows = {key: {p[1:] for p in own if p[0] == key} for key, *_ in own}
-        common = set.intersection(*rows.values()) if len(rows) > 1 else set()
-        if not common or () in set.union(*rows.values()) or any(map(_is_reference, rows)):
-            continue
-        place = "json" + "".join(f"->'$.{quoted(key)}'" for key in above)
-        each = f"unnest(map_entries(from_json({place}, '{_OBJECT}'))) AS item"
-        text = "json_extract_string({}, '$.{{}}')".format
-        inner = columns(dict.fromkeys(p[1:] for p in own), text('t."item"."value"'))
-        inner["name"] = 't."item"."key"'
-        outer = columns((p for p in leaves if p[:n] != above), text("t.json"))
-        if has_rows(inner, outer):
-            read = f"(SELECT json, {each} FROM {read.replace('(', '_objects(', 1)})"
-            return _Table(read, inner | {**outer, **inner})
-    for path, kind in leaves.items():
-        if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
-            inner = columns(_leaves(kind.value_type), 't."item".{}')
-            outer = columns((p for p in leaves if p != path), "t.{}")
-            if has_rows(inner, outer):
-                each = f"unnest({'.'.join(map(quoted, path))}) AS item"
-                return _Table(f"(SELECT *, {each} FROM {read})", inner | {**outer, **inner})
-    return _Table(read, columns(leaves, "t.{}"))
-
-
 def _table(folder: Path, names: Sequence[str]) -> Draft | None:
     """Recognise the table from which most columns of ours are known, and the tables like it."""
-    listed = [n for n in names if _uncompressed(n).suffix.lower() in _GUESSES["tables"]]
+    listed = [n for n in names if uncompressed(n).suffix.lower() in GUESSES["tables"]]
     seen, rest = listed[:_MAX_TABLES], listed[_MAX_TABLES:]
-    tables = {name: _look(folder, name) for name in seen}
-    n_known = {n: len(_matched(t.columns)) + len(_times(t.columns)) for n, t in tables.items()}
+    tables = {name: look_at(folder, name) for name in seen}
+    n_known = {n: len(matched_columns(c)) + len(times_of(c)) for n, (_, c) in tables.items()}
     best = max(n_known, key=n_known.__getitem__, default=None)
     if best is None or n_known[best] < 2:
         return None
@@ -245,63 +161,23 @@ def _table(folder: Path, names: Sequence[str]) -> Draft | None:
     return Draft(found=found, sources=sources, query=query, notes=notes)
 
 
-def _words(name: str) -> list[str]:
-    """The words of a column's name: ``kernelTime (ms)`` gives kernel, time and ms."""
-    split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("\u00b5s", "us")
-    return [word for word in re.split(r"[^a-z0-9]+", split) if word]
-
-
-def _matched(columns: Iterable[str]) -> dict[str, str]:
-    """Map columns of ours to the column of theirs with the best name; each is taken once."""
-    plain = {c: {"_".join(_words(c)), "_".join(_words(c.rpartition(".")[2]))} for c in columns}
-    matched: dict[str, str] = {}
-    for ours, patterns in _GUESSES["columns"].items():
-        ends = ((p, c, end) for p in patterns for c, names in plain.items() for end in names)
-        fits = (c for p, c, end in ends if re.fullmatch(p, end))
-        if (theirs := next(fits, None)) is not None:
-            matched[ours] = theirs
-            del plain[theirs]
-    return matched
-
-
-def _times(columns: Iterable[str]) -> dict[str, tuple[str, str | None]]:
-    """Map our columns of times to theirs, and its unit where its name has one."""
-    times: dict[str, tuple[str, str | None]] = {}
-    for column in columns:
-        words = _words(column)
-        unit = next((word for word in reversed(words) if word in _UNITS), None)
-        is_time = _WORDS["time"].intersection(words) or unit not in (None, "s")
-        is_time = is_time or _WORDS["only_reference"].issuperset(words)
-        if is_time and not _WORDS["no_time"].intersection(words):
-            name = "reference_runtime_us" if _is_reference(column) else "runtime_us"
-            times.setdefault(name, (column, unit))
-    return times
-
-
-def _is_reference(column: str) -> bool:
-    return bool(_WORDS["reference"].intersection(_words(column)))
-
-
-def quoted(name: str) -> str:
-    """A name as an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _query(folder: Path, file: str, table: _Table, names: Sequence[str]) -> tuple[str, list[str]]:
+def _query(
+    folder: Path, file: str, table: tuple[str, dict[str, str]], names: Sequence[str]
+) -> tuple[str, list[str]]:
     """Write a query over a table, and what a person must look at."""
-    columns, notes = table.columns, list[str]()
+    (read, columns), notes = table, list[str]()
     select = ", ".join(f"{sql}::VARCHAR AS {quoted(c)}" for c, sql in columns.items())
-    answer = _answer(folder, file, f"SELECT {select} FROM {table.read} t LIMIT {_SAMPLE}")
+    answer = answer_of(folder, file, f"SELECT {select} FROM {read} t LIMIT {_SAMPLE}")
     cells = answer.to_pydict()
     values = {c: [cell for cell in cells.get(c, []) if cell is not None] for c in columns}
-    times, matched = _times(columns), _matched(columns)
+    times, matched = times_of(columns), matched_columns(columns)
     kernel = matched.get("code", "")
     if kernel.rpartition(".")[2] == "kernel" and not any("\n" in text for text in values[kernel]):
         # It holds names, not texts.
-        matched = {"problem": kernel, **_matched(c for c in columns if c != kernel)}
+        matched = {"problem": kernel, **matched_columns(c for c in columns if c != kernel)}
     lines, joins = [], []
     programs = [name for name in names if Path(name).suffix in _PROGRAMS]
-    places = [c for c in columns if _WORDS["file"].intersection(_words(c))]
+    places = [c for c in columns if WORDS["file"].intersection(words_of(c))]
     naming = {c: values[c] for c in (*matched.values(), *places)}
     in_files = _programs(naming, matched, programs)
     for ours, theirs in in_files.items():
@@ -320,12 +196,12 @@ def _query(folder: Path, file: str, table: _Table, names: Sequence[str]) -> tupl
         if unit is None:
             remark = "LOOK: ms is a guess, its name states no unit"
             notes.append(f"the unit of {printable(theirs, 60)} is not in its name: ms is a guess")
-        factor = _UNITS[unit or "ms"]
+        factor = UNITS[unit or "ms"]
         lines.append(f"TRY_CAST({columns[theirs]} AS DOUBLE) {factor} AS {ours},  -- {remark}")
     found = {*matched, *in_files, *(["speedup"] if len(times) > 1 else [])}
     lines += _verdict(matched, columns, values, notes)
     for ours, theirs in matched.items():
-        is_guess = ours == "problem" and "problem" not in _words(theirs)
+        is_guess = ours == "problem" and "problem" not in words_of(theirs)
         remark = "  -- LOOK: is this the problem?" if is_guess else ""
         lines.append(f"{columns[theirs]} AS {ours},{remark}")
     text = "\n".join([*lines, *joins])
@@ -341,7 +217,7 @@ def _query(folder: Path, file: str, table: _Table, names: Sequence[str]) -> tupl
         *(f"  {line}" for line in lines),
         "  getvariable('file') AS source_file,",
         "  t.source_row",
-        f"FROM (SELECT *, row_number() OVER () AS source_row FROM {table.read}) t",
+        f"FROM (SELECT *, row_number() OVER () AS source_row FROM {read}) t",
         *joins,
         "ORDER BY t.source_row",
     ]
@@ -350,18 +226,15 @@ def _query(folder: Path, file: str, table: _Table, names: Sequence[str]) -> tupl
 
 def _lacking(found: set[str], free: dict[str, list[str]]) -> Iterator[str]:
     """Say which needed columns have no known name, each with the likeliest of those left."""
-    number = re.compile(r"[-+.\deE]+")
-    numbers = [c for c, cells in free.items() if cells and all(map(number.fullmatch, cells))]
+    is_number = re.compile(r"[-+.\deE]+").fullmatch
+    numbers = [c for c, cells in free.items() if cells and all(map(is_number, cells))]
     texts = sorted((c for c in free if c not in numbers), key=lambda c: sum(map(len, free[c])))
-    likely = [c for c in texts if not _WORDS["problem"].isdisjoint(_words(c))]
-    lacks = {
-        "problem": ("no column of a known name holds the problem", [*likely, *texts][:1]),
-        "code": ("no column holds the program, or the name of its file", texts[-1:]),
-        "speedup": ("no speedup, and not both times (program and reference)", numbers[:1]),
-    }
-    for column, (lack, nearest) in lacks.items():
+    likely = [c for c in texts if not WORDS["problem"].isdisjoint(words_of(c))]
+    nearest = {"problem": [*likely, *texts][:1], "code": texts[-1:], "speedup": numbers[:1]}
+    for column, lack in GUESSES["lacks"].items():
         if column not in found:
-            yield lack + "".join(f". Is it the column {printable(c, 60)}?" for c in nearest)
+            asked = (f". Is it the column {printable(c, 60)}?" for c in nearest[column])
+            yield lack + "".join(asked)
 
 
 def _programs(
@@ -374,12 +247,12 @@ def _programs(
         is_name = [cell.strip().removeprefix("./") in known for cell in cells]
         if cells and is_name[0] and sum(is_name) > len(cells) / 2:
             naming.append(column)
-    naming.sort(key=lambda column: (-len(set(values[column])), _is_reference(column)))
+    naming.sort(key=lambda column: (-len(set(values[column])), is_reference(column)))
     code = matched.get("code")
     # Where a column holds the texts themselves, files can only be the reference's.
     has_texts = code not in (None, *naming) and any("\n" in text for text in values[str(code)])
     columns = {} if has_texts or not naming else {"code": naming[0]}
-    references = [c for c in naming if _is_reference(c) and c not in columns.values()]
+    references = [c for c in naming if is_reference(c) and c not in columns.values()]
     return columns | ({"reference_code": references[0]} if references else {})
 
 

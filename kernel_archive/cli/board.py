@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -51,7 +50,7 @@ def baseline(
     facts = {"file": output, "baseline": name, "split": split, "seed": seed}
     facts |= {"rows": len(forecasts.row_ids), "training_pairs": forecasts.n_training}
     command, named = ("replay", "eval") if split == REPLAY.name else ("score", split)
-    again = f"{shlex.quote(output or 'FILE')}{common.named_again(named, archive_path)}"
+    again = f"{common.argument(output or 'FILE')}{common.named_again(named, archive_path)}"
     facts["next"] = f"kernel-archive {command} {again}"
     common.emit_lines(facts, b"".join(forecast_lines(forecasts)), output, force=force)
 

@@ -145,7 +145,12 @@ force_option = option("--force", is_flag=True, help="Overwrite the file.")
 def named_again(split: str, archive_path: str | None, **more: Any) -> str:
     """Name split, archive and ``more`` as options of the next command, where they are stated."""
     stated = {"split": None if split == "eval" else split, "archive": archive_path, **more}
-    return "".join(f" --{name} {shlex.quote(str(v))}" for name, v in stated.items() if v)
+    return "".join(f" --{name} {argument(value)}" for name, value in stated.items() if value)
+
+
+def argument(value: object) -> str:
+    """Write an argument of a command that can be pasted."""
+    return shlex.quote(printable(str(value), 5000))
 
 
 def _safe(message: str) -> str:

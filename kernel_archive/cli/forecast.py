@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -205,7 +204,7 @@ def _write(answers: Answers, output: str, force: bool, how: dict[str, Any]) -> N
     cost = Limits(price=how["price"]).cost(counts.input_tokens, counts.output_tokens)
     facts = {"file": file, "split": split, "cost": cost}
     again = common.named_again(split, how["archive_path"])
-    facts["next"] = f"kernel-archive check {shlex.quote(output)}{again}"
+    facts["next"] = f"kernel-archive check {common.argument(output)}{again}"
     named = msgspec.structs.asdict(counts)
     common.emit(facts | {"counts": named}, {**named, **facts})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +70,7 @@ def template(
     shown = None if output is None else printable(output, 5000)
     facts: dict[str, Any] = {"file": shown, "rows": len(target), "repeats": repeats}
     facts |= {"split": target.facts, "fields": FIELDS}
-    again = f"{shlex.quote(output or 'FILE')}{common.named_again(split, archive_path)}"
+    again = f"{common.argument(output or 'FILE')}{common.named_again(split, archive_path)}"
     facts["next"] = f"fill it in, then: kernel-archive check {again}"
     if not common.as_json():
         for line in explanation(target):

@@ -426,6 +426,6 @@ class Run:
             yield f"asked for {asked}; the service names {listed}"
         if self.stopped_by:
             yield (
-                f"Stopped by {self.stopped_by}, answers kept: {len(self.answers.given):,}; the same "
+                f"Stopped by {self.stopped_by}, after answer {len(self.answers.given):,}; the same "
                 "command with a higher bound goes on"
             )

@@ -199,7 +199,7 @@ def push(
     changes = _changes(local, present)
     if tagged_at is not None and changes:
         raise TargetExistsError(
-            f"{repo} has the tag {tag} already, with other content (files that differ: {len(changes)}); "
+            f"{repo} has the tag {tag} already, with other content (files: {len(changes)}); "
             "a published version never changes. Build this one with another --version"
         )
     result = PushResult(

@@ -96,8 +96,8 @@ def score_remarks(record: Score) -> list[str]:
     if record.relabelled:
         out.append(f"Labels computed anew under {record.scheme}; the split has another scheme.")
     if f.n_present < f.n_cells:
-        missing = f"{f.n_cells - f.n_present:,} of {counted(f.n_cells, 'forecast')} missing"
-        out.append(f"{missing}: uniform is scored in the place of each.")
+        missing = f"{f.n_cells - f.n_present:,} of {counted(f.n_cells, 'forecast')} missing; "
+        out.append(f"{missing}each counts as uniform.")
     if f.n_raw_sum_rejected:
         rejected = f"sum below 0.5 or above 1.5: {counted(f.n_raw_sum_rejected, 'forecast')}"
         out.append(f"{rejected}, which count as not parsed.")
