@@ -64,7 +64,7 @@ def import_answers(
         reader.read_file(path)
     reader.check()
     if reader.prompt is None:
-        raise UsageError("there is no answer to import: name a file with answers")
+        raise UsageError("the files of --import hold no answer. Name what the service sent back")
     questions = questions_of(reader.prompt, archive, split, limit)
     if questions.prompt != reader.prompt:
         raise UsageError(
