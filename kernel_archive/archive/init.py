@@ -18,22 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import tomli_w
 
+from kernel_archive.archive import guesses
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.open import literal_path
 from kernel_archive.archive.recipe import load_recipe
-from kernel_archive.archive.tables import (
-    GUESSES,
-    UNITS,
-    WORDS,
-    answer_of,
-    is_reference,
-    look_at,
-    matched_columns,
-    quoted,
-    times_of,
-    uncompressed,
-    words_of,
-)
 from kernel_archive.errors import DataError, Finding, counted, printable
 from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.readers import READERS
@@ -133,10 +121,10 @@ def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
 def _own_format(folder: Path, names: Sequence[str]) -> Draft | None:
     """Recognise a search log of a format with a file name of its own."""
     for name in names:
-        plain = uncompressed(name).name
+        plain = guesses.uncompressed(name).name
         spec = next((s for s in READERS.values() if plain in s.files[:1]), None)
         if spec is not None:
-            runs = [str(Path(n).parent) for n in names if uncompressed(n).name == plain]
+            runs = [str(Path(n).parent) for n in names if guesses.uncompressed(n).name == plain]
             sources = _sources(folder, runs, format=spec.name)
             return Draft(found=f"{spec.title} ({printable(name)})", sources=sources)
     return None
@@ -144,10 +132,10 @@ def _own_format(folder: Path, names: Sequence[str]) -> Draft | None:
 
 def _table(folder: Path, names: Sequence[str]) -> Draft | None:
     """Recognise the table from which most columns of ours are known, and the tables like it."""
-    listed = [n for n in names if uncompressed(n).suffix.lower() in GUESSES["tables"]]
+    listed = [n for n in names if guesses.uncompressed(n).suffix.lower() in guesses.KNOWN["tables"]]
     seen, rest = listed[:_MAX_TABLES], listed[_MAX_TABLES:]
-    tables = {name: look_at(folder, name) for name in seen}
-    n_known = {n: len(matched_columns(c)) + len(times_of(c)) for n, (_, c) in tables.items()}
+    tables = {name: guesses.look_at(folder, name) for name in seen}
+    n_known = {n: len(guesses.matched(c)) + len(guesses.times(c)) for n, (_, c) in tables.items()}
     best = max(n_known, key=n_known.__getitem__, default=None)
     if best is None or n_known[best] < 2:
         return None
@@ -166,18 +154,18 @@ def _query(
 ) -> tuple[str, list[str]]:
     """Write a query over a table, and what a person must look at."""
     (read, columns), notes = table, list[str]()
-    select = ", ".join(f"{sql}::VARCHAR AS {quoted(c)}" for c, sql in columns.items())
-    answer = answer_of(folder, file, f"SELECT {select} FROM {read} t LIMIT {_SAMPLE}")
+    select = ", ".join(f"{sql}::VARCHAR AS {guesses.quoted(c)}" for c, sql in columns.items())
+    answer = guesses.answer_of(folder, file, f"SELECT {select} FROM {read} t LIMIT {_SAMPLE}")
     cells = answer.to_pydict()
     values = {c: [cell for cell in cells.get(c, []) if cell is not None] for c in columns}
-    times, matched = times_of(columns), matched_columns(columns)
+    times, matched = guesses.times(columns), guesses.matched(columns)
     kernel = matched.get("code", "")
     if kernel.rpartition(".")[2] == "kernel" and not any("\n" in text for text in values[kernel]):
         # It holds names, not texts.
-        matched = {"problem": kernel, **matched_columns(c for c in columns if c != kernel)}
+        matched = {"problem": kernel, **guesses.matched(c for c in columns if c != kernel)}
     lines, joins = [], []
     programs = [name for name in names if Path(name).suffix in _PROGRAMS]
-    places = [c for c in columns if WORDS["file"].intersection(words_of(c))]
+    places = [c for c in columns if guesses.WORDS["file"].intersection(guesses.words_of(c))]
     naming = {c: values[c] for c in (*matched.values(), *places)}
     in_files = _programs(naming, matched, programs)
     for ours, theirs in in_files.items():
@@ -196,12 +184,12 @@ def _query(
         if unit is None:
             remark = "LOOK: ms is a guess, its name states no unit"
             notes.append(f"the unit of {printable(theirs, 60)} is not in its name: ms is a guess")
-        factor = UNITS[unit or "ms"]
+        factor = guesses.UNITS[unit or "ms"]
         lines.append(f"TRY_CAST({columns[theirs]} AS DOUBLE) {factor} AS {ours},  -- {remark}")
     found = {*matched, *in_files, *(["speedup"] if len(times) > 1 else [])}
     lines += _verdict(matched, columns, values, notes)
     for ours, theirs in matched.items():
-        is_guess = ours == "problem" and "problem" not in words_of(theirs)
+        is_guess = ours == "problem" and "problem" not in guesses.words_of(theirs)
         remark = "  -- LOOK: is this the problem?" if is_guess else ""
         lines.append(f"{columns[theirs]} AS {ours},{remark}")
     text = "\n".join([*lines, *joins])
@@ -229,9 +217,9 @@ def _lacking(found: set[str], free: dict[str, list[str]]) -> Iterator[str]:
     is_number = re.compile(r"[-+.\deE]+").fullmatch
     numbers = [c for c, cells in free.items() if cells and all(map(is_number, cells))]
     texts = sorted((c for c in free if c not in numbers), key=lambda c: sum(map(len, free[c])))
-    likely = [c for c in texts if not WORDS["problem"].isdisjoint(words_of(c))]
+    likely = [c for c in texts if not guesses.WORDS["problem"].isdisjoint(guesses.words_of(c))]
     nearest = {"problem": [*likely, *texts][:1], "code": texts[-1:], "speedup": numbers[:1]}
-    for column, lack in GUESSES["lacks"].items():
+    for column, lack in guesses.KNOWN["lacks"].items():
         if column not in found:
             asked = (f". Is it the column {printable(c, 60)}?" for c in nearest[column])
             yield lack + "".join(asked)
@@ -247,12 +235,12 @@ def _programs(
         is_name = [cell.strip().removeprefix("./") in known for cell in cells]
         if cells and is_name[0] and sum(is_name) > len(cells) / 2:
             naming.append(column)
-    naming.sort(key=lambda column: (-len(set(values[column])), is_reference(column)))
+    naming.sort(key=lambda column: (-len(set(values[column])), guesses.is_reference(column)))
     code = matched.get("code")
     # Where a column holds the texts themselves, files can only be the reference's.
     has_texts = code not in (None, *naming) and any("\n" in text for text in values[str(code)])
     columns = {} if has_texts or not naming else {"code": naming[0]}
-    references = [c for c in naming if is_reference(c) and c not in columns.values()]
+    references = [c for c in naming if guesses.is_reference(c) and c not in columns.values()]
     return columns | ({"reference_code": references[0]} if references else {})
 
 

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kernel_archive.errors import (
-    ArchiveMismatchError,
-    ArchiveNotFoundError,
-    Finding,
-    counted,
-    printable,
-)
+from kernel_archive.errors import ArchiveMismatchError, ArchiveNotFoundError, Finding, printable
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.schema import TABLES
 from kernel_archive.storage import file_sha256, write_atomically
@@ -173,10 +167,8 @@ def shard_faults(
         try:
             size = path.stat().st_size
             if size != shard.bytes:
-                code, message = (
-                    "wrong-size",
-                    f"{counted(size, 'byte')}, the manifest says {shard.bytes:,}",
-                )
+                message = f"has size {size:,}, the manifest says {shard.bytes:,}"
+                code = "wrong-size"
             elif content and file_sha256(path) != shard.sha256:
                 code, message = "wrong-sha256", "the bytes are not those that the manifest names"
         except FileNotFoundError:

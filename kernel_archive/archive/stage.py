@@ -17,7 +17,7 @@ from kernel_archive.archive.fragments import encodable, fragment_table
 from kernel_archive.archive.manifest import InputFacts
 from kernel_archive.archive.search_rows import Row, SearchRows
 from kernel_archive.archive.store import Store, Stored  # noqa: TC001 - msgspec needs the types
-from kernel_archive.errors import Finding, LogError, counted
+from kernel_archive.errors import Finding, LogError
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
 from kernel_archive.problems import normalise_problem
@@ -211,9 +211,7 @@ def _judge(job: RunJob, staged: StagedRun, *, strict: bool) -> None:
         if finding.severity == "error" or (finding.severity == "warning" and finding.line)
     ]
     if strict and damage:
-        message = (
-            f"{job.search_id}: {counted(staged.facts.findings, 'fault')}, and --strict was given"
-        )
+        message = f"{job.search_id}: --strict was given; faults: {staged.facts.findings:,}"
         raise LogError(message, findings=damage)
     # A damaged run fails alone; a run of another format is a mistake of the recipe.
     errors = [f for f in staged.findings if f.severity == "error" and f.code in MISTAKES]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kernel_archive.cli import common
-from kernel_archive.errors import counted
 
 if TYPE_CHECKING:
     from kernel_archive.publishing.reproduce import Reproduction
@@ -128,8 +127,6 @@ def _show_reproduction(result: Reproduction) -> None:
         "paper's table; mixed = the published bins with the paper's centres. Macro: recovery per "
         "task, then the mean; pooled: all rows one candidate set; argmax or stated bin."
     )
-    common.tell(
-        f"{counted(sum(result.rows.values()), 'row')} of {counted(len(result.rows), 'task')}."
-    )
+    common.tell(f"Evaluation rows: {sum(result.rows.values())}, tasks: {len(result.rows)}.")
     if result.missing:
         common.tell(f"Not in the tables: {', '.join(result.missing)}.")

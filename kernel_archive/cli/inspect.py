@@ -98,9 +98,7 @@ def sql(query: str, limit: int, archive_path: str | None) -> None:
         rows = [["" if cell is None else cell for cell in row] for row in zip(*shown, strict=True)]
         common.print_table(names, rows)
         if result.num_rows > limit:
-            common.tell(
-                f"{limit} of {counted(result.num_rows, 'row')}; more with --limit, all with --json"
-            )
+            common.tell(f"{limit} of {result.num_rows} rows; more with --limit, all with --json")
 
     common.emit(result.to_pylist, text)
 

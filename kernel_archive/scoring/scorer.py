@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from kernel_archive.bins import N_BINS
-from kernel_archive.errors import UsageError, counted, printable
+from kernel_archive.errors import UsageError, printable
 from kernel_archive.scoring.arrays import once
 from kernel_archive.scoring.calibration import N_BUCKETS, bucket_of, selective_risk
 from kernel_archive.scoring.controls import controls_of
@@ -82,9 +82,7 @@ def score_with_draws(
         raise UsageError(f"unknown predicted bin rule {predicted_bin!r}; choose argmax or stated")
     if forecasts.parsed.shape[1] != len(split):
         n = forecasts.parsed.shape[1]
-        raise UsageError(
-            f"these are forecasts of {counted(n, 'row')}, the split has {len(split):,}"
-        )
+        raise UsageError(f"rows of the forecasts: {n:,}, of the split: {len(split):,}")
     rows = ForecastRows.of(split, forecasts, predicted_bin)
     figures = repeats_of(rows)
     drawn = bootstrap(rows, seed=seed, draws=draws) if draws else None

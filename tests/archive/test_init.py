@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kernel_archive.archive.guesses import quoted
 from kernel_archive.archive.init import draft_recipe, preview, write_recipe
-from kernel_archive.archive.tables import quoted
 from kernel_archive.errors import DataError
 from kernel_archive.readers.sql import check_query
 
@@ -136,6 +136,14 @@ def test_nested_results(tmp_path: Path, n: int, content: Any, words: str) -> Non
     assert (shown["problems"], shown["outcomes"]) == (n, {"success": n})
     assert shown["first"][0]["speedup"] == 3.0
     assert words in query
+
+
+def test_a_name_without_a_word_says_nothing(tmp_path: Path) -> None:
+    """Such a column is no time."""
+    write_table(tmp_path / "t.csv", ["#", "op", "code", "speedup"], [7, "p", "def a(): ...", 2.0])
+    shown, query, _ = start(tmp_path, tmp_path / "t.csv")
+    assert shown["first"][0]["speedup"] == 2.0
+    assert 't."#"' not in query
 
 
 def test_names_are_data(tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _MAX_COLUMNS: Final = 2_000
 _SPEED: Final = frozenset({"speedup", "runtime_us"})
 _OBJECT: Final = '"MAP(VARCHAR, JSON)"'
-GUESSES: Final = tomllib.loads(Path(__file__).with_name("init.toml").read_text(encoding="utf-8"))
-UNITS: Final = GUESSES["units"]
-WORDS: Final = {name: frozenset(words) for name, words in GUESSES["words"].items()}
+KNOWN: Final = tomllib.loads(Path(__file__).with_name("init.toml").read_text(encoding="utf-8"))
+UNITS: Final = KNOWN["units"]
+WORDS: Final = {name: frozenset(words) for name, words in KNOWN["words"].items()}
 _Path: TypeAlias = tuple[str, ...]
 #: How the rows of a table are read, and its columns: name -> SQL over the row ``t``.
 Table: TypeAlias = tuple[str, dict[str, str]]
@@ -45,7 +45,7 @@ def _reader(folder: Path, name: str) -> str:
         header = f.read(1 << 16).split(b"\n", 1)[0].decode("utf-8", "replace")
     marks = "\t" if suffix == ".tsv" else ",;\t"
     mark = next((mark for mark in marks if mark in header), marks[0])
-    return str(GUESSES["tables"][suffix]).format(mark)
+    return str(KNOWN["tables"][suffix]).format(mark)
 
 
 def answer_of(folder: Path, file: str, select: str) -> pa.Table:
@@ -66,7 +66,7 @@ def _leaves(fields: Iterable[pa.Field], path: _Path = ()) -> Iterator[tuple[_Pat
 
 def _columns(paths: Iterable[_Path], row: str) -> dict[str, str]:
     """Map columns, by their paths with points, to the SQL that reads them from a row."""
-    texts = {".".join(path): ".".join(map(quoted, path)) for path in paths}
+    texts = {".".join(path): ".".join(map(quoted, path)) for path in paths if all(path)}
     is_json = "'" in row
     return {n: row.format(t.replace("'", "''") if is_json else t) for n, t in texts.items()}
 
@@ -99,7 +99,7 @@ def look_at(folder: Path, name: str) -> Table:
             each = f"unnest({'.'.join(map(quoted, path))}) AS item"
             ways.append((f"(SELECT *, {each} FROM {read})", inner, outer))
     for rows_of, inner, outer in ways:
-        known, around = ({*matched_columns(c), *times_of(c)} for c in (inner, outer))
+        known, around = ({*matched(c), *times(c)} for c in (inner, outer))
         is_row = "code" in around and around & _SPEED
         if known & {"code", "problem"} and known & _SPEED and not is_row:
             return rows_of, inner | {**outer, **inner}
@@ -112,31 +112,31 @@ def words_of(name: str) -> list[str]:
     return [word for word in re.split(r"[^a-z0-9]+", split) if word]
 
 
-def matched_columns(columns: Iterable[str]) -> dict[str, str]:
+def matched(columns: Iterable[str]) -> dict[str, str]:
     """Map columns of ours to the column of theirs with the best name; each is taken once."""
     plain = {c: {"_".join(words_of(c)), "_".join(words_of(c.rpartition(".")[2]))} for c in columns}
-    matched: dict[str, str] = {}
-    for ours, patterns in GUESSES["columns"].items():
+    found: dict[str, str] = {}
+    for ours, patterns in KNOWN["columns"].items():
         ends = ((p, c, end) for p in patterns for c, names in plain.items() for end in names)
         fits = (c for p, c, end in ends if re.fullmatch(p, end))
         if (theirs := next(fits, None)) is not None:
-            matched[ours] = theirs
+            found[ours] = theirs
             del plain[theirs]
-    return matched
+    return found
 
 
-def times_of(columns: Iterable[str]) -> dict[str, tuple[str, str | None]]:
+def times(columns: Iterable[str]) -> dict[str, tuple[str, str | None]]:
     """Map our columns of times to theirs, and its unit where its name has one."""
-    times: dict[str, tuple[str, str | None]] = {}
+    found: dict[str, tuple[str, str | None]] = {}
     for column in columns:
         words = words_of(column)
         unit = next((word for word in reversed(words) if word in UNITS), None)
         is_time = WORDS["time"].intersection(words) or unit not in (None, "s")
         is_time = is_time or WORDS["only_reference"].issuperset(words)
-        if is_time and not WORDS["no_time"].intersection(words):
+        if words and is_time and not WORDS["no_time"].intersection(words):
             name = "reference_runtime_us" if is_reference(column) else "runtime_us"
-            times.setdefault(name, (column, unit))
-    return times
+            found.setdefault(name, (column, unit))
+    return found
 
 
 def is_reference(column: str) -> bool:
