@@ -10,7 +10,7 @@ import msgspec
 
 import kernel_archive
 from kernel_archive.cli import common
-from kernel_archive.errors import KernelArchiveError, UsageError, printable
+from kernel_archive.errors import KernelArchiveError, UsageError, counted, printable
 from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
@@ -170,10 +170,10 @@ def _ask(archive: Archive, output: str, force: bool, how: dict[str, Any]) -> Ans
             common.emit({"prompt": questions.prompt.name, "at_most": most, "cost": cost})
             return None
         common.say(
-            f"{most['questions']:,} questions to ask, about {most['input_tokens']:,} tokens to "
-            f"read and at most {most['output_tokens']:,} to write"
-            f"{'' if cost is None else f', at most {cost:,.2f}'}; {run.reused:,} answers are there "
-            f"already; prompt {questions.prompt.name}"
+            f"{counted(most['questions'], 'question')} to ask, about {most['input_tokens']:,} "
+            f"tokens to read and at most {most['output_tokens']:,} to write"
+            f"{'' if cost is None else f', at most {cost:,.2f}'}; answers there already: "
+            f"{run.reused:,}; prompt {questions.prompt.name}"
         )
         try:
             with common.progress("Answers") as advance:

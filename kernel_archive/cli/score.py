@@ -73,7 +73,7 @@ def template(
     again = f"{common.argument(output or 'FILE')}{common.named_again(split, archive_path)}"
     facts["next"] = f"fill it in, then: kernel-archive check {again}"
     if not common.as_json():
-        for line in explanation(target):
+        for line in explanation(target, common.named_again("eval", archive_path)):
             common.say(line)
     common.emit_lines(facts, data, output, force=force, hidden=("split", "fields"))
 

@@ -248,7 +248,10 @@ def test_what_comes_next_can_be_pasted(run, archive, tmp_path, monkeypatch):
     """With the archive and split that were named; a replay's rows go to replay."""
     monkeypatch.chdir(tmp_path)
     named = ("--archive", archive, "--split", "discovery")
-    _, out, _ = run("template", *named, "-o", "a b.jsonl")
+    _, out, err = run("template", *named, "-o", "a b.jsonl")
+    assert run(*shlex.split(err.splitlines()[-1])[1:])[0] == 0
+    _, _, asked = run("template", *named[:2], "--split", "replay")
+    assert run(*shlex.split(asked.splitlines()[-1])[1:])[0] == 0
     line = f"kernel-archive check 'a b.jsonl' --split discovery --archive {archive}"
     assert out.endswith(f"fill it in, then: {line}\n")
     assert run(*shlex.split(line)[1:])[0] == 0

@@ -189,7 +189,7 @@ def test_ten_failures_of_one_kind_end_the_run(service, run, record):
     sick[0] = False
     status, printed = run(server, "--limit", 40, "--max-retries", 0)
     assert status == 0, printed
-    assert "5 answers are there already" in printed
+    assert "answers there already: 5;" in printed
     assert max(n for text, n in server.seen.items()) == 2
     assert len(server.requests) == 15 + 35
 
