@@ -44,7 +44,7 @@ def _make(table: str, *, archive_path: str | None, **how: Any) -> None:
         show_left_out(split)
         common.print_facts({name: split.facts.get(name) for name in ("kinds", "cutoffs")})
         if differ := split.facts.get("label_differences"):
-            common.tell(f"The two bin schemes differ on: {differ:,} of {split.rows:,}.")
+            common.tell(f"The two bin schemes label {differ:,} of {split.rows:,} differently.")
         _show_warnings(split, kept=made.kept)
         unchanged = "" if changed else ", as it was"
         common.tell(
