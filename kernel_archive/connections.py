@@ -41,7 +41,7 @@ def _steady(read: Callable[..., bytes]) -> Callable[..., bytes]:
         waited = max(0.0, waited + time.monotonic() - started - len(data) / LEAST_RATE)
         if waited > TIMEOUT:
             rate = f"less than {LEAST_RATE:,} bytes a second, for {TIMEOUT:.0f} s"
-            raise HubError(f"{endpoint()} sends {rate}")
+            raise HubError(f"{endpoint()} sends {rate}. Check the network, then try again")
         return data
 
     return steady_read
@@ -68,7 +68,7 @@ def _check_answer(response: Any) -> None:
     for value in filter(None, (headers.get("etag"), headers.get("x-linked-etag"))):
         if ".." in value or not _ETAG.fullmatch(value):  # the client's cache makes a file of it
             shown = printable(value)
-            raise HubError(f"{endpoint()} calls a file {shown}, which can't be the name of one")
+            raise HubError(f"{endpoint()} sends the ETag {shown}. No Hub does: check HF_ENDPOINT")
     # The Hub offers a transfer for which none of these limits holds; without it this one is used.
     headers.pop("x-xet-hash", None)
     if response.status_code == 429:

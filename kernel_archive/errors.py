@@ -28,6 +28,11 @@ def printable(text: object, limit: int = 120) -> str:
     return safe + "…" if len(shown) > limit else safe
 
 
+def counted(n: int, noun: str) -> str:
+    """Count in words: ``1 row``, ``1,234 rows``."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def suggestion(name: object, known: Iterable[str]) -> str:
     """Suggest the nearest known name for an unknown one, or all of them.
 

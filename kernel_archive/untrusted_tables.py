@@ -111,7 +111,7 @@ def _send_rows(limits: dict[str, Any]) -> None:
         names, n_rows = table.schema_arrow.names, table.metadata.num_rows
         wanted = [name for name in names if limits["wanted"] is None or name in limits["wanted"]]
         if n_rows > limits["rows"]:
-            message = f"the table has {n_rows:,} rows, and at most {limits['rows']:,} are read"
+            message = f"the table's rows are {n_rows:,}, and at most {limits['rows']:,} are read"
             raise _RefusedError("file-too-large", message)
         if len(set(wanted)) < len(wanted):
             twice = max(wanted, key=wanted.count)

@@ -272,7 +272,7 @@ def why_empty(manifest: Manifest) -> str:
     n_rows = sum(run.evaluations for run in manifest.inputs)
     reason = max(reasons, key=reasons.__getitem__, default="")
     if reasons.get(reason, 0) <= n_rows:
-        return f"none of {n_rows:,} evaluations is a success that counts"
+        return f"no evaluation is a success that counts, of {n_rows:,}"
     code = reason.removeprefix(prefix).replace("_", "-")
     found = msgspec.convert(manifest.findings["first"], list[Finding])
     first = [f for f in found if f.code == code or (code == "dropped" and f.severity == "error")]

@@ -84,10 +84,10 @@ def supersession(supersedes: Mapping[str, Sequence[str]]) -> list[tuple[str, str
     if circle := sorted(new for new, old in pairs if new == old):
         raise RecipeError.of(
             code="bad-recipe",
-            message="a builder supersedes itself",
+            message="a builder supersedes itself, perhaps by way of others",
             field="supersedes",
             value=circle[0],
-            fix="Take it out",
+            fix="Take its name out of one of the lists",
         )
     return sorted(pairs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +11,7 @@ from kernel_archive.archive.labels import FLAGS
 from kernel_archive.bins import SCHEMES, assign_bins
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.splits import SPLIT_TABLES
+from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +22,7 @@ Row = dict[str, Any]
 
 #: Refuse a shorter beginning of an id.
 MIN_PREFIX: Final = 6
+_MEASURED: Final = ("speedup", "runtime_us", "reference_runtime_us")
 _COUNTED: Final = {
     "kernels": ("problem", "gpu", "language", "generation_method", "bin", "split"),
     "evaluations": ("outcome",),
@@ -110,7 +113,7 @@ def find_kernel(archive: Archive, wanted: str) -> Row:
 def trace(archive: Archive, wanted: str) -> Row:
     """Collect what the archive has about one kernel, measurements and splits included.
 
-    ``lineage`` are its ancestors, nearest first, with file and line.
+    ``label_from`` is the log line of its label, ``lineage`` are its ancestors, nearest first.
     """
     kernel = find_kernel(archive, wanted)
     kernel_id = kernel["kernel_id"]
@@ -124,10 +127,23 @@ def trace(archive: Archive, wanted: str) -> Row:
     ]
     return {
         "kernel": kernel,
+        "label_from": next(filter(None, (_label_line(kernel, m) for m in measurements)), None),
         "measurements": measurements,
         "lineage": list(_ancestors(archive, search, kernel_id)),
         "splits": splits,
     }
+
+
+def _label_line(kernel: Row, measurement: Row) -> str | None:
+    """Name the line of a measurement that gives a kernel's label, by a path to open from here."""
+    same = all(measurement[key] == kernel.get(key) for key in _MEASURED)
+    if not same or measurement["speedup"] is None or measurement["excluded"]:
+        return None
+    builder, file = measurement["search_id"].split("/")[0], measurement["source_file"]
+    places = (Path(file), content_path("builders") / builder / file)
+    here = next((os.path.relpath(place) for place in places if place.is_file()), None)
+    line = f"{here or file}:{measurement['source_line'] or '?'}"
+    return line if here else f"{line} in the folder of the builder {builder}"
 
 
 def _ancestors(archive: Archive, search: str | None, kernel_id: str) -> Iterator[Row]:

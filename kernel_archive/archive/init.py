@@ -10,9 +10,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-import tomllib
 from collections import Counter
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,32 +18,30 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import tomli_w
 
+from kernel_archive.archive import guesses
 from kernel_archive.archive.jobs import jobs_of
+from kernel_archive.archive.open import literal_path
 from kernel_archive.archive.recipe import load_recipe
-from kernel_archive.errors import DataError, Finding, printable
+from kernel_archive.errors import DataError, Finding, counted, printable
 from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import Evaluation, SearchFacts
-from kernel_archive.readers.sql import QueryError, files_below, run_query
+from kernel_archive.readers.sql import files_below
 from kernel_archive.readers.sql_doubts import failure_of
 from kernel_archive.storage import content_path, write_atomically
-from kernel_archive.untrusted import UntrustedFileError, open_uncompressed, regular_file
+from kernel_archive.untrusted import UntrustedFileError, regular_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Sequence
 
-#: Look at this many files of a folder, columns of a table and rows of it.
+#: Look at this many files of a folder, and rows of a table.
 _MAX_FILES: Final = 20_000
-_MAX_COLUMNS: Final = 2_000
 _SAMPLE: Final = 200
 #: Read this many runs of a recipe; the others are only counted.
 _MAX_RUNS: Final = 25
 #: Look into this many tables of a folder.
 _MAX_TABLES: Final = 20
 _PROGRAMS: Final = (".py", ".cu", ".cuh", ".cpp", ".hip", ".txt")
-_GUESSES: Final = tomllib.loads(Path(__file__).with_name("init.toml").read_text(encoding="utf-8"))
-_UNITS: Final = _GUESSES["units"]
-_WORDS: Final = {name: frozenset(words) for name, words in _GUESSES["words"].items()}
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -85,8 +81,23 @@ def draft_recipe(place: Path) -> Draft:
     return draft
 
 
-def _sql_sources(places: Iterable[Path]) -> list[dict[str, Any]]:
-    return [{"path": str(place), "format": "sql", "query": "import.sql"} for place in places]
+def _pattern(path: Path | str) -> str:
+    """Write a path as a pattern that stands for the path itself."""
+    return re.sub(r"[{}]", "?", literal_path(path))
+
+
+def _sources(
+    folder: Path, names: Sequence[str], rest: Sequence[str] = (), **facts: str
+) -> list[dict[str, Any]]:
+    """One source with a pattern of these names, and perhaps some of the ``rest``; else one each."""
+    first, last = Path(names[0]), {Path(name).name for name in names}
+    ending = _pattern(first.name) if len(last) == 1 else f"*{first.suffix}"
+    below = "/".join(["*"] * (len(first.parts) - 1) + [ending])
+    found = {os.path.relpath(path, folder) for path in folder.glob(below or "*")}
+    is_one = len(names) > 1 and {*names} <= found <= {*names, *rest}
+    paths = [f"{_pattern(folder)}/{below}"] if is_one else [_pattern(folder / n) for n in names]
+    facts = facts or {"format": "sql", "query": "import.sql"}
+    return [{"path": path, **facts} for path in paths]
 
 
 def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
@@ -99,9 +110,9 @@ def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
         fitting = [n for n in names if any(fnmatch.fnmatchcase(f"/{n}", w) for w in wanted)]
         if fitting:
             is_each = "getvariable('file')" in text
-            sources = _sql_sources([folder / name for name in fitting] if is_each else [folder])
+            sources = _sources(folder, fitting if is_each else ["."])
             label = path.stem if path.parent.name == "queries" else path.parent.name
-            found = f"{len(fitting):,} files that the shipped query {label} reads"
+            found = f"{counted(len(fitting), 'file')} that the shipped query {label} reads"
             found += f", first {printable(fitting[0], 80)}"
             return Draft(found=found, sources=sources, query=text)
     return None
@@ -110,118 +121,59 @@ def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
 def _own_format(folder: Path, names: Sequence[str]) -> Draft | None:
     """Recognise a search log of a format with a file name of its own."""
     for name in names:
-        plain = _uncompressed(name).name
+        plain = guesses.uncompressed(name).name
         spec = next((s for s in READERS.values() if plain in s.files[:1]), None)
         if spec is not None:
-            source = {"path": str((folder / name).parent), "format": spec.name}
-            note = "one run is named: write * in the path for the runs beside it"
-            return Draft(found=f"{spec.title} ({printable(name)})", sources=[source], notes=[note])
+            runs = [str(Path(n).parent) for n in names if guesses.uncompressed(n).name == plain]
+            sources = _sources(folder, runs, format=spec.name)
+            return Draft(found=f"{spec.title} ({printable(name)})", sources=sources)
     return None
-
-
-def _uncompressed(name: str) -> Path:
-    return Path(name.removesuffix(".zst").removesuffix(".gz"))
-
-
-def _reader(folder: Path, name: str) -> str:
-    """Write the call that reads a table; the mark between fields of CSV is the header's."""
-    suffix = _uncompressed(name).suffix.lower()
-    header = ""
-    with suppress(UntrustedFileError), open_uncompressed(folder / name) as f:
-        header = f.read(1 << 16).split(b"\n", 1)[0].decode("utf-8", "replace")
-    marks = "\t" if suffix == ".tsv" else ",;\t"
-    mark = next((mark for mark in marks if mark in header), marks[0])
-    return str(_GUESSES["tables"][suffix]).format(mark)
-
-
-def _answer(folder: Path, file: str, select: str) -> dict[str, list[Any]]:
-    """Return the columns of a query over one table; none where DuckDB cannot read it."""
-    try:
-        return dict(run_query(select, folder, {"file": file}, seconds=60).to_pydict())
-    except (QueryError, ValueError):  # a text that is no UTF-8
-        return {}
 
 
 def _table(folder: Path, names: Sequence[str]) -> Draft | None:
     """Recognise the table from which most columns of ours are known, and the tables like it."""
-    tables = [n for n in names if _uncompressed(n).suffix.lower() in _GUESSES["tables"]]
-    columns: dict[str, list[str]] = {}
-    for name in tables[:_MAX_TABLES]:
-        described = f"SELECT column_name FROM (DESCRIBE FROM {_reader(folder, name)})"
-        answer = _answer(folder, name, f"{described} LIMIT {_MAX_COLUMNS}")
-        columns[name] = answer.get("column_name", [])
-    n_known = {name: len(_matched(c)) + len(_times(c)) for name, c in columns.items()}
+    listed = [n for n in names if guesses.uncompressed(n).suffix.lower() in guesses.KNOWN["tables"]]
+    seen, rest = listed[:_MAX_TABLES], listed[_MAX_TABLES:]
+    tables = {name: guesses.look_at(folder, name) for name in seen}
+    n_known = {n: len(guesses.matched(c)) + len(guesses.times(c)) for n, (_, c) in tables.items()}
     best = max(n_known, key=n_known.__getitem__, default=None)
     if best is None or n_known[best] < 2:
         return None
-    same = [name for name in tables if columns.get(name) == columns[best]]
+    same = [name for name in seen if tables[name] == tables[best]]
+    query, notes = _query(folder, best, tables[best], names)
+    sources = _sources(folder, same, rest)
     more = f", and {len(same) - 1} like it" if len(same) > 1 else ""
-    query, notes = _query(folder, best, columns[best], names)
+    if n := len(listed) - len(same) - len(rest) * (len(sources) < len(same)):
+        notes.append(f"not read: {counted(n, 'more table')}")
     found = f"the table {printable(best, 80)}{more}"
-    sources = _sql_sources(folder / name for name in same)
     return Draft(found=found, sources=sources, query=query, notes=notes)
 
 
-def _words(name: str) -> list[str]:
-    """The words of a column's name: ``kernelTime (ms)`` gives kernel, time and ms."""
-    split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("\u00b5s", "us")
-    return [word for word in re.split(r"[^a-z0-9]+", split) if word]
-
-
-def _matched(columns: Iterable[str]) -> dict[str, str]:
-    """Map columns of ours to the column of theirs with the best name; each is taken once."""
-    plain = {column: "_".join(_words(column)) for column in columns if column.strip()}
-    matched: dict[str, str] = {}
-    for ours, patterns in _GUESSES["columns"].items():
-        fits = (c for p in patterns for c, words in plain.items() if re.fullmatch(p, words))
-        if (theirs := next(fits, None)) is not None:
-            matched[ours] = theirs
-            del plain[theirs]
-    return matched
-
-
-def _times(columns: Iterable[str]) -> dict[str, tuple[str, str | None]]:
-    """Map our columns of times to theirs, and its unit where its name has one."""
-    times: dict[str, tuple[str, str | None]] = {}
-    for column in columns:
-        words = _words(column)
-        unit = next((word for word in reversed(words) if word in _UNITS), None)
-        is_time = _WORDS["time"].intersection(words) or unit not in (None, "s")
-        is_time = is_time or _WORDS["only_reference"].issuperset(words)
-        if is_time and not _WORDS["no_time"].intersection(words):
-            name = "reference_runtime_us" if _is_reference(column) else "runtime_us"
-            times.setdefault(name, (column, unit))
-    return times
-
-
-def _is_reference(column: str) -> bool:
-    return bool(_WORDS["reference"].intersection(_words(column)))
-
-
-def quoted(name: str) -> str:
-    """A name as an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _query(
-    folder: Path, table: str, columns: Sequence[str], names: Sequence[str]
+    folder: Path, file: str, table: tuple[str, dict[str, str]], names: Sequence[str]
 ) -> tuple[str, list[str]]:
     """Write a query over a table, and what a person must look at."""
-    matched, times, notes = _matched(columns), _times(columns), list[str]()
-    read = _reader(folder, table)
-    places = [c for c in columns if _WORDS["file"].intersection(_words(c))]
-    sampled = dict.fromkeys([*matched.values(), *places])
-    select = ", ".join(f"{quoted(c)}::VARCHAR AS {quoted(c)}" for c in sampled) or "1 AS x"
-    answer = _answer(folder, table, f"SELECT {select} FROM {read} LIMIT {_SAMPLE}")
-    values = {c: [cell for cell in answer.get(c, []) if cell is not None] for c in sampled}
+    (read, columns), notes = table, list[str]()
+    select = ", ".join(f"{sql}::VARCHAR AS {guesses.quoted(c)}" for c, sql in columns.items())
+    answer = guesses.answer_of(folder, file, f"SELECT {select} FROM {read} t LIMIT {_SAMPLE}")
+    cells = answer.to_pydict()
+    values = {c: [cell for cell in cells.get(c, []) if cell is not None] for c in columns}
+    times, matched = guesses.times(columns), guesses.matched(columns)
+    kernel = matched.get("code", "")
+    if kernel.rpartition(".")[2] == "kernel" and not any("\n" in text for text in values[kernel]):
+        # It holds names, not texts.
+        matched = {"problem": kernel, **guesses.matched(c for c in columns if c != kernel)}
     lines, joins = [], []
     programs = [name for name in names if Path(name).suffix in _PROGRAMS]
-    for ours, theirs in _programs(values, matched, programs).items():
+    places = [c for c in columns if guesses.WORDS["file"].intersection(guesses.words_of(c))]
+    naming = {c: values[c] for c in (*matched.values(), *places)}
+    in_files = _programs(naming, matched, programs)
+    for ours, theirs in in_files.items():
         first = values[theirs][0].strip().removeprefix("./")
         ending = Path(next(n for n in programs if first in _endings(n))).suffix
         alias = "program" if ours == "code" else "reference"
         lines.append(f"{alias}.content AS {ours},  -- the file that {printable(theirs, 40)} names")
-        path = f"t.{quoted(theirs)}" + ("" if first.endswith(ending) else f" || '{ending}'")
+        path = columns[theirs] + ("" if first.endswith(ending) else f" || '{ending}'")
         joins.append(
             f"LEFT JOIN read_text('**/*{ending}') {alias}\n"
             f"  ON ends_with('/' || {alias}.filename, '/' || ltrim({path}, './'))"
@@ -232,17 +184,19 @@ def _query(
         if unit is None:
             remark = "LOOK: ms is a guess, its name states no unit"
             notes.append(f"the unit of {printable(theirs, 60)} is not in its name: ms is a guess")
-        factor = _UNITS[unit or "ms"]
-        lines.append(f"TRY_CAST(t.{quoted(theirs)} AS DOUBLE) {factor} AS {ours},  -- {remark}")
-    lines += _verdict(matched, values, notes)
-    lines += [f"t.{quoted(theirs)} AS {ours}," for ours, theirs in matched.items()]
-    if not any(line.split(",")[0].endswith("AS code") for line in lines):
-        notes.append("no column with the program, or with the name of its file, was recognised")
-    if "speedup" not in matched and len(times) < len(("runtime_us", "reference_runtime_us")):
-        notes.append("no speedup, and not both times (of the program and of its reference)")
+        factor = guesses.UNITS[unit or "ms"]
+        lines.append(f"TRY_CAST({columns[theirs]} AS DOUBLE) {factor} AS {ours},  -- {remark}")
+    found = {*matched, *in_files, *(["speedup"] if len(times) > 1 else [])}
+    lines += _verdict(matched, columns, values, notes)
+    for ours, theirs in matched.items():
+        is_guess = ours == "problem" and "problem" not in guesses.words_of(theirs)
+        remark = "  -- LOOK: is this the problem?" if is_guess else ""
+        lines.append(f"{columns[theirs]} AS {ours},{remark}")
     text = "\n".join([*lines, *joins])
-    unused = ", ".join([printable(c, 40) for c in columns if f"t.{quoted(c)}" not in text][:40])
-    if unused:
+    free = {c: values[c] for c, sql in columns.items() if sql not in text}
+    notes += _lacking(found, free)
+    if free:
+        unused = ", ".join(printable(c, 40) for c in [*free][:40])
         notes.append(f"nothing is read from these columns: {unused}")
     query = [
         "-- Written by kernel-archive init from the names of the columns: read it first.",
@@ -258,6 +212,19 @@ def _query(
     return "\n".join(query) + "\n", notes
 
 
+def _lacking(found: set[str], free: dict[str, list[str]]) -> Iterator[str]:
+    """Say which needed columns have no known name, each with the likeliest of those left."""
+    is_number = re.compile(r"[-+.\deE]+").fullmatch
+    numbers = [c for c, cells in free.items() if cells and all(map(is_number, cells))]
+    texts = sorted((c for c in free if c not in numbers), key=lambda c: sum(map(len, free[c])))
+    likely = [c for c in texts if not guesses.WORDS["problem"].isdisjoint(guesses.words_of(c))]
+    nearest = {"problem": [*likely, *texts][:1], "code": texts[-1:], "speedup": numbers[:1]}
+    for column, lack in guesses.KNOWN["lacks"].items():
+        if column not in found:
+            asked = (f". Is it the column {printable(c, 60)}?" for c in nearest[column])
+            yield lack + "".join(asked)
+
+
 def _programs(
     values: dict[str, list[str]], matched: dict[str, str], programs: Sequence[str]
 ) -> dict[str, str]:
@@ -268,12 +235,12 @@ def _programs(
         is_name = [cell.strip().removeprefix("./") in known for cell in cells]
         if cells and is_name[0] and sum(is_name) > len(cells) / 2:
             naming.append(column)
-    naming.sort(key=lambda column: (-len(set(values[column])), _is_reference(column)))
+    naming.sort(key=lambda column: (-len(set(values[column])), guesses.is_reference(column)))
     code = matched.get("code")
     # Where a column holds the texts themselves, files can only be the reference's.
     has_texts = code not in (None, *naming) and any("\n" in text for text in values[str(code)])
     columns = {} if has_texts or not naming else {"code": naming[0]}
-    references = [c for c in naming if _is_reference(c) and c not in columns.values()]
+    references = [c for c in naming if guesses.is_reference(c) and c not in columns.values()]
     return columns | ({"reference_code": references[0]} if references else {})
 
 
@@ -284,16 +251,18 @@ def _endings(name: str) -> set[str]:
     return tails | {tail.removesuffix(Path(name).suffix) for tail in tails}
 
 
-def _verdict(matched: dict[str, str], values: dict[str, list[str]], notes: list[str]) -> list[str]:
+def _verdict(
+    matched: dict[str, str], columns: dict[str, str], values: dict[str, list[str]], notes: list[str]
+) -> list[str]:
     """Write the outcome, from columns that say true and false or in words."""
     cases = []
     for ours, failure in (("compiled", "compile_failed"), ("correct", "incorrect")):
         if (theirs := matched.pop(ours, None)) is not None:
             no = "('false', '0', '0.0', 'no', 'fail', 'failed')"
-            cases.append(f"WHEN lower(t.{quoted(theirs)}::VARCHAR) IN {no} THEN '{failure}'")
+            cases.append(f"WHEN lower({columns[theirs]}::VARCHAR) IN {no} THEN '{failure}'")
     last = "'success'"
     if (theirs := matched.pop("outcome", None)) is not None:
-        last = f"t.{quoted(theirs)}::VARCHAR"
+        last = f"{columns[theirs]}::VARCHAR"
         good = re.compile(r"(?i)ok|pass(ed)?|success(ful)?|correct|valid|true|1")
         for word in sorted(set(values[theirs]))[:20]:
             outcome = "success" if good.fullmatch(word.strip()) else failure_of(word)
@@ -312,16 +281,15 @@ def _verdict(matched: dict[str, str], values: dict[str, list[str]], notes: list[
 
 def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, str]) -> None:
     """Write ``builder.toml``, and the query beside it."""
-    here = target.absolute().parent
+    folder = target.absolute().parent
+    here = _pattern(folder)
     stated = {key: answers[key] for key in ("gpu", "problem", "reference") if answers.get(key)}
     stated |= {"role": answers.get("role") or "held_out", "generation_method": "unknown"}
     sources = []
     for source in draft.sources:
         place = Path(source["path"])
         inside = place.relative_to(here).as_posix() if place.is_relative_to(here) else str(place)
-        # A pattern that stands for the path itself.
-        pattern = re.sub(r"[{}]", "?", re.sub(r"([*?\[])", r"[\1]", inside))
-        sources.append({**source, "path": pattern, **stated})
+        sources.append({**source, "path": inside, **stated})
     gpu = answers.get("gpu")
     own_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rsplit("/", 1)[-1]).lstrip("._-")[:60]
     recipe = {
@@ -340,7 +308,7 @@ def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, st
 """
     write_atomically(target, (comments + tomli_w.dumps(recipe)).encode())
     if draft.query is not None:
-        write_atomically(here / "import.sql", draft.query.encode())
+        write_atomically(folder / "import.sql", draft.query.encode())
 
 
 def preview(recipe: Path) -> dict[str, Any]:
@@ -378,7 +346,7 @@ def preview(recipe: Path) -> dict[str, Any]:
         "first": first,
         "findings": findings,
         "missing": [
-            f"the {name} of {n:,} rows: {name} = ... in the [[source]]"
+            f"the {name} of {counted(n, 'row')}: type --{name} NAME, or return it in the query"
             for name, n in without.items()
             if n
         ],

@@ -167,7 +167,8 @@ def shard_faults(
         try:
             size = path.stat().st_size
             if size != shard.bytes:
-                code, message = "wrong-size", f"{size} bytes, the manifest says {shard.bytes}"
+                message = f"has size {size:,}, the manifest says {shard.bytes:,}"
+                code = "wrong-size"
             elif content and file_sha256(path) != shard.sha256:
                 code, message = "wrong-sha256", "the bytes are not those that the manifest names"
         except FileNotFoundError:

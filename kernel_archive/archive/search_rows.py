@@ -18,7 +18,7 @@ from kernel_archive.archive.fragments import (
     too_large,
     total_time,
 )
-from kernel_archive.errors import Finding, RecipeError, printable
+from kernel_archive.errors import Finding, RecipeError, counted, printable
 from kernel_archive.gpus import canonical_gpu, is_known, same_gpu
 from kernel_archive.ids import evaluation_id, kernel_id
 from kernel_archive.problems import REFERENCE_IDS, family_of, get_problem, normalise_problem
@@ -280,7 +280,7 @@ class SearchRows:
             canonical, written = next(iter(self._written.items()))
             message = f"{printable(written, 60)} is kept as {canonical}, its name here"
             if (n := len(self._written)) > 1:
-                message += f", and {n - 1:,} more problems likewise"
+                message += f", and {counted(n - 1, 'more problem')} likewise"
             place: Row = {"file": self.job.run_path, "field": "problem", "severity": "info"}
             self.findings.append(Finding(code="renamed-problem", message=message, **place))
 

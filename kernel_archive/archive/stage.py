@@ -134,7 +134,8 @@ def stage_run(job: RunJob, store: Store, *, strict: bool = False) -> tuple[Stage
             staged = _read_run(job, store)
         except MemoryError as error:
             raise LogError(
-                f"{job.search_id} takes more memory than there is. Take the run out of its path"
+                f"{job.search_id} takes more memory than there is. Type --jobs 1, or take the "
+                "run out of the path of its [[source]]"
             ) from error
         facts = msgspec.json.encode(staged)
         store.put(f"{key}.run", f"{sha256_hex(facts)}\n".encode() + facts)
@@ -210,7 +211,7 @@ def _judge(job: RunJob, staged: StagedRun, *, strict: bool) -> None:
         if finding.severity == "error" or (finding.severity == "warning" and finding.line)
     ]
     if strict and damage:
-        message = f"{job.search_id}: {staged.facts.findings} faults, and --strict was given"
+        message = f"{job.search_id}: --strict was given; faults: {staged.facts.findings:,}"
         raise LogError(message, findings=damage)
     # A damaged run fails alone; a run of another format is a mistake of the recipe.
     errors = [f for f in staged.findings if f.severity == "error" and f.code in MISTAKES]
@@ -219,6 +220,6 @@ def _judge(job: RunJob, staged: StagedRun, *, strict: bool) -> None:
             raise LogError.from_findings(errors)
         raise LogError(
             f"nothing could be read of {job.search_id} as {job.source.format}. "
-            "Name the right format in the recipe, or take the run out of its path",
+            "Name its format in the recipe (kernel-archive readers lists them), or a narrower path",
             findings=errors,
         )

@@ -21,7 +21,7 @@ from kernel_archive.archive.manifest import shard_faults
 from kernel_archive.archive.open import sql_texts
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import SCHEMES, assign_bins, scheme
-from kernel_archive.errors import ArchiveMismatchError, Finding, printable
+from kernel_archive.errors import ArchiveMismatchError, Finding, counted, printable
 from kernel_archive.ids import CANARY, logical_digest, token_id
 from kernel_archive.schema import OUTCOMES, ROLES, TABLES
 from kernel_archive.splits import SPLIT_TABLES
@@ -65,7 +65,7 @@ def _rows(code: str, message: str, table: str, keys: Sequence[str]) -> Iterator[
     if keys:
         named = ", ".join(printable(str(key), 80) for key in keys[:NAMED_ROWS])
         more = f" and {len(keys) - NAMED_ROWS} more" if len(keys) > NAMED_ROWS else ""
-        message = f"{message}: {len(keys)} rows"
+        message = f"{message}: {counted(len(keys), 'row')}"
         yield Finding(code=code, message=message, field=table, value=f"{named}{more}")
 
 
@@ -104,7 +104,7 @@ def _schema(archive: Archive) -> Iterator[Finding]:
                 different = ", ".join(sorted({*columns} ^ {*wanted})) or "their order"
                 yield Finding(code="wrong-columns", message=message, file=file, value=different)
             if rows != shard.rows:
-                message = f"the file has {rows} rows, the manifest says {shard.rows}"
+                message = f"the file has {counted(rows, 'row')}, the manifest says {shard.rows:,}"
                 yield Finding(code="wrong-rows", message=message, file=file)
 
 

@@ -16,7 +16,7 @@ from kernel_archive.board.kept import forget_others
 from kernel_archive.board.standings import LeftOut, Standings, make_standings, standings_bytes
 from kernel_archive.board.store import LOCK, STANDINGS_FILE, check_board_folder, store_of
 from kernel_archive.board.submissions import FORECASTS_FILE, Identity, submission_folders
-from kernel_archive.errors import DataError, Finding, UsageError, printable
+from kernel_archive.errors import DataError, Finding, UsageError, counted, printable
 from kernel_archive.executors import Call, iterate_results, open_executor
 from kernel_archive.scoring import load_split
 from kernel_archive.splits import FORECAST_SPLITS
@@ -167,8 +167,7 @@ def build_board(
             boards.append(make_standings(split, own, seed=seed, draws=draws))
     if not boards:
         findings = [finding for left in left_out for finding in left.findings]
-        message = f"every submission of this board is at fault: {len(findings)} fault"
-        message += "" if len(findings) == 1 else "s"
+        message = f"every submission of this board is at fault: {counted(len(findings), 'fault')}"
         raise DataError.from_findings(findings, message)
     folder = Path(options.get("out") or store.parent)
     page = render_page(archive, boards, left_out=left_out).encode()

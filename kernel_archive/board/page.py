@@ -14,6 +14,7 @@ from kernel_archive.bins import BIN_NAMES, SCHEMES
 from kernel_archive.board import ranks
 from kernel_archive.board.payload import make_payload, packed
 from kernel_archive.board.texts import page_file, render
+from kernel_archive.errors import counted
 from kernel_archive.scoring import HEADLINE, METRICS, Metric
 from kernel_archive.scoring.metrics import LEAD, LEADS, RANKED_BY
 
@@ -80,7 +81,7 @@ def render_page(
     values = _common(
         title=f"Kernel forecast board: {manifest.name} {version}",
         script_hashes=Markup(" ".join(map(_script_hash, scripts))),  # noqa: S704 - our digests
-        facts=f"{', '.join(sizes)}, {problems} problems in all, measured on "
+        facts=f"{', '.join(sizes)}, {counted(problems, 'problem')} in all, measured on "
         f"{', '.join(split.facts.gpus)} · archive {version} · {digest[7:19]}",
         boards=[
             {

@@ -148,7 +148,8 @@ def add_submission(
     if not split.facts.canonical:
         raise DataError(
             f"the {split.spec.name} split of this archive is the variant "
-            f"{split.facts.split_name!r}: the board takes forecasts of the canonical split only"
+            f"{split.facts.split_name!r}, and a board takes the canonical one. Type: "
+            f"kernel-archive {split.spec.command}"
         )
     slug = _slug(name, split)
     forecasts = read_forecasts(file, split, name=name)

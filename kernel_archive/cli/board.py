@@ -9,6 +9,8 @@ import click
 import kernel_archive
 from kernel_archive.baselines import BASELINES
 from kernel_archive.cli import common
+from kernel_archive.errors import counted
+from kernel_archive.splits import REPLAY
 from kernel_archive.storage import check_new
 
 if TYPE_CHECKING:
@@ -47,7 +49,9 @@ def baseline(
     forecasts = make_baseline(name, archive, split, seed=seed)
     facts = {"file": output, "baseline": name, "split": split, "seed": seed}
     facts |= {"rows": len(forecasts.row_ids), "training_pairs": forecasts.n_training}
-    facts["next"] = f"kernel-archive score {output} --split {split}"
+    command, named = ("replay", "eval") if split == REPLAY.name else ("score", split)
+    again = f"{common.argument(output or 'FILE')}{common.named_again(named, archive_path)}"
+    facts["next"] = f"kernel-archive {command} {again}"
     common.emit_lines(facts, b"".join(forecast_lines(forecasts)), output, force=force)
 
 
@@ -105,7 +109,8 @@ def add(
     )
 
     payload: dict[str, Any] = {"slug": stored.slug, "folder": str(stored.folder)}
-    payload["next"] = f"kernel-archive leaderboard build{f' --board {board}' if board else ''}"
+    again = common.named_again("eval", archive, board=board, labels=labels)
+    payload["next"] = f"kernel-archive leaderboard build{again}"
     rows = []
     for name, f in {**stored.record.headline, "crps": stored.record.metrics["crps"]}.items():
         value, low, high = map(METRICS[name].format, (f.mean, f.low, f.high))
@@ -136,7 +141,7 @@ def _show_standings(board: Standings) -> None:
         "Ranked by CRPS, shown as its skill over the zero. The page has controls and bounds.",
         "* does not beat the best control by its interval",
     ]
-    title = f"{board.split.spec.name}: {len(board.split)} rows"
+    title = f"{board.split.spec.name}: {counted(len(board.split), 'row')}"
     common.print_records(rows, title=title, notes=notes)
 
 

@@ -31,8 +31,8 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
 
     Files that a shipped query reads get that query. For any other table a query is made from the
     names of its columns. The first rows are shown; nothing is built. Check both files: they may
-    guess wrong. Where no program with a speedup would come out, correct them; the exit status is
-    then 1.
+    guess wrong. Where no program with a problem and a speedup would come out, correct them; the
+    exit status is then 1.
 
     Example: kernel-archive init results/ --name me/my-kernels --gpu H100, then kernel-archive
     build builder.toml.
@@ -50,9 +50,17 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     shown = preview(target)
     facts: dict[str, Any] = {"found": draft.found, **shown, "notes": draft.notes}
     facts |= {"sources": draft.sources, "recipe": str(target), "name": own_name}
-    facts["next"] = f"read {target} and its query, then: kernel-archive build {target}"
+    build = f"kernel-archive build {common.argument(output)}"
+    facts["next"] = f"read {target} and its query, then: {build}"
+    lack = ""
+    if not shown["outcomes"].get("success"):
+        lack = "no row is a program with a speedup. Correct the query: findings and notes say why"
+    elif not shown["problems"]:
+        lack = "no row says its problem. Type --problem NAME, or correct the query: see the notes"
+    if lack:
+        common.say(f"Error: {lack}")
     first = [{**row, "code": row["code"][:60]} for row in shown["first"]]
-    common.emit(facts, facts | {"first": first}, ok=bool(shown["outcomes"].get("success")))
+    common.emit(facts, facts | {"first": first}, ok=not lack)
 
 
 @click.command()
@@ -117,7 +125,7 @@ def build(builders: tuple[str, ...], bins: str, **options: Any) -> None:
                 "rows": result.rows,
                 "not_made": result.not_made,
                 "findings_in_manifest.json": result.findings,
-                "next": None if is_empty else f"kernel-archive info {result.path}",
+                "next": None if is_empty else f"kernel-archive info {common.argument(result.path)}",
             }
         )
         if is_empty:

@@ -142,10 +142,15 @@ output_option = option("-o", "--output", type=FILE, help="File to write.  [defau
 force_option = option("--force", is_flag=True, help="Overwrite the file.")
 
 
-def named_again(split: str, archive_path: str | None) -> str:
-    """Name split and archive as options of the next command, where they are not the defaults."""
-    shown = "" if split == "eval" else f" --split {split}"
-    return f"{shown} --archive {shlex.quote(archive_path)}" if archive_path else shown
+def named_again(split: str, archive_path: str | None, **more: Any) -> str:
+    """Name split, archive and ``more`` as options of the next command, where they are stated."""
+    stated = {"split": None if split == "eval" else split, "archive": archive_path, **more}
+    return "".join(f" --{name} {argument(value)}" for name, value in stated.items() if value)
+
+
+def argument(value: object) -> str:
+    """Write an argument of a command that can be pasted."""
+    return shlex.quote(printable(str(value), 5000))
 
 
 def _safe(message: str) -> str:

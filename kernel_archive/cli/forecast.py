@@ -10,7 +10,7 @@ import msgspec
 
 import kernel_archive
 from kernel_archive.cli import common
-from kernel_archive.errors import KernelArchiveError, UsageError, printable
+from kernel_archive.errors import KernelArchiveError, UsageError, counted, printable
 from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def forecast(archive_path: str | None, output: str | None, force: bool, **how: A
         )
     archive = kernel_archive.open_archive(archive_path)
     if export:
-        _export(archive, force, how)
+        _export(archive, force, how | {"archive_path": archive_path})
         return
     if output is None:
         raise UsageError("name the forecast file to write: -o FILE")
@@ -170,10 +170,10 @@ def _ask(archive: Archive, output: str, force: bool, how: dict[str, Any]) -> Ans
             common.emit({"prompt": questions.prompt.name, "at_most": most, "cost": cost})
             return None
         common.say(
-            f"{most['questions']:,} questions to ask, about {most['input_tokens']:,} tokens to "
-            f"read and at most {most['output_tokens']:,} to write"
-            f"{'' if cost is None else f', at most {cost:,.2f}'}; {run.reused:,} answers are there "
-            f"already; prompt {questions.prompt.name}"
+            f"{counted(most['questions'], 'question')} to ask, about {most['input_tokens']:,} "
+            f"tokens to read and at most {most['output_tokens']:,} to write"
+            f"{'' if cost is None else f', at most {cost:,.2f}'}; answers there already: "
+            f"{run.reused:,}; prompt {questions.prompt.name}"
         )
         try:
             with common.progress("Answers") as advance:
@@ -203,7 +203,8 @@ def _write(answers: Answers, output: str, force: bool, how: dict[str, Any]) -> N
     file, split = printable(output, 5000), answers.questions.asked.split.name
     cost = Limits(price=how["price"]).cost(counts.input_tokens, counts.output_tokens)
     facts = {"file": file, "split": split, "cost": cost}
-    facts["next"] = f"kernel-archive check {file}{common.named_again(split, how['archive_path'])}"
+    again = common.named_again(split, how["archive_path"])
+    facts["next"] = f"kernel-archive check {common.argument(output)}{again}"
     named = msgspec.structs.asdict(counts)
     common.emit(facts | {"counts": named}, {**named, **facts})
 
@@ -229,7 +230,7 @@ def _export(archive: Archive, force: bool, how: dict[str, Any]) -> None:
         answers.given = before.given
     lines = list(export_lines(answers, model=model, settings=_picked(ModelSettings, how)))
     write_new(how["export_path"], b"".join(lines), force=force)
-    limit = f" --limit {how['limit']}" if how["limit"] else ""
+    again = common.named_again(split, how["archive_path"], model=model, limit=how["limit"])
     common.emit(
         {
             "file": printable(how["export_path"], 5000),
@@ -238,6 +239,6 @@ def _export(archive: Archive, force: bool, how: dict[str, Any]) -> None:
             "questions": len(lines),
             "rows": len(questions),
             "estimated_input_tokens": answers.open_tokens(),
-            "next": f"kernel-archive forecast --import ANSWERS --split {split}{limit} -o FORECASTS",
+            "next": f"kernel-archive forecast --import ANSWERS -o FORECASTS{again}",
         }
     )

@@ -127,6 +127,6 @@ def _show_reproduction(result: Reproduction) -> None:
         "paper's table; mixed = the published bins with the paper's centres. Macro: recovery per "
         "task, then the mean; pooled: all rows one candidate set; argmax or stated bin."
     )
-    common.tell(f"{sum(result.rows.values())} evaluation rows of {len(result.rows)} tasks.")
+    common.tell(f"Evaluation rows: {sum(result.rows.values())}, tasks: {len(result.rows)}.")
     if result.missing:
         common.tell(f"Not in the tables: {', '.join(result.missing)}.")

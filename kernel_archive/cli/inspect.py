@@ -10,7 +10,7 @@ import msgspec
 
 import kernel_archive
 from kernel_archive.cli import common
-from kernel_archive.errors import Finding
+from kernel_archive.errors import Finding, counted
 
 #: Show this many examples per flag and kind of finding.
 _EXAMPLES: Final = 3
@@ -53,7 +53,7 @@ def info(archive_path: str | None) -> None:
 @common.archive_option
 @common.json_option
 def show(wanted: str, archive_path: str | None) -> None:
-    """Show a kernel: code, measurements, and its ancestors, each with file and line of its log.
+    """Show a kernel: code, the log line of its label, measurements, and ancestors with theirs.
 
     ID is a kernel, program or evaluation id, or the first digits of one.
     """
@@ -64,7 +64,8 @@ def show(wanted: str, archive_path: str | None) -> None:
     ancestor = "kernel_id outcome source_file source_line speedup distance is_root"
 
     def text() -> None:
-        shown = {**facts["kernel"], "code": None, "splits": facts["splits"]}
+        shown = {**facts["kernel"], "code": None}
+        shown |= {name: facts[name] for name in ("label_from", "splits")}
         shown["measurements"] = _picked(facts["measurements"], measured)
         common.print_facts(shown | {"lineage": _picked(facts["lineage"], ancestor)})
         common.tell("\n" + facts["kernel"].get("code", "").replace("\t", "    "))
@@ -140,7 +141,7 @@ def _show_audit(result: Row) -> None:
     """Print the flags with examples, what was left out and why, and the first findings."""
     shown = "kernel_id problem gpu source_file source_line bin speedup n_measurements"
     for flag in result["flags"]:
-        common.tell(f"{flag['flag']}: {flag['kernels']} kernels. Rule: {flag['rule']}.")
+        common.tell(f"{flag['flag']}: {counted(flag['kernels'], 'kernel')}. Rule: {flag['rule']}.")
         if flag["worst"]:
             common.print_records(_picked(flag["worst"], shown))
     (facts,) = _picked([result], "kernels labels_that_differ_between_schemes rows_left_out")

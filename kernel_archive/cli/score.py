@@ -70,10 +70,10 @@ def template(
     shown = None if output is None else printable(output, 5000)
     facts: dict[str, Any] = {"file": shown, "rows": len(target), "repeats": repeats}
     facts |= {"split": target.facts, "fields": FIELDS}
-    facts["next"] = f"fill it in, then: kernel-archive check {shown}"
-    facts["next"] += common.named_again(split, archive_path)
+    again = f"{common.argument(output or 'FILE')}{common.named_again(split, archive_path)}"
+    facts["next"] = f"fill it in, then: kernel-archive check {again}"
     if not common.as_json():
-        for line in explanation(target):
+        for line in explanation(target, common.named_again("eval", archive_path)):
             common.say(line)
     common.emit_lines(facts, data, output, force=force, hidden=("split", "fields"))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kernel_archive.cli import common
+from kernel_archive.errors import counted
 from kernel_archive.splits import EVALUATIONS, SPLITS
 
 if TYPE_CHECKING:
@@ -43,11 +44,11 @@ def _make(table: str, *, archive_path: str | None, **how: Any) -> None:
         show_left_out(split)
         common.print_facts({name: split.facts.get(name) for name in ("kinds", "cutoffs")})
         if differ := split.facts.get("label_differences"):
-            common.tell(f"The two bin schemes label {differ:,} of {split.rows:,} rows differently.")
+            common.tell(f"The two bin schemes label {differ:,} of {split.rows:,} differently.")
         _show_warnings(split, kept=made.kept)
         unchanged = "" if changed else ", as it was"
         common.tell(
-            f"{directory}: {table} ({split.name}), {split.rows:,} rows, "
+            f"{directory}: {table} ({split.name}), {counted(split.rows, 'row')}, "
             f"{split.logical_digest}{unchanged}"
         )
 

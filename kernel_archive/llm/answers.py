@@ -210,7 +210,7 @@ class Answers:
         if not given:
             reasons = ", ".join(f"{printable(why, 200)} {n:,}" for why, n in unanswered.items())
             raise KernelArchiveError(
-                f"not one of {len(cells):,} questions was answered ({reasons}): no file is written"
+                f"no question was answered, of {len(cells):,} ({reasons}): no file is written"
             )
         lines = [
             answer.line(prompt, self.questions.by_id[answer.row_id].digest) for answer in given

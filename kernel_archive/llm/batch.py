@@ -64,7 +64,7 @@ def import_answers(
         reader.read_file(path)
     reader.check()
     if reader.prompt is None:
-        raise UsageError("there is no answer to import: name a file with answers")
+        raise UsageError("the files of --import hold no answer. Name what the service sent back")
     questions = questions_of(reader.prompt, archive, split, limit)
     if questions.prompt != reader.prompt:
         raise UsageError(
@@ -77,8 +77,8 @@ def import_answers(
     extra = {*given, *failures} - set(answers.cells())
     if extra:
         raise UsageError(
-            f"{len(extra)} answers are to rows that --limit {limit} does not ask about. Import "
-            "with the limit of the export"
+            f"--limit {limit} leaves out rows that were answered: {len(extra):,}. Import with the "
+            "--limit of the export"
         )
     return answers
 
@@ -97,7 +97,7 @@ class AnswerReader:
     def check(self) -> None:
         """Raise what was at fault; rows that are unknown are one fault, however many."""
         more = len(self.unknown_rows) - 1
-        message = f"no row of {self.split} has this id, nor {more:,} others"
+        message = f"no row of {self.split} has this id, nor {more:,} more"
         for i, fault in enumerate(self.faults):
             if fault.code == UNKNOWN and more:
                 self.faults[i] = msgspec.structs.replace(fault, message=message)

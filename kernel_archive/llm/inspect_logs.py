@@ -57,7 +57,7 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
             fix="Make one with: inspect eval kernel_archive/forecast --model MODEL",
         )
     if split != logged:
-        raise UsageError(f"{shown} is of split {logged}: name it with --split")
+        raise UsageError(f"{shown} is of split {logged}, not {split}. Type --split {logged}")
     prompt = known_prompts().get(name.rpartition("@")[2])
     if prompt is None:
         raise UsageError(
@@ -71,8 +71,9 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
     for sample in log.samples or ():
         cell = (str(sample.id), sample.epoch - 1)
         if cell not in wanted:
-            message = f"row {printable(cell[0])} was not asked, or is of another archive version"
-            raise DataError.of(code="unknown-row", message=message, file=shown)
+            message = f"{printable(cell[0])} is no row that this archive asks about"
+            fix = "Name the archive that the task read: --archive DIR"
+            raise DataError.of(code="unknown-row", message=message, file=shown, fix=fix)
         answer = answer_of(sample.output, *cell)
         if isinstance(answer, str) and sample.error:
             # Without what differs from one request to the next.

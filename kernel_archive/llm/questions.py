@@ -141,7 +141,10 @@ def load_questions(
     """
     asked = load_asked_pairs(archive, split)
     if not len(asked):
-        raise DataError(f"the {asked.split.name} split of this archive has no rows to ask about")
+        raise DataError(
+            f"the {asked.split.name} split of this archive has no rows to ask about; see "
+            "docs/splits.md for what leaves them out"
+        )
     if defer and (asked.split.kind != "eval" or asked.split.known):
         raise UsageError(
             "predict-or-defer asks about candidates against their reference; ask about the "

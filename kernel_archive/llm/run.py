@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kernel_archive._version import __version__
-from kernel_archive.errors import KernelArchiveError, UsageError, printable
+from kernel_archive.errors import KernelArchiveError, UsageError, counted, printable
 from kernel_archive.llm.answers import Answers, Cell, ModelAnswer, read_answer
 from kernel_archive.llm.batch import AnswerReader
 from kernel_archive.llm.questions import ModelSettings, Questions, estimated_tokens, request_body
@@ -380,10 +380,10 @@ class Run:
         self.last_failures.append(kind)
         if self.last_failures.count(kind) < MAX_FAILURES_IN_A_ROW:
             return
-        n, kept = MAX_FAILURES_IN_A_ROW, f"{len(self.answers.given):,} answers are kept"
+        n, kept = MAX_FAILURES_IN_A_ROW, f"Kept: {counted(len(self.answers.given), 'answer')}"
         if isinstance(answer, Failure):
             raise KernelArchiveError(
-                f"{n} questions in a row failed: {answer.explain(self.service)}. {kept}; the same "
+                f"{n} questions in a row failed: {answer.explain(self.service)}. {kept}. The same "
                 "command goes on"
             )
         raise KernelArchiveError(
@@ -417,15 +417,15 @@ class Run:
     def remarks(self) -> Iterator[str]:
         """Say what failed, per kind with a count and an example, and what was sent again."""
         for kind, said in sorted(self.failures.items(), key=lambda item: -len(item[1])):
-            yield f"failed: {kind}, {len(said):,} questions; for example: {printable(said[0], 300)}"
+            yield f"failed {len(said):,}x: {kind}, for example: {printable(said[0], 300)}"
         if self.retries:
-            yield f"{self.retries:,} requests were sent again"
+            yield f"requests sent again: {self.retries:,}"
         named = [name for name in self.record.served_models if name != self.service.model]
         if named:
             asked, listed = printable(self.service.model), ", ".join(map(printable, named))
             yield f"asked for {asked}; the service names {listed}"
         if self.stopped_by:
             yield (
-                f"Stopped by {self.stopped_by} after {len(self.answers.given):,} answers; the same "
+                f"Stopped by {self.stopped_by}, after answer {len(self.answers.given):,}; the same "
                 "command with a higher bound goes on"
             )

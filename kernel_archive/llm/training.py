@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kernel_archive.baselines.pairs import load_asked_pairs, load_training_pairs
 from kernel_archive.bins import N_BINS, assign_bins
 from kernel_archive.bins import scheme as scheme_of
-from kernel_archive.errors import DataError, UsageError, printable, suggestion
+from kernel_archive.errors import DataError, UsageError, counted, printable, suggestion
 from kernel_archive.llm.prompts import Prompt, render
 from kernel_archive.llm.questions import estimated_tokens
 from kernel_archive.scoring.formats import TOOL_FIELDS
@@ -80,11 +80,11 @@ class TrainingExamples:
         source = "{archive} {version}, split {split}".format_map(facts)
         sizes = sorted(estimated_tokens(self.text(row)) for row in self.rows) or [0]
         lines = [
-            f"TrainingExamples: {len(self):,} rows of {source}",
+            f"TrainingExamples: {counted(len(self), 'row')} of {source}",
             "kinds: " + ", ".join(f"{kind} {n:,}" for kind, n in sorted(kinds.items())),
             f"bins 1 to 8: {facts['bins']}",
             f"prompt tokens, estimated: median {sizes[len(sizes) // 2]:,}, most {sizes[-1]:,}",
-            *(f"left out: {n:,} rows, {reason}" for reason, n in self.dropped.items()),
+            *(f"left out: {counted(n, 'row')}, {reason}" for reason, n in self.dropped.items()),
         ]
         return "\n".join(lines)
 

@@ -73,7 +73,7 @@ def commit_id(value: object, repo: str) -> str:
         HubError: it is none; it would go into paths.
     """
     if not isinstance(value, str) or not _COMMIT.fullmatch(value):
-        raise HubError(f"{endpoint()} names no commit of {repo}")
+        raise HubError(f"{endpoint()} names no commit of {repo}: check HF_ENDPOINT")
     return value
 
 

@@ -82,7 +82,7 @@ def _valid_files(archive: Archive, repo: str) -> dict[str, CommitOperationAdd]:
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         summary = (
-            f"{archive.path} is not valid ({len(errors)} errors), so nothing is published. "
+            f"{archive.path} is not valid (errors: {len(errors)}), so nothing is published. "
             "Build it again"
         )
         raise DataError.from_findings(errors, summary)
@@ -199,7 +199,7 @@ def push(
     changes = _changes(local, present)
     if tagged_at is not None and changes:
         raise TargetExistsError(
-            f"{repo} has the tag {tag} already, with other content ({len(changes)} files differ); "
+            f"{repo} has the tag {tag} already, with other content (files: {len(changes)}); "
             "a published version never changes. Build this one with another --version"
         )
     result = PushResult(

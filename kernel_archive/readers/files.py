@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive import untrusted
-from kernel_archive.errors import Finding
+from kernel_archive.errors import Finding, counted
 from kernel_archive.readers.records import Evaluation, PublishedRow, Record, SearchFacts
 from kernel_archive.readers.values import BAD_JSON, any_json, safe_text
 from kernel_archive.untrusted import UntrustedFileError
@@ -140,6 +140,6 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
                 n_unchecked = 0  # counted with the first search of the file
             yield record
         if n_unsound:
-            message = f"a damaged compressed file: its {n_unsound} rows are left out"
+            message = f"a damaged compressed file; left out: {counted(n_unsound, 'row')}"
             fix = "Get the file again, whole"
             yield Finding(code="unsound-file", message=message, file=min(run.unsound), fix=fix)

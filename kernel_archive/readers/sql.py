@@ -70,7 +70,7 @@ def check_query(text: str) -> dict[str, Any]:
         try:
             kinds = [statement.type.name for statement in connection.extract_statements(text)]
         except (duckdb.Error, RuntimeError, ValueError) as error:
-            raise QueryError(f"no SQL: {printable(str(error), 500)}") from None
+            raise QueryError(f"not DuckDB's SQL: {printable(str(error), 500)}") from None
         if kinds != ["SELECT"]:
             shown = printable(", ".join(kinds) or "nothing", 100)
             fix = "WITH ... SELECT is one; COPY, ATTACH, SET and several statements are not"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 
-from kernel_archive.errors import Finding, printable
+from kernel_archive.errors import Finding, counted, printable
 from kernel_archive.gpus import same_gpu
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Judge:
         has_bad_baseline = any(finding.code == "bad-baseline" for finding in found)
         self.refused = has_bad_baseline or not total or (has_errors and not counting)
         if self.refused:
-            message = f"none of its {total:,} rows counts" if total else "the query returns no row"
+            message = f"no row counts, of {total:,}" if total else "the query returns no row"
             fix = "Correct the query: see above, and what its joins and WHERE leave"
             where: dict[str, Any] = {"file": self._file_of(None), "field": "query", "fix": fix}
             yield Finding(code="nothing-counts", message=message, **where)
@@ -139,7 +139,7 @@ class Judge:
                 yield Finding(
                     code="bad-value",
                     severity="warning",
-                    message=f"{n:,} cells hold no {kind}, first in row {first}",
+                    message=f"no {kind} in {counted(n, 'cell')}, first in row {first}",
                     file=self._file_of(None),
                     field=name,
                     value=printable(value, 60),
@@ -161,7 +161,7 @@ class Judge:
         )
         yield Finding(
             code="unknown-outcome",
-            message=f"{total:,} rows have no outcome that is known, and are left out: {listed}",
+            message=f"an outcome that is not known; left out: {counted(total, 'row')}: {listed}",
             file=self._file_of(None),
             field="outcome",
             fix=f"Say what they mean: CASE outcome {cases} ELSE outcome END",

@@ -232,8 +232,8 @@ def template_lines(split: Split, *, repeats: int = 1) -> Iterator[bytes]:
             yield msgspec.json.encode(line) + b"\n"
 
 
-def explanation(split: Split) -> list[str]:
-    """Explain the format in words, as lines of text."""
+def explanation(split: Split, named: str = "") -> list[str]:
+    """Explain the format, as lines of text; ``named`` are the options that name the archive."""
     rule = SCHEMES[split.scheme]
     lines = ["One JSON object a line, one forecast each. Only row_id and probabilities are needed:"]
     lines += [f"  {name:<16} {meaning}" for name, meaning in FIELDS.items()]
@@ -245,8 +245,9 @@ def explanation(split: Split) -> list[str]:
         "gzip, zstd and Parquet are read, too. The texts to forecast are in the archive:",
     ]
     if split.spec.name == REPLAY.name:
-        return [*lines, "  kernel-archive forecast --split replay --export questions.jsonl"]
-    return [*lines, f'  kernel-archive sql "SELECT {_inputs(split.spec)} LIMIT 1"']
+        asked = "--split replay --model MODEL --export questions.jsonl"
+        return [*lines, f"  kernel-archive forecast {asked}{named}"]
+    return [*lines, f'  kernel-archive sql "SELECT {_inputs(split.spec)} LIMIT 1"{named}']
 
 
 def _inputs(spec: SplitSpec) -> str:

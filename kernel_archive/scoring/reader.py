@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from kernel_archive.bins import N_BINS
-from kernel_archive.errors import Finding, ForecastError, UsageError, printable
+from kernel_archive.errors import Finding, ForecastError, UsageError, counted, printable
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, Forecasts
 from kernel_archive.scoring.formats import (
     KNOWN,
@@ -151,7 +151,6 @@ class _Collector:
         self.labels: set[str] = set()
         self.strangers: set[str] = set()  # ids of no row
         self.unread: Counter[str] = Counter()
-        self.n_percent = 0  # lines whose probabilities sum to about 100
         #: (repeat, row) -> number of the line, forecast, its raw sum.
         self.cells: dict[tuple[int, int], tuple[int, ForecastLine, float]] = {}
 
@@ -198,13 +197,13 @@ class _Collector:
             raise LineError(fault_of("unknown-row", what, "row_id", line.row_id, fix))
         raw_sum = reduce(operator.add, line.probabilities or (np.nan,))
         low, high = self.options.get("raw_sum_bounds", RAW_SUM_BOUNDS)
-        self.n_percent += 95 < raw_sum < 105
+        code = "percent" if 95 < raw_sum < 105 else "raw-sum"
         what = "the probabilities sum"
         if low <= raw_sum <= high and line.raw_probability_sum is not None:
             raw_sum, what = line.raw_probability_sum, "before renormalisation they summed"
         if raw_sum < low or raw_sum > high:
             what += f" to {raw_sum:.4g}, not {low:g} to {high:g}: it counts as no forecast"
-            self.fault("raw-sum", what, severity="warning", line=number, field="probabilities")
+            self.fault(code, what, severity="warning", line=number, field="probabilities")
             line.probabilities = None
         if not self.keep_rationales:
             line.rationale = None
@@ -251,15 +250,20 @@ class _Collector:
             self.fault("repeat-gap", what, field="repeat", fix=fix)
         if 4 * self.counts["unknown-row"] > self.n_lines:
             self._check_split()
-        if self.n_percent and self.n_percent >= 0.9 * self.n_lines and self.counts["raw-sum"]:
-            what = f"{self.n_percent:,} of {self.n_lines:,} rows sum to about 100: are these "
-            fix = "Divide by 100, else each row counts as no forecast"
-            self.fault("percent", f"{what}percent?", severity="warning", fix=fix)
+        if n := self.counts["percent"]:
+            first = next((f.line for f in self.findings if f.code == "percent"), None)
+            self._take_back("percent", severity="warning")
+            what = (
+                f"the probabilities of {n:,} of {counted(self.n_lines, 'line')} sum to about 100, "
+            )
+            fix = "Divide percentages by 100: each of these lines counts as no forecast"
+            where = {"line": first, "field": "probabilities", "severity": "warning"}
+            self.fault("percent", f"{what}first in this one", **where, fix=fix)
         if not self.n_lines and not self.n_errors:
             fix = "See: kernel-archive template"
             self.fault("no-forecasts", "the file holds no forecast", fix=fix)
         for field, count in self.unread.items():
-            what = f"nothing reads this field ({count} {'line' if count == 1 else 'lines'})"
+            what = f"nothing reads this field ({counted(count, 'line')})"
             self.fault("unknown-field", what, severity="warning", field=printable(field))
 
     def _check_split(self) -> None:
@@ -278,9 +282,9 @@ class _Collector:
         self._take_back("unknown-row")
         self.fault("wrong-split", what, field="row_id", value=value, fix=fix)
 
-    def _take_back(self, code: str) -> None:
+    def _take_back(self, code: str, severity: str = "error") -> None:
         """Drop findings of single lines that one of the whole file says better."""
-        self.n_errors -= self.counts.pop(code, 0)
+        self.n_errors -= self.counts.pop(code, 0) * (severity == "error")
         self.findings = [finding for finding in self.findings if finding.code != code]
 
     def _forecasts(self, name: str, source: str, digest: str) -> Forecasts:

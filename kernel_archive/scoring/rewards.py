@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import numpy as np
 
 from kernel_archive.bins import N_BINS
-from kernel_archive.errors import UsageError, printable
+from kernel_archive.errors import UsageError, counted, printable
 from kernel_archive.scoring import rules
 from kernel_archive.scoring.completions import read_completion
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS
@@ -94,7 +94,8 @@ def of_completions(
     """
     _check_kind(kind)
     if len(completions) != len(bins) or not all(b in range(1, N_BINS + 1) for b in bins):
-        raise UsageError("give one true bin from 1 to 8 for every completion")
+        given = f"{counted(len(bins), 'bin')} for {counted(len(completions), 'completion')}"
+        raise UsageError(f"give one true bin from 1 to 8 for every completion (got {given})")
     answers = [read_completion(completion) for completion in completions]
     p = np.reshape([answer.probabilities or (0.0,) * N_BINS for answer in answers], (-1, N_BINS))
     stated = [answer.stated_bin for answer in answers]

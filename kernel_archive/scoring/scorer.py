@@ -82,7 +82,7 @@ def score_with_draws(
         raise UsageError(f"unknown predicted bin rule {predicted_bin!r}; choose argmax or stated")
     if forecasts.parsed.shape[1] != len(split):
         n = forecasts.parsed.shape[1]
-        raise UsageError(f"these are forecasts of {n} rows, the split has {len(split)}")
+        raise UsageError(f"rows of the forecasts: {n:,}, of the split: {len(split):,}")
     rows = ForecastRows.of(split, forecasts, predicted_bin)
     figures = repeats_of(rows)
     drawn = bootstrap(rows, seed=seed, draws=draws) if draws else None

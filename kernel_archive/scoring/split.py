@@ -297,7 +297,8 @@ def forecast_split(name: str) -> SplitSpec:
     """
     spec = split_of(name)
     if spec.name not in (*FORECAST_SPLITS, REPLAY.name):
-        raise UsageError(f"nobody forecasts the {spec.rows}. {suggestion(name, FORECAST_SPLITS)}")
+        way_out = suggestion(name, FORECAST_SPLITS)
+        raise UsageError(f"{spec.name} holds {spec.rows}, which nobody forecasts. {way_out}")
     return spec
 
 

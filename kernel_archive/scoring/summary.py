@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernel_archive.errors import printable
+from kernel_archive.errors import counted, printable
 from kernel_archive.scoring.metrics import HEADLINE, LEAD, LEADS, METRICS, RANKED_BY
 from kernel_archive.splits import split_of
 
@@ -50,7 +50,7 @@ def heading(split: SplitIdentity, scheme: str) -> str:
     version = f" {split.archive_version}" if split.archive_version else ""
     gpus = f", {', '.join(split.gpus)}" if split.gpus else ""
     what = f"{split.table}{name} of {split.archive_name}{version}{gpus}"
-    return f"{what}: {split.n_rows:,} rows, bins {scheme}"
+    return f"{what}: {counted(split.n_rows, 'row')}, bins {scheme}"
 
 
 def score_sheets(record: Score) -> list[Sheet]:
@@ -60,7 +60,7 @@ def score_sheets(record: Score) -> list[Sheet]:
     of = f" of {record.drawn.said}" if record.drawn else ""
     intervals = f"Intervals: 95 %, {record.draws:,} bootstrap draws{of}; seed {record.seed}"
     notes = [
-        f"{_repeats(facts.n_repeats)}, {_shares(facts)}",
+        f"{counted(facts.n_repeats, 'repeat')}, {_shares(facts)}",
         intervals if record.draws else "No intervals",
         "Uniform: the figure of a forecast that gives each of the eight bins 1/8, for scale",
         "Best control: the best figure of the forecasts that read no program, metric by metric",
@@ -96,11 +96,11 @@ def score_remarks(record: Score) -> list[str]:
     if record.relabelled:
         out.append(f"Labels computed anew under {record.scheme}; the split has another scheme.")
     if f.n_present < f.n_cells:
-        missing = f"{f.n_cells - f.n_present:,} of {f.n_cells:,} forecasts are missing"
-        out.append(f"{missing} and count as uniform.")
+        missing = f"{f.n_cells - f.n_present:,} of {counted(f.n_cells, 'forecast')} missing; "
+        out.append(f"{missing}each counts as uniform.")
     if f.n_raw_sum_rejected:
-        rejected = f"{f.n_raw_sum_rejected:,} forecasts sum to less than 0.5 or more than 1.5"
-        out.append(f"{rejected} and count as not parsed.")
+        rejected = f"sum below 0.5 or above 1.5: {counted(f.n_raw_sum_rejected, 'forecast')}"
+        out.append(f"{rejected}, which count as not parsed.")
     if f.n_stated_differs:
         differing = f"{f.n_stated_differs:,} of {f.n_stated:,} stated bins"
         out.append(f"{differing} are not the most probable one; scored: {record.predicted_bin}.")
@@ -175,8 +175,10 @@ def replay_sheet(replays: Sequence[Replay]) -> Sheet:
             rows.append([d.name or "(none needed)", p.policy, *figures])
     columns = ["forecasts", "policy", "area, random to oracle", "area", "measured until 95 %"]
     first, how = replays[0], replays[0].options
-    recorded = f"{first.n_worlds} worlds with {first.n_edges:,} recorded children"
-    step = f"{how.parents} parents a step, of whose children {how.share:.0%} are measured"
+    recorded = f"{counted(first.n_worlds, 'world')}, recorded children: {first.n_edges:,}"
+    step = (
+        f"{counted(how.parents, 'parent')} a step, of whose children {how.share:.0%} are measured"
+    )
     notes = [f"{recorded}; {step}; 95 % intervals over worlds."]
     for d in replays:
         if d.name and d.coverage < 1:
@@ -189,11 +191,12 @@ def check_lines(report: CheckReport) -> list[str]:
     """Show a checked file in figures, as lines of text."""
     shares = _shares(report)
     kinds = ", ".join(f"{code} {count:,}" for code, count in report.counts.items())
-    faults = f"{_counted(report.n_errors, 'fault')}, {_counted(report.n_warnings, 'warning')}"
-    rows = f"{_repeats(report.n_repeats)} of {report.n_rows:,} rows"
+    faults = f"{counted(report.n_errors, 'fault')}, {counted(report.n_warnings, 'warning')}"
+    rows = f"{counted(report.n_repeats, 'repeat')} of {counted(report.n_rows, 'row')}"
+    lines_in = f"{counted(report.n_lines, 'forecast')} in {rows}"
     lines = [
         f"{report.file}: {'can be scored' if report.ok else 'can not be scored'}",
-        f"  {report.n_lines:,} forecasts in {rows}: {shares}, {report.n_deferred:,} deferred",
+        f"  {lines_in}: {shares}, {report.n_deferred:,} deferred",
         f"  {faults}{kinds and ': '}{kinds}",
     ]
     missing = report.n_rows * report.n_repeats - report.n_present
@@ -210,14 +213,6 @@ def _replay_figure(figure: ReplayFigure) -> str:
     if not math.isfinite(figure.mean):
         return "-"  # random and oracle find the same
     return f"{figure.mean:.1f} ({figure.low:.1f} to {figure.high:.1f})"
-
-
-def _repeats(n: int) -> str:
-    return _counted(n, "repeat")
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def _span(low: float | None, high: float | None, decimals: int, sign: str = "") -> str:

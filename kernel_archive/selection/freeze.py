@@ -109,11 +109,11 @@ def read_frozen(path: Path) -> FrozenSplit:
     try:
         frozen = msgspec.json.decode(path.read_bytes(), type=FrozenSplit)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        message = f"not a frozen split: {error}"
+        message = f"not a frozen split ({error}). Copy the file anew from a release"
     else:
         if frozen.format == FROZEN_FORMAT and frozen.table in SPLIT_TABLES:
             return frozen
-        message = f"{printable(frozen.table)} in layout {frozen.format} can't be read"
+        message = f"{printable(frozen.table)} has layout {frozen.format}, {FROZEN_FORMAT} is read"
     raise ArchiveMismatchError.of(code="bad-frozen-split", file=str(path), message=message)
 
 

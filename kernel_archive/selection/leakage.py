@@ -26,7 +26,7 @@ import duckdb
 import msgspec
 import polars as pl
 
-from kernel_archive.errors import Finding, LeakageError, printable
+from kernel_archive.errors import Finding, LeakageError, counted, printable
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.problems import HELD_OUT_PROBLEMS
 from kernel_archive.selection.selected import MEMBER, members_of, name_rows, rows_of, with_ids
@@ -172,7 +172,7 @@ def leakage_findings(
     return [
         Finding(
             code=code,
-            message=f"{_CHECKS[code]['message']}: {len(texts)} rows of {place}, "
+            message=f"{_CHECKS[code]['message']}: {counted(len(texts), 'row')} of {place}, "
             f"{name_rows([*texts])}",
             field=place,
             value=printable(next(iter(texts)), 200),

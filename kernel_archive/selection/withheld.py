@@ -106,8 +106,8 @@ def withheld_labels(directory: Path, folder: Path) -> Iterator[Path]:
         hidden = [split.table for split in EVALUATIONS.values() if split.table in splits]
         wrong = [f"{n} is {splits[n].origin}" for n in hidden if splits[n].origin != "selected"]
         if wrong or not hidden:
-            states = ", ".join(wrong) or "there is none"
-            raise UsageError(f"only selected evaluation splits can be withheld: {states}")
+            states = ", ".join(wrong) or "the archive has none"
+            raise UsageError(f"withheld can be splits that build-eval made ({states})")
         with replaced_directory(directory, copy=True) as new:
             _write_public(archive, new, hidden)
             yield new

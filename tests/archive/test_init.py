@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kernel_archive.archive.init import draft_recipe, preview, quoted, write_recipe
+from kernel_archive.archive.guesses import quoted
+from kernel_archive.archive.init import draft_recipe, preview, write_recipe
 from kernel_archive.errors import DataError
 from kernel_archive.readers.sql import check_query
 
@@ -67,11 +68,82 @@ def test_a_table_with_programs_in_a_column(tmp_path: Path) -> None:
     write_table(tmp_path / "t.csv", head, *rows)
     shown, query, notes = start(tmp_path, tmp_path / "t.csv")
     assert shown["evaluations"] == 1
-    assert shown["missing"] == ["the gpu of 1 rows: gpu = ... in the [[source]]"]
+    assert shown["missing"] == ["the gpu of 1 row: type --gpu NAME, or return it in the query"]
     assert len(notes) == 4
     assert "ms is a guess" in notes[0]
     assert "meh" in notes[2]
     assert "nothing is read from these columns: mood" in query
+
+
+@pytest.mark.parametrize("name", ["kernel", "op", "name", "task"])
+def test_a_column_that_names_kernels_is_the_problem(tmp_path: Path, name: str) -> None:
+    """With a question in the query; a label or an id is not taken, and the nearest is asked for."""
+    programs = [f"def k():\n    return {n}\n" for n in range(2)]
+    rows = [["gemm", n, programs[n], 1, 2] for n in range(2)]
+    write_table(tmp_path / "t.csv", [name, "id", "code", "time_ms", "ref_ms"], *rows)
+    shown, query, notes = start(tmp_path, tmp_path / "t.csv", gpu="H100")
+    assert (shown["problems"], shown["outcomes"], notes) == (1, {"success": 2}, [])
+    assert f't."{name}" AS problem,  -- LOOK: is this the problem?' in query
+    write_table(tmp_path / "u.csv", ["label", "id", "text", "time_ms", "ref_ms"], *rows)
+    _, query, notes = start(tmp_path, tmp_path / "u.csv", gpu="H100")
+    assert "AS problem" not in query
+    assert notes[0] == "no column of a known name holds the problem. Is it the column label?"
+    assert notes[1].endswith("or the name of its file. Is it the column text?")
+
+
+def test_files_of_one_shape_are_one_source(tmp_path: Path) -> None:
+    """A pattern names them all, and no file of another shape."""
+    head, row = ["op", "code", "speedup"], ["gemm", "def a():\n    1", 2.0]
+    for n in range(30):
+        write_table(tmp_path / f"in/run{n}/results.csv", head, [*row[:2], 2.0 + n])
+    shown, _, notes = start(tmp_path / "in", tmp_path / "in")
+    recipe = tomllib.loads((tmp_path / "in/builder.toml").read_text())
+    assert [source["path"] for source in recipe["source"]] == ["*/results.csv"]
+    assert (shown["runs"], notes) == (30, [])
+    for name in ("a", "b"):
+        write_table(tmp_path / f"two/{name}/{name}.csv", head, row)
+    write_table(tmp_path / "two/c/c.csv", ["x", "y"], [1, 2])
+    draft = draft_recipe(tmp_path / "two")
+    assert [source["path"][-8:] for source in draft.sources] == ["/a/a.csv", "/b/b.csv"]
+    assert draft.notes[-1] == "not read: 1 more table"
+    for n in range(2):
+        (tmp_path / f"logs/run_{n}").mkdir(parents=True)
+        (tmp_path / f"logs/run_{n}/events.jsonl").write_text("{}\n")
+    (source,) = draft_recipe(tmp_path / "logs").sources
+    assert source == {"path": f"{tmp_path}/logs/*", "format": "puct-events"}
+
+
+def record(n: int) -> dict[str, Any]:
+    """What a run says of one kernel, with an object inside."""
+    return {"code": f"def k():\n    {n}", "time_ms": 1.0 + n % 2, "baseline": {"ms": 3.0}}
+
+
+@pytest.mark.parametrize(
+    ("n", "content", "words"),
+    [
+        (2, [{"kernel": f"k{n}", **record(n)} for n in range(2)], 't."baseline"."ms"'),
+        (2, {"took_s": 9, "runs": [{"kernel": f"k{n}", **record(n)} for n in range(2)]}, "unnest("),
+        (2, {"k0": record(0), "it's 1": record(1)}, "unnest(map_entries("),
+        (300, {"of": {"n": 2}, "results": {f"k{n}": record(n) for n in range(300)}}, "unnest(map_"),
+        (1, {"kernel": "a", **record(0), "cases": [{"op": "a", "ms": 7}] * 2}, 't."code"'),
+    ],
+    ids=["fields", "a list", "an object of objects", "300 below a field", "cases of a row"],
+)
+def test_nested_results(tmp_path: Path, n: int, content: Any, words: str) -> None:
+    """Lists and objects of kernels give a row each; inner fields are read by their path."""
+    (tmp_path / "result.json").write_text(json.dumps(content))
+    shown, query, _ = start(tmp_path, tmp_path / "result.json", gpu="H100")
+    assert (shown["problems"], shown["outcomes"]) == (n, {"success": n})
+    assert shown["first"][0]["speedup"] == 3.0
+    assert words in query
+
+
+def test_a_name_without_a_word_says_nothing(tmp_path: Path) -> None:
+    """Such a column is no time."""
+    write_table(tmp_path / "t.csv", ["#", "op", "code", "speedup"], [7, "p", "def a(): ...", 2.0])
+    shown, query, _ = start(tmp_path, tmp_path / "t.csv")
+    assert shown["first"][0]["speedup"] == 2.0
+    assert 't."#"' not in query
 
 
 def test_names_are_data(tmp_path: Path) -> None:

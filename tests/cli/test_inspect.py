@@ -93,7 +93,8 @@ def test_gpu_time_is_the_same_every_time(tmp_path, monkeypatch, output):
 def test_show_traces_a_kernel_to_the_root(archive, output, run):
     """Lineage nearest first, each with its log line; a prefix is enough; escapes are shown."""
     out = output("show", archive[:10])
-    assert "logs/held/run/events.jsonl" in out
+    assert "label from: logs/held/run/events.jsonl:" in out
+    assert " in the folder of the builder " in out
     assert "\x1b" not in out
     assert "\\x1b[31mred" in out
     facts = output("show", archive, "--json")
@@ -108,6 +109,20 @@ def test_show_traces_a_kernel_to_the_root(archive, output, run):
         status, _, err = run("show", wanted)
         assert status == 2
         assert message in err
+
+
+def test_show_names_the_line_of_the_label(archive, output, monkeypatch, tmp_path):
+    """The measurement that gives it, by a path from here where the log is found."""
+    facts = output("show", archive, "--json")
+    (measured,) = (m for m in facts["measurements"] if m["speedup"] == facts["kernel"]["speedup"])
+    place = f"{measured['source_file']}:{measured['source_line']}"
+    assert facts["label_from"].startswith(f"{place} in the folder of the builder ")
+    where = tmp_path / "gpu-forecasters/kernels"
+    monkeypatch.chdir(tmp_path / "src/logs")
+    out = output("show", archive, "--archive", where, "--json")
+    assert out["label_from"] == facts["label_from"]
+    monkeypatch.chdir(tmp_path / "src")
+    assert output("show", archive, "--archive", where, "--json")["label_from"] == place
 
 
 def test_sql_reads_the_tables_and_nothing_else(archive, output, run, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -97,7 +98,10 @@ def test_missing_rows_are_no_fault_and_are_said(run, files):
     status, out, _ = run("check", files[0])
     assert status == 0
     assert "3 row and repeat cells without a forecast" in out
-    assert f"3 of {len(lines)} forecasts are missing" in run("score", files[0], "--draws", 0)[1]
+    assert (
+        f"3 of {len(lines)} forecasts missing; each counts as uniform."
+        in run("score", files[0], "--draws", 0)[1]
+    )
 
 
 def test_a_score_as_json_is_the_score_record(run, files, archive):
@@ -230,7 +234,7 @@ def test_from_template_to_figures(recorded, tmp_path, run):
     assert mine["policies"][1]["rescaled"]["mean"] == pytest.approx(0, abs=25)
     text = run("replay", "--draws", 20, *rest)[1]
     assert "oracle" in text
-    assert "2 worlds with 30 recorded children" in text
+    assert "2 worlds, recorded children: 30" in text
     status, _, err = run("score", file, "--split", "replay", *rest)
     assert status == 2
     assert "kernel-archive replay" in err
@@ -238,3 +242,22 @@ def test_from_template_to_figures(recorded, tmp_path, run):
     status, _, err = run("replay", file, *rest)
     assert status == 1
     assert "nobody" in err
+
+
+def test_what_comes_next_can_be_pasted(run, archive, tmp_path, monkeypatch):
+    """With the archive and split that were named; a replay's rows go to replay."""
+    monkeypatch.chdir(tmp_path)
+    named = ("--archive", archive, "--split", "discovery")
+    _, out, err = run("template", *named, "-o", "a b.jsonl")
+    assert run(*shlex.split(err.splitlines()[-1])[1:])[0] == 0
+    _, _, asked = run("template", *named[:2], "--split", "replay")
+    assert run(*shlex.split(asked.splitlines()[-1])[1:])[0] == 0
+    line = f"kernel-archive check 'a b.jsonl' --split discovery --archive {archive}"
+    assert out.endswith(f"fill it in, then: {line}\n")
+    assert run(*shlex.split(line)[1:])[0] == 0
+    _, out, _ = run("baseline", "uniform", *named, "-o", "u.jsonl")
+    assert out.endswith(f"score u.jsonl --split discovery --archive {archive}\n")
+    _, out, _ = run("baseline", "uniform", *named[:2], "--split", "replay", "-o", "r.jsonl")
+    assert out.endswith(f"next: kernel-archive replay r.jsonl --archive {archive}\n")
+    _, out, _ = run("forecast", *named, "--export", "q.jsonl", "--model", "a model", "--limit", 2)
+    assert f"--split discovery --archive {archive} --model 'a model' --limit 2\n" in out

@@ -128,7 +128,7 @@ def test_what_passes_is_asked_again_and_counted(archive, service, run, rows):
     status, printed = run(server, "--limit", 6, "--timeout", 1, "--connections", 5)
     assert status == 0, printed
     assert [server.seen[text] for text in place] == [1, 2, 2, 2, 2, 2]
-    assert "5 requests were sent again" in printed
+    assert "requests sent again: 5" in printed
     assert sum(row["output_tokens"] for row in rows()) == 6 * 60
 
 
@@ -183,13 +183,13 @@ def test_ten_failures_of_one_kind_end_the_run(service, run, record):
     assert status == 1
     assert "10 questions in a row failed" in printed
     assert "status 500" in printed
-    assert "5 answers are kept" in printed
+    assert "Kept: 5 answers." in printed
     assert len(server.requests) == 15
     assert record()["failures"] == {"status 500": 10}
     sick[0] = False
     status, printed = run(server, "--limit", 40, "--max-retries", 0)
     assert status == 0, printed
-    assert "5 answers are there already" in printed
+    assert "answers there already: 5;" in printed
     assert max(n for text, n in server.seen.items()) == 2
     assert len(server.requests) == 15 + 35
 
@@ -204,9 +204,9 @@ def test_a_run_that_stops_says_what_failed(service, run, record):
     assert list(failures) == ["status 500"]
     n = failures["status 500"]
     assert 10 <= n <= 13
-    assert f"failed: status 500, {n} questions; for example: not now\n" in printed
+    assert f"failed {n}x: status 500, for example: not now\n" in printed
     assert n <= retries <= n + 3
-    assert f"{retries} requests were sent again\n" in printed
+    assert f"requests sent again: {retries}\n" in printed
     assert len(server.requests) <= 5 + 2 * 13
 
 
@@ -218,7 +218,7 @@ def test_ten_answers_without_a_forecast_end_the_run(service, run, rows):
     status, printed = run(server, *how)
     assert status == 1
     assert '10 answers in a row of m hold no forecast (no-json): "It is fast."' in printed
-    assert "15 answers are kept. With --no-trial the same command goes on" in printed
+    assert "Kept: 15 answers. With --no-trial the same command goes on" in printed
     assert len(server.requests) == 15
     status, printed = run(server, *how, "--no-trial")
     assert status == 0, printed

@@ -240,7 +240,7 @@ def test_every_fault_of_a_file_is_named(archive, tmp_path):
     with pytest.raises(ForecastError, match="Name the split with --split") as caught:
         import_answers([path], archive, "eval")
     (fault,) = caught.value.findings
-    assert (fault.line, f"nor {len(ids) // 2 - 1} others" in fault.message) == (1, True)
+    assert (fault.line, f"nor {len(ids) // 2 - 1} more" in fault.message) == (1, True)
     with pytest.raises(ForecastError, match="no such file"):
         import_answers([tmp_path / "none.jsonl"], archive)
     with pytest.raises(UsageError, match="no answer"):
@@ -324,7 +324,7 @@ def test_whatever_a_service_sends_is_an_answer_or_a_reason(
     except KernelArchiveError as error:
         refused = error
     if refused is not None:
-        unanswered = "not one of 1 questions was answered" in str(refused)
+        unanswered = "no question was answered, of 1 " in str(refused)
         assert unanswered or isinstance(refused, ForecastError)
         return
     assert (counts.answered, counts.unanswered) == (1, {})

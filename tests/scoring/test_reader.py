@@ -152,14 +152,16 @@ def test_raw_sums_far_from_one_are_parse_failures(write, target):
     assert f.raw_sums[0].tolist() == pytest.approx([80.0, 80.0, 1.2])
 
 
-def test_a_file_of_percent_says_so_first(write, target):
-    """One warning of the whole file stands before those of its lines."""
+def test_percentages_are_one_warning(write, target):
+    """It names the first line and the count; no further warning follows for the same lines."""
     names = ("a1b2c3d4", "b1b2c3d4", "c1b2c3d4")
     f = read_forecasts(write(*(row(name, p=[12.5] * 8) for name in names)), target)
-    assert f.remarks[0].message == "3 of 3 rows sum to about 100: are these percent?"
-    assert [remark.code for remark in f.remarks] == ["percent", *["raw-sum"] * 3]
-    one = write(row(names[0], p=[12.5] * 8), row(names[1]), name="one.jsonl")
-    assert codes(one, target) == [("raw-sum", 1)]
+    (remark,) = f.remarks
+    assert (remark.code, remark.line, remark.severity) == ("percent", 1, "warning")
+    assert "of 3 of 3 lines sum to about 100, first in this one" in remark.message
+    mixed = write(row(names[0]), row(names[1], p=[12.5] * 8), row(names[2], p=[1.0] * 8), name="m")
+    assert codes(mixed, target) == [("percent", 2), ("raw-sum", 3)]
+    assert check_forecasts(mixed, target)[1].n_warnings == 2
 
 
 def test_lines_of_two_forecasters_are_no_file_of_one(write, target):

@@ -111,7 +111,7 @@ def test_missing_archive_and_missing_split_say_what_to_do(archive, tmp_path):
     """The command that makes them is in the message."""
     with pytest.raises(ArchiveNotFoundError, match="kernel-archive build"):
         load_split(tmp_path)
-    with pytest.raises(UsageError, match="nobody forecasts the training pairs"):
+    with pytest.raises(UsageError, match="which nobody forecasts"):
         load_split(archive, "train")
     with pytest.raises(UsageError, match=r"unknown split 'evl'\. Did you mean 'eval'"):
         load_split(archive, "evl")

@@ -1,0 +1,31 @@
+"""``init`` as a user types it."""
+
+from __future__ import annotations
+
+import pytest
+
+PROGRAM = '"def k():\n    return 1\n"'
+
+
+@pytest.mark.parametrize(
+    ("table", "more", "status", "said"),
+    [
+        (f"op,code,speedup\na,{PROGRAM},2\n", (), 0, ""),
+        (f"label,code,speedup\na,{PROGRAM},2\n", (), 1, "no row says its problem. Type --problem"),
+        (f"label,code,speedup\na,{PROGRAM},2\n", ("--problem", "gemm"), 0, ""),
+        (f"op,code,speedup\na,{PROGRAM},fast\n", (), 1, "no row is a program with a speedup"),
+        ("op,speedup\na,2\n", (), 1, "Correct the query"),
+    ],
+)
+def test_a_recipe_that_builds_nothing_ends_with_1(
+    run, tmp_path, monkeypatch, table, more, status, said
+):
+    """The error says what to do; otherwise the last line is a command that works."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my results.csv").write_text(table)
+    recipe = ("-o", "my recipe.toml", "--gpu", "H100")
+    ended, out, err = run("init", "my results.csv", *recipe, *more)
+    assert ended == status
+    assert said in err
+    assert "kernel-archive build 'my recipe.toml'" in out
+    assert run("build", "my recipe.toml", "--jobs", 1)[0] == status
