@@ -69,7 +69,7 @@ BASELINES: Final[dict[str, Baseline]] = {
         "extra trees on static features of both programs, their order spread over the bins", trees
     ),
     "dry-run": Baseline(
-        "extra trees on what a dry run of the host code launches, and on static features",
+        "trees and support vectors on what a dry run of the host code launches, and on the text",
         dry_run,
         reads_launches=True,
     ),
