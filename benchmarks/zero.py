@@ -115,8 +115,11 @@ def main():
     parser.add_argument("--curve", action="store_true")
     options = parser.parse_args()
     archive = open_archive(options.archive)
-    launches = load_launch_features(archive)
-    training = replace(load_training_pairs(archive), launches=launches)
+    training = load_training_pairs(archive)
+    asked = load_asked_pairs(archive, "eval").candidates if options.curve else ()
+    codes = {*training.anchors, *training.candidates, *asked}
+    launches = load_launch_features(archive, codes)
+    training = replace(training, launches=launches)
     if options.curve:
         curve(archive, training, launches)
         return

@@ -1,16 +1,7 @@
 -- Features of what each program launches in one timed case. $1 is the number of multiprocessors,
 -- $2 the least bytes and floating-point operations of timed cases, 1 where none are known.
 -- Rough costs put calls on one scale: 4e-6 s for a launch, 3e-6 s for an operator, 3e12 bytes and
--- 2e14 operations a second, 4e-7 s for a trip of a loop. Costs in detail, of all calls of a case:
--- at_least  the problem itself: its least bytes at 4e12 a second or its operations at 4e14
--- overhead  4e-6 s for a launch, 3e-6 s for an operator
--- memory    bytes handed over at 4e12 a second
--- latency   rounds x trips x what a trip waits for: 4e-7 s a load or reduction, 1e-7 s a store or
---           transcendental, 2e-7 s a dot, 1e-6 s an atomic, 1e-7 s for the trip. A round is as many
---           blocks as run at once: 64 warps and 32 blocks on each multiprocessor
--- traffic   16 bytes of each thread for every load and store, at 4e12 a second
--- products  65536 operations of each warp for every dot, at 4e14 a second
--- roofline  the largest of overhead, latency and memory, which few blocks do not saturate
+-- 2e14 operations a second, 4e-7 s for a trip of a loop.
 WITH calls AS (
     SELECT * REPLACE (n::DOUBLE AS n),
            coalesce(grid_x, 0) * coalesce(grid_y, 1) * coalesce(grid_z, 1)::DOUBLE AS blocks,
@@ -20,21 +11,8 @@ WITH calls AS (
     SELECT *, greatest(1, blocks / $1::INTEGER) AS waves,
            n * trips * greatest(1, blocks / ($1::INTEGER * 16 / greatest(warps, 1)))
                AS serial,
-           n * trips * blocks AS work,
-           n * coalesce(trips, 1) * greatest(1, ceil(blocks / ($1::INTEGER * least(32, 64 // warps))))
-               AS rounds,
-           n * CASE WHEN is_launch THEN 4e-6::DOUBLE ELSE 3e-6::DOUBLE END AS overhead,
-           n * bytes / 4e12::DOUBLE AS memory
+           n * trips * blocks AS work
     FROM calls
-), costs AS (
-    SELECT *, rounds * (4e-7::DOUBLE * (loads + reductions) + 1e-7::DOUBLE * (stores + transcendentals)
-               + 2e-7::DOUBLE * dots + 1e-6::DOUBLE * atomics + 1e-7::DOUBLE) AS latency
-    FROM sizes
-), calls_costs AS (
-    SELECT *, CASE WHEN is_launch
-               THEN greatest(overhead, latency, memory / least(1, greatest(1e-3::DOUBLE, blocks / $1::INTEGER)))
-               ELSE greatest(overhead, memory, n * flops / 2e14::DOUBLE) END AS roofline
-    FROM costs
 ), cases AS (
 SELECT program_id, problem, "case",
        coalesce(sum(n) FILTER (is_launch), 0) AS launches,
@@ -56,15 +34,8 @@ SELECT program_id, problem, "case",
        count(*) FILTER (is_launch AND dots > 0) AS with_dots,
        first([warps, stages, trips, blocks, dots, loads, stores, reductions, loops,
               transcendentals, atomics, largest_tile] ORDER BY work DESC NULLS LAST, launch_id)
-           FILTER (is_launch) AS largest,
-       sum(roofline) AS roofline, max(roofline) AS longest, sum(memory) AS memory,
-       coalesce(sum(latency), 0) AS latency,
-       coalesce(sum(work * (loads + stores) * warps), 0) * 512 / 4e12::DOUBLE AS traffic,
-       coalesce(sum(work * dots * warps), 0) * 65536 / 4e14::DOUBLE AS products,
-       [coalesce(sum(rounds * loads), 0), coalesce(sum(rounds * dots), 0),
-        coalesce(sum(rounds * reductions), 0), coalesce(sum(rounds * transcendentals), 0),
-        coalesce(sum(rounds * atomics), 0)] AS serial_counts
-FROM calls_costs GROUP BY ALL
+           FILTER (is_launch) AS largest
+FROM sizes GROUP BY ALL
 ), work AS (
     SELECT unnest($2, recursive := true)
 ), complete AS (
@@ -72,9 +43,7 @@ FROM calls_costs GROUP BY ALL
            coalesce(least_bytes, 1) AS bytes, coalesce(least_flops, 1) AS flops,
            4e-6::DOUBLE * launches + 3e-6::DOUBLE * operators
                + (operator_bytes + launch_bytes) / 3e12::DOUBLE + operator_flops / 2e14::DOUBLE
-               AS seconds,
-           greatest(coalesce(least_bytes, 0) / 4e12::DOUBLE, coalesce(least_flops, 0) / 4e14::DOUBLE)
-               + 1e-7::DOUBLE AS at_least
+               AS seconds
     FROM cases LEFT JOIN work USING (problem, "case")
 )
 SELECT program_id, problem, "case", list_concat([
@@ -84,8 +53,5 @@ SELECT program_id, problem, "case", list_concat([
     log2(1 + operator_bytes / bytes), log2(1 + operator_flops / flops),
     log2(1 + launch_bytes / bytes), log2(1 + bytes / greatest(1, blocks)),
     log2(seconds + 1e-7::DOUBLE), log2(seconds + 4e-7::DOUBLE * serial + 1e-7::DOUBLE)
-]::DOUBLE[], list_transform(largest, lambda x: coalesce(log2(1 + x), -1))::DOUBLE[],
-    [log2(longest / roofline), log2(products + 1e-8::DOUBLE)]::DOUBLE[],
-    list_transform([roofline, memory, latency, traffic], lambda x: log2((x + 1e-7::DOUBLE) / at_least)),
-    list_transform(serial_counts, lambda x: log2(1 + x))) AS features
+]::DOUBLE[], list_transform(largest, lambda x: coalesce(log2(1 + x), -1))::DOUBLE[]) AS features
 FROM complete ORDER BY ALL

@@ -62,6 +62,15 @@ def expected_bins(asked: AskedPairs, training: TrainingPairs) -> Floats:
     return np.asarray(counts / counts.sum())
 
 
+def in_languages(
+    asked: AskedPairs, training: TrainingPairs, rows: NDArray[np.intp]
+) -> NDArray[np.intp]:
+    """Return the rows in languages that are asked about; all of them where there are none."""
+    languages = set(map(language_of, asked.candidates))
+    spoken = [i for i in rows if language_of(training.candidates[i]) in languages]
+    return np.array(spoken, dtype=np.intp) if spoken else rows
+
+
 def _left_out(
     asked: AskedPairs, training: TrainingPairs
 ) -> tuple[NDArray[np.str_], NDArray[np.intp]]:
@@ -70,10 +79,7 @@ def _left_out(
     Where most rows asked about are of problems of training, what is new are authors, and rows of
     these problems are ordered. Else problems are new. Where one is all there is, the other one.
     """
-    rows = training.alike(asked.split)
-    languages = set(map(language_of, asked.candidates))
-    spoken = rows[[language_of(training.candidates[i]) in languages for i in rows]]
-    rows = spoken if len(spoken) else rows
+    rows = in_languages(asked, training, training.alike(asked.split))
     problems, authors = np.asarray(training.problems), np.asarray(training.authors)
     known = np.isin(asked.problems, problems[rows])
     if 2 * known.sum() <= len(known):

@@ -59,10 +59,14 @@ class ProgramPairs:
 
     def joined(self, more: ProgramPairs) -> ProgramPairs:
         """These pairs and then more of them, without labels."""
-        columns = ("problems", "gpus", "anchors", "candidates", "row_ids")
-        of_all = {"stated_gpus": self.stated_gpus, "launches": self.launches}
-        both = {name: getattr(self, name) + getattr(more, name) for name in columns}
-        return ProgramPairs(**both, **of_all)
+        return ProgramPairs(
+            problems=self.problems + more.problems,
+            gpus=self.gpus + more.gpus,
+            anchors=self.anchors + more.anchors,
+            candidates=self.candidates + more.candidates,
+            stated_gpus=self.stated_gpus,
+            launches=self.launches,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

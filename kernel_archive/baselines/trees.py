@@ -8,9 +8,8 @@ import numpy as np
 
 from kernel_archive.baselines.features import pair_features, program_features
 from kernel_archive.baselines.launches import launch_matrix
-from kernel_archive.baselines.order import centred, spread
+from kernel_archive.baselines.order import centred, in_languages, spread
 from kernel_archive.errors import MissingExtraError
-from kernel_archive.program_text import language_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -90,18 +89,15 @@ def _order(
     """Forecast with the mean of models on features of pairs: shape (n, 8).
 
     They learn speedups relative to the mean of their problem, from pairs made as the split's rows
-    are and in their languages, natural ones alone where there are any. The pairs learnt from and
+    are, natural ones alone where there are any. The pairs learnt from and
     those asked about are described together, so that features relative to a problem mean the same.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
-    languages = set(map(language_of, asked.candidates))
 
     def ranker(pairs: TrainingPairs, wanted: ProgramPairs) -> Floats:
         pairs = pairs.take(pairs.alike(asked.split))
-        spoken = [i for i, c in enumerate(pairs.candidates) if language_of(c) in languages]
-        pairs = pairs.take(spoken) if spoken else pairs
         features = np.nan_to_num(describe(pairs.joined(wanted)), nan=MISSING)
         n, targets = len(pairs), centred(pairs.log_speedups, pairs.problems)
         try:
@@ -128,4 +124,6 @@ def dry_run(asked: AskedPairs, training: TrainingPairs, seed: int = 0) -> Floats
     Shape (n, 8).
     """
     describe = _launch_difference if asked.split.kind == "close" else _with_launches
+    spoken = in_languages(asked, training, np.arange(len(training)))
+    training = training.take(spoken)  # the others were not run dry
     return _order(describe, [_trees, _support_vectors], asked, training, seed)
