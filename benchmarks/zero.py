@@ -27,7 +27,6 @@ from kernel_archive.baselines.pairs import AskedPairs, load_asked_pairs, load_tr
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring import Forecasts, Split, load_split, score
 from kernel_archive.scoring.controls import CUES, controls_of, launch_idle
-from kernel_archive.scoring.load import search_clusters
 from kernel_archive.scoring.rules import crps
 from kernel_archive.scoring.split import Surface
 from kernel_archive.splits import FORECAST_SPLITS
@@ -40,16 +39,16 @@ def asked_of(training, rows, spec):
     """Ask for training rows as a split asks for its own."""
     part = training.take(rows)
     shared = ("problems", "gpus", "anchors", "candidates", "stated_gpus", "launches", "row_ids")
-    return AskedPairs(split=spec, scheme="paper", **{name: getattr(part, name) for name in shared})
+    shown = {name: getattr(part, name) for name in shared}
+    return AskedPairs(split=spec, scheme="paper", known=(None,) * len(rows), **shown)
 
 
-def compared(archive, training, authors, spec, baselines):
+def compared(archive, training, spec, baselines):
     """Weighted CRPS of every candidate on authors or problems that were left out."""
     languages = LANGUAGES.get(spec.name, ("triton", "cuda", "pytorch"))
     rows = [i for i in training.alike(spec) if language_of(training.candidates[i]) in languages]
     rows = np.array(rows, dtype=np.intp)
-    chains = training.problems if spec.name == "eval_problems" else training.searches
-    units = np.array([authors.get(name, name) for name in chains])
+    units = np.array(training.problems if spec.name == "eval_problems" else training.authors)
     names = sorted(set(units[rows]))
     split = Split.from_arrays(
         row_ids=[training.row_ids[i] for i in rows],
@@ -116,14 +115,16 @@ def main():
     parser.add_argument("--curve", action="store_true")
     options = parser.parse_args()
     archive = open_archive(options.archive)
-    launches = load_launch_features(archive)
-    training = replace(load_training_pairs(archive), launches=launches)
+    training = load_training_pairs(archive)
+    asked = load_asked_pairs(archive, "eval").candidates if options.curve else ()
+    codes = {*training.anchors, *training.candidates, *asked}
+    launches = load_launch_features(archive, codes)
+    training = replace(training, launches=launches)
     if options.curve:
         curve(archive, training, launches)
         return
-    authors = search_clusters(archive)
     for name in options.splits:
-        n, found = compared(archive, training, authors, FORECAST_SPLITS[name], options.baselines)
+        n, found = compared(archive, training, FORECAST_SPLITS[name], options.baselines)
         best = next(iter(found))
         print(f"{name}, {n} programs: " + ", ".join(f"{k} {v:.4f}" for k, v in found.items()))
         if options.write and best in BASELINES:

@@ -1,31 +1,131 @@
 """Features of what programs launch, from the archive's table ``launches`` (dry runs, no GPU).
 
 Every figure is for one timed case, as a base-2 logarithm where it is a size or a count
-(``launches.sql``), and is averaged over the problem's cases.
+(``launches.sql``) or a cost (:func:`call_costs`), and is averaged over the problem's cases.
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from kernel_archive.baselines.blocks import Work, kernel_work
 from kernel_archive.ids import program_id
 from kernel_archive.problems import PROBLEMS
 from kernel_archive.scoring.controls import MULTIPROCESSORS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.scoring.arrays import Floats
 
 _FEATURES: Final = Path(__file__).with_suffix(".sql").read_text(encoding="utf-8")
+_CALLS: Final = """SELECT program_id, problem, "case", kind, name, n, bytes, coalesce(flops, 0),
+    coalesce(grid_x, 0) * coalesce(grid_y, 1) * coalesce(grid_z, 1), coalesce(warps, 4),
+    coalesce(trips, 1)
+    FROM launches WHERE kind IN ('launch', 'operator') ORDER BY launch_id"""
+
+# A GPU in round figures, a second: bytes of memory and of its cache, operations of matrix units
+# and of the others, atomics; and what a launch, an operator of torch and a load wait for, seconds.
+_MEMORY, _CACHE, _MATRIX, _VECTOR, _ATOMICS = 4e12, 6e12, 2e14, 1.5e13, 1e10
+_LAUNCH, _OPERATOR, _LOAD = 4e-6, 3e-6, 4e-7
+#: The costs of :func:`call_costs`, in order.
+COSTS: Final = (
+    *("overhead", "memory", "cache", "waits", "products", "vector", "total", "reduced"),
+    *("transcendentals", "atomics", "scalars", "elements", "waits_of_block"),
+)
 
 
-def load_launch_features(archive: Archive) -> Mapping[tuple[str, str], Floats]:
-    """Load features by program and problem; empty for an archive without dry runs."""
+class Call(NamedTuple):
+    """Hold one row of the table ``launches``, of a launch or an operator."""
+
+    kind: str
+    name: str
+    n: int
+    bytes: int
+    flops: int
+    blocks: int
+    warps: int
+    trips: float
+
+
+def call_costs(call: Call, works: Sequence[Work] = ()) -> Floats:
+    """Estimate seconds that calls take: shape (13,), all of :data:`COSTS`.
+
+    ``works`` are what one block may do: the one whose waits are nearest to the dry run's trips
+    counts. Where there are none, loads are as many as trips.
+    """
+    memory = call.bytes / _MEMORY
+    costs = dict.fromkeys(COSTS, 0.0) | {"memory": memory}
+    if call.kind == "operator":
+        products = call.flops / _MATRIX
+        costs |= {"overhead": _OPERATOR, "products": products}
+        costs["total"] = max(_OPERATOR, memory, products)
+        return call.n * np.array([*costs.values()])
+    blocks = call.blocks
+    unknown = Work(sectors=call.bytes / max(1, blocks), waits=call.trips)
+    work = min(
+        works, default=unknown, key=lambda w: abs(math.log((w.waits + 1) / (call.trips + 1)))
+    )
+    rounds = max(1, math.ceil(blocks / (MULTIPROCESSORS * max(1, min(32, 64 // call.warps)))))
+    # Shares of the GPU that are busy: 16 warps a multiprocessor saturate it, or one block.
+    busy = max(1e-6, min(1.0, blocks * call.warps / (16 * MULTIPROCESSORS)))
+    filled = max(1e-6, min(1.0, blocks / MULTIPROCESSORS))
+    operations = work.elements + work.reduced + 4 * work.transcendentals
+    costs |= {
+        "overhead": _LAUNCH,
+        "cache": blocks * work.sectors / _CACHE / busy,
+        "waits": rounds * work.waits * _LOAD,
+        "products": blocks * work.flops / _MATRIX / filled,
+        "vector": blocks * operations / _VECTOR / busy,
+        "reduced": blocks * work.reduced / _VECTOR / busy,
+        "transcendentals": blocks * work.transcendentals / _VECTOR / busy,
+        "atomics": blocks * work.atomics / _ATOMICS,
+        "scalars": rounds * work.scalars * _LOAD,
+        "elements": blocks * work.elements / _VECTOR,
+        "waits_of_block": work.waits * _LOAD,
+    }
+    slowest = ("memory", "cache", "waits", "products", "vector")
+    costs["total"] = _LAUNCH + max(costs[name] for name in slowest)
+    return call.n * np.array([*costs.values()])
+
+
+def _load_costs(archive: Archive, codes: Iterable[str]) -> dict[tuple[str, str, int], Floats]:
+    """Sum the costs of a program in one case, relative to the least that its problem asks for.
+
+    Base-2 logarithms: all of :data:`COSTS`, and the total of the longest call.
+    """
+    texts = {program_id(code): code for code in codes}
+    sums: dict[tuple[str, str, int], Floats] = {}
+    for program, problem, case, *row in zip(
+        *(c.to_pylist() for c in archive.sql(_CALLS).columns), strict=True
+    ):
+        if program in texts:
+            call = Call(*row)
+            costs = call_costs(call, kernel_work(texts[program]).get(call.name, ()))
+            key = (program, problem, case)
+            at = sums.setdefault(key, np.zeros(len(COSTS) + 1))
+            at[:-1] += costs
+            at[-1] = max(at[-1], costs[COSTS.index("total")])
+    out = {}
+    for (program, problem, case), costs in sums.items():
+        least = 1e-7
+        if problem in PROBLEMS and case < len(PROBLEMS[problem].cases):
+            asked = PROBLEMS[problem].cases[case].least_work
+            moved = (asked.bytes_read + asked.bytes_written) / _MEMORY
+            least += max(moved, asked.flops / (2 * _MATRIX))
+        out[program, problem, case] = np.log2(costs / least + 1e-3)
+    return out
+
+
+def load_launch_features(
+    archive: Archive, codes: Iterable[str]
+) -> Mapping[tuple[str, str], Floats]:
+    """Load features of programs by program and problem; empty for an archive without dry runs."""
     if "launches" not in archive.tables:
         return {}
     least_work = [
@@ -39,9 +139,14 @@ def load_launch_features(archive: Archive) -> Mapping[tuple[str, str], Floats]:
         for number, case in enumerate(problem.cases)
     ]
     rows = archive.sql(_FEATURES, [MULTIPROCESSORS, least_work])
-    by_program: dict[tuple[str, str], list[list[float]]] = {}
-    for program, problem, _, features in zip(*(c.to_pylist() for c in rows.columns), strict=True):
-        by_program.setdefault((program, problem), []).append(features)
+    costs = _load_costs(archive, codes)
+    by_program: dict[tuple[str, str], list[Floats]] = {}
+    for program, problem, case, features in zip(
+        *(c.to_pylist() for c in rows.columns), strict=True
+    ):
+        if (program, problem, case) in costs:
+            both = np.concatenate([features, costs[program, problem, case]])
+            by_program.setdefault((program, problem), []).append(both)
     return {key: np.mean(cases, axis=0) for key, cases in by_program.items()}
 
 

@@ -4,7 +4,7 @@ What a model knows of a new problem is first of all which program is faster: how
 of a task are as a whole differs from search to search, and a split takes them evenly over the bins
 by its own definition. So a model gives scores, the scores order the candidates of a task, and
 their ranks are spread over the bins that the definition leads to expect. How sure the forecasts
-are is learnt by leaving whole problems out of training.
+are is learnt by leaving out of training what the split has new: whole problems, or authors.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kernel_archive.bins import N_BINS, assign_bins
+from kernel_archive.program_text import language_of
 from kernel_archive.scoring.controls import normal_scores, spread_ranks, to_bins
 
 if TYPE_CHECKING:
@@ -61,12 +62,36 @@ def expected_bins(asked: AskedPairs, training: TrainingPairs) -> Floats:
     return np.asarray(counts / counts.sum())
 
 
+def in_languages(
+    asked: AskedPairs, training: TrainingPairs, rows: NDArray[np.intp]
+) -> NDArray[np.intp]:
+    """Return the rows in languages that are asked about; all of them where there are none."""
+    languages = set(map(language_of, asked.candidates))
+    spoken = [i for i in rows if language_of(training.candidates[i]) in languages]
+    return np.array(spoken, dtype=np.intp) if spoken else rows
+
+
+def _left_out(
+    asked: AskedPairs, training: TrainingPairs
+) -> tuple[NDArray[np.str_], NDArray[np.intp]]:
+    """Return the unit of each pair that is left out as a whole, and the rows that are ordered.
+
+    Where most rows asked about are of problems of training, what is new are authors, and rows of
+    these problems are ordered. Else problems are new. Where one is all there is, the other one.
+    """
+    rows = in_languages(asked, training, training.alike(asked.split))
+    problems, authors = np.asarray(training.problems), np.asarray(training.authors)
+    known = np.isin(asked.problems, problems[rows])
+    if 2 * known.sum() <= len(known):
+        return (problems if len(set(problems[rows])) > 1 else authors), rows
+    same = rows[np.isin(problems[rows], asked.problems)]
+    return (authors, same) if len(set(authors[same])) > 1 else (problems, rows)
+
+
 def _folds(
-    training: TrainingPairs, rows: NDArray[np.intp]
+    training: TrainingPairs, units: NDArray[np.str_], rows: NDArray[np.intp]
 ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Leave problems out in turn, or searches of a single problem: rows to learn, rows to order."""
-    problems = np.asarray(training.problems)
-    units = problems if len(set(problems[rows])) > 1 else np.asarray(training.searches)
+    """Leave units out in turn: rows to learn from, rows to order."""
     names = sorted(set(units[rows]))
     texts = list(zip(training.anchors, training.candidates, strict=True))
     for start in range(min(FOLDS, len(names))):
@@ -79,20 +104,21 @@ def _folds(
 
 
 def learnt_strength(ranker: Ranker, asked: AskedPairs, training: TrainingPairs) -> float:
-    """Measure how well problems left out are ordered: a correlation of normal scores, 0 to 0.95.
+    """Measure how well what is left out is ordered: a correlation of normal scores, 0 to 0.95.
 
     Few rows pull it towards 0 (:data:`PSEUDO_ROWS`).
     """
     scores: list[Floats] = []
     truths: list[Floats] = []
-    for learn, test in _folds(training, training.alike(asked.split)):
-        predicted = ranker(training.take(learn), training.take(test))
-        problems = np.asarray([training.problems[i] for i in test])
-        for problem in sorted(set(problems)):
-            rows = np.flatnonzero(problems == problem)
-            if len(rows) > 1:
-                scores.append(normal_scores(predicted[rows]))
-                truths.append(normal_scores(training.speedups[test[rows]]))
+    predicted = np.full(len(training), np.nan)
+    for learn, test in _folds(training, *_left_out(asked, training)):
+        predicted[test] = ranker(training.take(learn), training.take(test))
+    problems, ordered = np.asarray(training.problems), ~np.isnan(predicted)
+    for problem in sorted(set(problems[ordered])):
+        rows = np.flatnonzero(ordered & (problems == problem))
+        if len(rows) > 1:
+            scores.append(normal_scores(predicted[rows]))
+            truths.append(normal_scores(training.speedups[rows]))
     if not scores:
         return 0.0
     x, y = np.concatenate(scores), np.concatenate(truths)

@@ -9,8 +9,9 @@ import numpy as np
 
 from kernel_archive.bins import DEFAULT_SCHEME, scheme
 from kernel_archive.errors import ArchiveMismatchError, DataError
+from kernel_archive.scoring.load import search_clusters
 from kernel_archive.scoring.replay import load_worlds, replay_texts
-from kernel_archive.scoring.split import forecast_split, split_facts
+from kernel_archive.scoring.split import forecast_split, split_facts, table_rows
 from kernel_archive.splits import REPLAY, SPLITS
 
 if TYPE_CHECKING:
@@ -56,6 +57,17 @@ class ProgramPairs:
             picked[column] = values[rows] if is_array else tuple(values[i] for i in rows)
         return replace(self, **picked)
 
+    def joined(self, more: ProgramPairs) -> ProgramPairs:
+        """These pairs and then more of them, without labels."""
+        return ProgramPairs(
+            problems=self.problems + more.problems,
+            gpus=self.gpus + more.gpus,
+            anchors=self.anchors + more.anchors,
+            candidates=self.candidates + more.candidates,
+            stated_gpus=self.stated_gpus,
+            launches=self.launches,
+        )
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AskedPairs(ProgramPairs):
@@ -75,7 +87,8 @@ class TrainingPairs(ProgramPairs):
         default_factory=lambda: np.empty(0)
     )  # shape (n,), x (anchor time / candidate time)
     kinds: tuple[str, ...] = ()  # n of ``seed``, ``parent_edit``, ``pair``
-    searches: tuple[str, ...] = ()  # n ids of the search that made the candidate
+    #: n authors of the candidate; its search where the data name none.
+    authors: tuple[str, ...] = ()
     #: Shape (n,), whether the candidate was written whole, by no template.
     natural: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=bool))
 
@@ -165,26 +178,23 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
             "uniform, which does not learn"
         )
     searches = rows["search_id"].to_pylist()
-    natural = _natural_searches(archive, set(searches))
+    _check_searches(archive, set(searches))
+    clusters = search_clusters(archive)
     return TrainingPairs(
         **shown,
         speedups=np.asarray(rows[spec.value].to_numpy(), dtype=np.float64),
         kinds=tuple(rows["pair_type"].to_pylist()),
-        searches=tuple(searches),
-        natural=np.array([s in natural for s in searches], dtype=bool),
+        authors=tuple(clusters.get(search, search) for search in searches),
+        natural=np.array([s in clusters for s in searches], dtype=bool),
     )
 
 
-def _natural_searches(archive: Archive, searches: set[str]) -> set[str]:
-    """Find the searches whose programs were written whole; all must be training searches."""
-    if "searches" not in archive.manifest.tables:
-        return set()
-    rows = archive.arrow("searches", columns=["search_id", "role", "builder"]).to_pylist()
-    wrong = {row["search_id"] for row in rows if row["role"] != "training"} & searches
+def _check_searches(archive: Archive, searches: set[str]) -> None:
+    """Refuse pairs of a search that is not a training search."""
+    roles = table_rows(archive, "searches", "search_id", "role")
+    wrong = {search for search, role in roles if role != "training"} & searches
     if wrong:
         raise ArchiveMismatchError(
             f"train_pairs of {archive.path} holds pairs of search {min(wrong)}, which is not a "
             "training search. Build the archive again, then: kernel-archive validate"
         )
-    builders = archive.manifest.natural_builders
-    return {row["search_id"] for row in rows if row["builder"] in builders}

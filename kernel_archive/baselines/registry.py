@@ -69,7 +69,7 @@ BASELINES: Final[dict[str, Baseline]] = {
         "extra trees on static features of both programs, their order spread over the bins", trees
     ),
     "dry-run": Baseline(
-        "extra trees on what a dry run of the host code launches, and on static features",
+        "trees and support vectors on what a dry run of the host code launches, and on the text",
         dry_run,
         reads_launches=True,
     ),
@@ -103,7 +103,9 @@ def make_baseline(
     asked = load_asked_pairs(archive, split)
     training = load_training_pairs(archive) if baseline.learns else TrainingPairs()
     if baseline.reads_launches:
-        launches = load_launch_features(archive)
+        pairs = (asked, training)
+        codes = {c for each in pairs for side in (each.anchors, each.candidates) for c in side}
+        launches = load_launch_features(archive, codes)
         if not launches:
             raise DataError(
                 f"the archive in {archive.path} has no dry runs. Make them with: "

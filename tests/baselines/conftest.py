@@ -30,13 +30,13 @@ def shown(values, problems):
 def training_pairs():
     """Makes training pairs of speedups and problems."""
 
-    def make(speedups, problems, *, natural=None, kinds="seed", searches=None):
+    def make(speedups, problems, *, natural=None, kinds="seed", authors=None):
         n = len(speedups)
         return TrainingPairs(
             **shown(speedups, problems),
             speedups=np.asarray(speedups, dtype=float),
             kinds=(kinds,) * n if isinstance(kinds, str) else kinds,
-            searches=tuple(searches or problems),
+            authors=tuple(authors or problems),
             natural=np.zeros(n, bool) if natural is None else np.asarray(natural),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -14,7 +15,14 @@ from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.baselines import make_baseline
-from kernel_archive.baselines.launches import launch_matrix, load_launch_features
+from kernel_archive.baselines.blocks import Work
+from kernel_archive.baselines.launches import (
+    COSTS,
+    Call,
+    call_costs,
+    launch_matrix,
+    load_launch_features,
+)
 from kernel_archive.errors import DataError
 from kernel_archive.ids import CANARY
 from kernel_archive.schema import TABLES
@@ -53,12 +61,14 @@ def archive(tmp_path):
 def test_features_by_hand(tmp_path):
     """One launch of 33 blocks, twice, and one operator; of equal launches the first id counts."""
     plain = write_archive(tmp_path)
-    key = plain.arrow("kernels", columns=["program_id", "problem"]).to_pylist()[0]
+    columns = ["program_id", "problem", "code"]
+    key = plain.arrow("kernels", columns=columns).to_pylist()[0]
+    codes = [key.pop("code")]
     launch = {**key, "kind": "launch", "name": "k", "n": 2, "grid_x": 33, "grid_y": 1, "grid_z": 1}
     launch |= {"configurations": 0, "trips": 10.0, "warps": 8}
     operator = {**key, "kind": "operator", "name": "add", "n": 1, "bytes": 1024}
     archive = with_launches(plain, [{**launch, "stages": 2}, operator])
-    features = load_launch_features(archive)
+    features = load_launch_features(archive, codes)
     values = features[key["program_id"], key["problem"]]
     expected = [2, 1, 2 * 132 / 33, 2, 20, 10, 33, 33, 33, 1]
     assert values[:10] == pytest.approx([math.log2(1 + x) for x in expected])
@@ -66,8 +76,29 @@ def test_features_by_hand(tmp_path):
     assert np.isnan(matrix).all()
     assert matrix.shape == (1, len(values))
     many = with_launches(plain, [{**launch, "stages": 2 + i} for i in range(9)])
-    (values,) = load_launch_features(many).values()
+    (values,) = load_launch_features(many, codes).values()
     assert 2 ** values[20] - 1 == pytest.approx(2)  # the stages of the first
+
+
+def test_costs_by_hand():
+    """Of a launch of 66 blocks of 8 warps, twice: half of the GPU, a quarter of its warps."""
+    work = Work(elements=1e4, sectors=3e5, waits=100, flops=1e6, reduced=5e3)
+    work = replace(work, transcendentals=2e3, atomics=10, scalars=4)
+    call = Call("launch", "k", 2, 4_000_000, 0, 66, 8, 100.0)
+    costs = dict(zip(COSTS, call_costs(call, [replace(work, waits=1e6), work]), strict=True))
+    expected = {"overhead": 4e-6, "memory": 1e-6, "cache": 66 * 3e5 / 6e12 * 4, "waits": 4e-5}
+    expected |= {"products": 66 * 1e6 / 2e14 * 2, "vector": 66 * 2.3e4 / 1.5e13 * 4}
+    expected |= {"total": 4.4e-5, "reduced": 66 * 5e3 / 1.5e13 * 4, "atomics": 6.6e-8}
+    expected |= {"transcendentals": 66 * 2e3 / 1.5e13 * 4, "scalars": 1.6e-6}
+    expected |= {"elements": 6.6e5 / 1.5e13, "waits_of_block": 4e-5}
+    assert costs == pytest.approx({name: 2 * seconds for name, seconds in expected.items()})
+    rounds = call._replace(blocks=132 * 8 + 1)
+    assert call_costs(rounds, [work])[COSTS.index("waits")] == pytest.approx(2 * 2 * 4e-5)
+    costs = dict(
+        zip(COSTS, call_costs(Call("operator", "mm", 1, 8_000_000, 10**10, 0, 4, 1.0)), strict=True)
+    )
+    assert costs["total"] == costs["products"] == pytest.approx(5e-5)
+    assert costs["memory"] == pytest.approx(2e-6)
 
 
 def test_the_baseline_reads_the_launches(archive):

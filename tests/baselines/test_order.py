@@ -56,11 +56,11 @@ def test_a_problem_is_never_learnt_from(training, asked_pairs, training_pairs):
         return knowing(known, wanted)
 
     learnt_strength(spying, asked_pairs([1.0], ["new"]), training)
-    alone = training_pairs(training.speedups, ["p"] * 60, searches=[f"s{i % 3}" for i in range(60)])
+    alone = training_pairs(training.speedups, ["p"] * 60, authors=[f"s{i % 3}" for i in range(60)])
     seen = []
 
     def watching(known, wanted):
-        seen.append((set(known.searches), set(wanted.searches)))
+        seen.append((set(known.authors), set(wanted.authors)))
         return knowing(known, wanted)
 
     assert learnt_strength(watching, asked_pairs([1.0], ["p"]), alone) == pytest.approx(60 / 80)
@@ -69,7 +69,7 @@ def test_a_problem_is_never_learnt_from(training, asked_pairs, training_pairs):
         learnt_strength(
             knowing,
             asked_pairs([1.0], ["p"]),
-            training_pairs([1.0, 2.0], ["p", "p"], searches=["s", "s"]),
+            training_pairs([1.0, 2.0], ["p", "p"], authors=["s", "s"]),
         )
         == 0.0
     )

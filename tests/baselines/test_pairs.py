@@ -35,7 +35,7 @@ def test_what_is_asked_holds_no_label(archive):
 def test_training_pairs_are_of_training_searches(archive):
     """Nothing of a held-out search is learnt from."""
     pairs = load_training_pairs(archive)
-    assert not set(held_out(archive)) & set(pairs.searches)
+    assert not set(held_out(archive)) & set(pairs.authors)
     assert set(pairs.kinds) == {"seed", "parent_edit"}
 
 

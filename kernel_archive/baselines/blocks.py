@@ -1,0 +1,283 @@
+"""What one block of a Triton kernel does: a walk over its syntax tree that counts.
+
+Every name stands for the axes of its tile (each ``tl.arange`` is one) and those along which
+neighbours are next to each other in memory; loops multiply what is in them. Sizes are those that
+literals of the program state. Programs are untrusted: they are parsed, never run, and a walk has
+limits.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import warnings
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+#: Size of an axis that no literal states.
+UNKNOWN_SIZE: Final = 64.0
+#: Trips of a loop that no literal states: the dry run's count decides between them.
+UNKNOWN_TRIPS: Final = (1.0, 4.0, 16.0, 64.0, 256.0)
+MAX_CHARACTERS: Final = 200_000
+#: Expressions of one kernel that are looked at; then it counts as unknown.
+MAX_STEPS: Final = 20_000
+_MAX_DEPTH: Final = 4  # of functions in functions
+_MAX_AXES: Final = 8
+_LARGEST: Final = 1e9
+_OPERATORS: Final[dict[type[ast.operator], str]] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
+_REDUCTIONS: Final = frozenset({"sum", "max", "min", "reduce", "argmax", "argmin"})
+_TRANSCENDENTALS: Final = frozenset(
+    {"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "div_rn"}
+)
+
+
+class Tile(NamedTuple):
+    """Say over which axes a value lies, and along which of them it is contiguous."""
+
+    axes: frozenset[tuple[int, int]] = frozenset()
+    near: frozenset[tuple[int, int]] = frozenset()
+
+
+@dataclass
+class Work:
+    """Count what one block does."""
+
+    elements: float = 0.0  # loaded or stored
+    sectors: float = 0.0  # bytes moved for that, 32 at least for every contiguous run
+    waits: float = 0.0  # loads one after the other; a store or dot counts less
+    flops: float = 0.0  # of dots
+    reduced: float = 0.0  # elements
+    transcendentals: float = 0.0  # elements
+    atomics: float = 0.0  # elements
+    scalars: float = 0.0  # loads and stores of a single element
+
+
+def _number(node: ast.expr, known: Mapping[str, float]) -> float | None:
+    """Evaluate numbers, names and + - * // of them; ``None`` for all else, and for the huge."""
+    value: float | None = None
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        value = node.value
+    elif isinstance(node, ast.Name):
+        value = known.get(node.id)
+    elif isinstance(node, ast.BinOp):
+        left, right = _number(node.left, known), _number(node.right, known)
+        if left is None or right is None:
+            return None
+        sign = _OPERATORS.get(type(node.op))
+        if sign is not None:
+            value = {"+": left + right, "-": left - right, "*": left * right}[sign]
+        elif isinstance(node.op, (ast.FloorDiv, ast.Div)) and right:
+            value = left // right
+    return float(value) if value is not None and abs(value) <= _LARGEST else None
+
+
+def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Pair targets with their values, those of tuples one by one."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        yield from zip(target.elts, value.elts, strict=False)
+    else:
+        yield target, value
+
+
+def _stated(
+    nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef]
+) -> Iterator[tuple[str, ast.expr]]:
+    """List the names that a program gives values: variables, arguments, keys."""
+    for node in nodes:
+        pairs: list[tuple[ast.expr, ast.expr]] = []
+        if isinstance(node, ast.Assign):
+            pairs = [pair for target in node.targets for pair in _assigned(target, node.value)]
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            pairs = [(node.target, node.value)]
+        elif isinstance(node, ast.keyword) and node.arg:
+            yield node.arg, node.value
+        elif isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.value, value
+        elif isinstance(node, ast.Call):
+            name = node.func.value if isinstance(node.func, ast.Subscript) else node.func
+            function = functions.get(getattr(name, "id", ""))
+            if function is not None:
+                names = [argument.arg for argument in function.args.args]
+                yield from zip(names, node.args, strict=False)
+        for target, value in pairs:
+            if isinstance(target, ast.Name):
+                yield target.id, value
+
+
+@dataclass
+class _Walk:
+    """Walk through one kernel and the functions that it calls."""
+
+    functions: Mapping[str, ast.FunctionDef]
+    known: Mapping[str, float]
+    within: list[str]
+    unknown_trips: float
+    work: Work = field(default_factory=Work)
+    sizes: dict[tuple[int, int], float] = field(default_factory=dict)
+    names: dict[str, Tile] = field(default_factory=dict)
+    times: float = 1.0  # how often what is looked at happens
+    returned: Tile = field(default_factory=Tile)
+    steps: int = 0
+
+    def elements(self, axes: frozenset[tuple[int, int]]) -> float:
+        """Multiply the sizes of axes."""
+        return min(_LARGEST, math.prod(self.sizes[axis] for axis in axes))
+
+    def body(self, statements: list[ast.stmt]) -> None:
+        """Walk through statements."""
+        for node in statements:
+            if isinstance(node, (ast.For, ast.While)):
+                trips = self.trips(node.iter) if isinstance(node, ast.For) else self.unknown_trips
+                times, self.times = self.times, min(1e15, self.times * trips)
+                self.body(node.body)
+                self.times = times
+            elif isinstance(node, ast.If):
+                share = 0.5 if node.orelse else 1.0
+                self.value(node.test)
+                self.times *= share
+                self.body(node.body)
+                self.body(node.orelse)
+                self.times /= share
+            elif isinstance(node, ast.Assign):
+                for target in node.targets:
+                    for each, value in _assigned(target, node.value):
+                        self.bind(each, self.value(value))
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                self.bind(node.target, self.value(node.value))
+            elif isinstance(node, ast.AugAssign):
+                self.bind(node.target, _union([self.value(node.target), self.value(node.value)]))
+            elif isinstance(node, ast.Return) and node.value is not None:
+                self.returned = self.value(node.value)
+            elif isinstance(node, ast.Expr):
+                self.value(node.value)
+
+    def trips(self, called: ast.expr) -> float:
+        """Count the trips of a range whose ends are known."""
+        ends = [_number(a, self.known) for a in getattr(called, "args", ())]
+        start, stop, step = {1: [0.0, *ends, 1.0], 2: [*ends, 1.0], 3: ends}.get(
+            len(ends), [None, None, None]
+        )
+        if start is None or stop is None or not step:
+            return self.unknown_trips
+        return max(1.0, math.ceil((stop - start) / step))
+
+    def bind(self, target: ast.expr, tile: Tile) -> None:
+        """Give one name, or each of several, a tile."""
+        for each in target.elts if isinstance(target, ast.Tuple) else [target]:
+            if isinstance(each, ast.Name):
+                self.names[each.id] = tile
+
+    def value(self, node: ast.expr) -> Tile:
+        """Find the tile of an expression, and count what it does."""
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise ValueError("too long a kernel")
+        if isinstance(node, ast.Name):
+            return self.names.get(node.id, Tile())
+        if isinstance(node, ast.Subscript):
+            return self.value(node.value)
+        if isinstance(node, ast.Call):
+            return self.call(node)
+        both = _union(
+            [self.value(e) for e in ast.iter_child_nodes(node) if isinstance(e, ast.expr)]
+        )
+        kept = not isinstance(node, ast.BinOp) or isinstance(node.op, (ast.Add, ast.Sub, ast.Mod))
+        return both if kept else Tile(both.axes)
+
+    def call(self, node: ast.Call) -> Tile:
+        """Count what a call does."""
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if name == "arange":
+            size = _number(node.args[-1], self.known) if node.args else None
+            axis = (node.lineno, node.col_offset)
+            self.sizes[axis] = max(1.0, size or UNKNOWN_SIZE)
+            return Tile(frozenset([axis]), frozenset([axis]))
+        method = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        tiles = [self.value(e) for e in [*node.args, *(k.value for k in node.keywords)]]
+        all_of = _union([*tiles, *map(self.value, method)])
+        work, times, size = self.work, self.times, self.elements(all_of.axes)
+        if tiles and (name in ("load", "store") or name.startswith("atomic")):
+            return self.access(name, tiles[0])
+        if name in ("dot", "dot_scaled") and len(tiles) > 1:
+            left, right = (max(256.0, self.elements(t.axes)) for t in tiles[:2])
+            work.flops += times * 2 * (left * right) ** 0.75  # m n k of square tiles
+            work.waits += times * 0.5
+            return Tile((tiles[0].axes ^ tiles[1].axes) or all_of.axes)
+        if name in _REDUCTIONS:
+            work.reduced += times * size
+            return Tile(frozenset(sorted(all_of.axes)[1:]))
+        if name in _TRANSCENDENTALS:
+            work.transcendentals += times * size
+        function = self.functions.get(getattr(node.func, "id", ""))
+        if function is None or name in self.within or len(self.within) > _MAX_DEPTH:
+            return all_of
+        outer, names = self.names, [argument.arg for argument in function.args.args]
+        self.names, self.returned = dict(zip(names, tiles, strict=False)), all_of
+        self.within.append(name)
+        self.body(function.body)
+        self.within.pop()
+        self.names = outer
+        return self.returned
+
+    def access(self, name: str, pointer: Tile) -> Tile:
+        """Count a load, a store or an atomic."""
+        work, times, size = self.work, self.times, self.elements(pointer.axes)
+        run = self.elements(pointer.near & pointer.axes)
+        work.elements += times * size
+        work.sectors += times * size / run * max(32.0, 4.0 * run)
+        work.waits += times * (0.2 if name == "store" else 1.0)
+        work.scalars += times * (size == 1.0)
+        work.atomics += times * size * name.startswith("atomic")
+        return Tile(pointer.axes)
+
+
+def _union(tiles: list[Tile]) -> Tile:
+    axes = frozenset[tuple[int, int]]().union(*(tile.axes for tile in tiles))
+    near = frozenset[tuple[int, int]]().union(*(tile.near for tile in tiles))
+    axes = axes if len(axes) <= _MAX_AXES else frozenset(sorted(axes)[:_MAX_AXES])
+    return Tile(axes, near & axes)
+
+
+@lru_cache(maxsize=20_000)
+def kernel_work(code: str) -> dict[str, tuple[Work, ...]]:
+    r"""Count what one block of each of a program's kernels does, for each of :data:`UNKNOWN_TRIPS`.
+
+    Kernels that are not understood are absent.
+
+    >>> code = "@triton.jit\ndef k(x):\n  for i in range(4):\n    tl.load(x + tl.arange(0, 32))"
+    >>> [work.elements for work in kernel_work(code)["k"]]
+    [128.0, 128.0, 128.0, 128.0, 128.0]
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nodes = list(ast.walk(ast.parse(code[:MAX_CHARACTERS])))
+        functions = {
+            node.name: node
+            for node in nodes
+            if isinstance(node, ast.FunctionDef)
+            and any("jit" in ast.unparse(each) for each in node.decorator_list)
+        }
+        known: dict[str, float] = {}
+        for name, node in [*_stated(nodes, functions)] * 2:  # some name others that come later
+            value = _number(node, known)
+            if value:
+                known.setdefault(name, value)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    found = {}
+    for name, function in functions.items():
+        walks = [_Walk(functions, known, [name], trips) for trips in UNKNOWN_TRIPS]
+        try:
+            for walk in walks:
+                walk.body(function.body)
+        except (ValueError, RecursionError):
+            continue
+        found[name] = tuple(walk.work for walk in walks)
+    return found
