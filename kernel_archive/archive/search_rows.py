@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import asdict
+
 from kernel_archive.archive.fragments import (
-    encodable,
     json_text,
     micros,
     program_columns,
@@ -25,7 +26,7 @@ from kernel_archive.problems import REFERENCE_IDS, family_of, get_problem, norma
 from kernel_archive.program_text import artificial_patterns
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import SPEEDUP_RANGE, Evaluation, SearchFacts
-from kernel_archive.schema import OUTCOMES
+from kernel_archive.schema import OUTCOMES, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence
@@ -37,18 +38,7 @@ Row = dict[str, Any]
 #: Error texts are cut at this length; a compiler can print megabytes.
 ERROR_TEXT_LIMIT: Final = 4000
 ERROR_TYPE_LIMIT: Final = 200
-#: Columns of evaluations that are as the completed record has them: numbers, and texts.
-_NUMBERS: Final = (
-    *("source_line", "step", "is_root", "outcome", "speedup", "runtime_us", "cases", "n_logged"),
-    *("reference_runtime_us", "gpu_seconds", "input_tokens", "output_tokens", "narrow_domain"),
-    "goal_bin",
-)
-_TEXTS: Final = ("node_id", "parent_node_id", "source_file", "aim", "model", "gpu")
-#: Columns of searches that are as the log has them: counts and times, and settings as JSON.
-_OF_SEARCH: Final = (
-    *("gpu_seconds", "wall_seconds", "input_tokens", "output_tokens", "n_pending"),
-    *("n_mutations_failed", "n_deferred", "n_forecasts", "finished"),
-)
+#: Columns of searches that are settings, as JSON.
 _SETTINGS: Final = ("hyperparameters", "measurement", "software")
 
 
@@ -86,7 +76,7 @@ class SearchRows:
                 self.findings.append(fault)
                 continue
             row = self._row(record)
-            row["excluded"] = encodable(reasons.get(record.node_id, record.excluded))
+            row["excluded"] = reasons.get(record.node_id, record.excluded)
             row["seq"] = first + len(kept)
             rows[record.node_id] = row
             kept.append(record)
@@ -115,7 +105,7 @@ class SearchRows:
             value = logged if logged is not None else own
             if name == "problem" and value:
                 self._canonical(value)
-            setattr(facts, name, value and encodable(normalise(value)))
+            setattr(facts, name, value and normalise(value))
         if facts.reference_code is None:
             facts.reference_code = self._reference_text(facts.problem)
 
@@ -190,26 +180,28 @@ class SearchRows:
             is_own = record.problem == facts.problem
             reference = facts.reference_code if is_own else self._reference_text(record.problem)
         program = program_columns(record.code)
-        problem = self._own_name(encodable(record.problem), reference)
-        row = {name: getattr(record, name) for name in _NUMBERS}
-        row |= {name: encodable(getattr(record, name)) for name in _TEXTS}
-        row |= program._asdict() | {
-            "problem": problem,
-            "family": family_of(problem),
-            "reference_id": self._add_reference(reference, problem),
-            "evaluation_id": evaluation_id(search_id=self.search_id, node_id=record.node_id),
-            "artificial": False,
-            "error_type": encodable(record.error_type and record.error_type[:ERROR_TYPE_LIMIT]),
-            "error_text": encodable(record.error_text and record.error_text[:ERROR_TEXT_LIMIT]),
-            "started_at": micros(record.started_at),
-            "completed_at": micros(record.completed_at),
-            "source_digest": job.source_digests.get(record.source_file, self.digest),
-            "search_id": self.search_id,
-            "builder": job.builder,
-            "role": self.role,
-            "source_key": job.source_key,
-            "generation_method": job.source.generation_method,
-        }
+        problem = self._own_name(record.problem or "", reference)
+        row = (
+            asdict(record)
+            | program._asdict()
+            | {
+                "problem": problem,
+                "family": family_of(problem),
+                "reference_id": self._add_reference(reference, problem),
+                "evaluation_id": evaluation_id(search_id=self.search_id, node_id=record.node_id),
+                "artificial": False,
+                "error_type": record.error_type and record.error_type[:ERROR_TYPE_LIMIT],
+                "error_text": record.error_text and record.error_text[:ERROR_TEXT_LIMIT],
+                "started_at": micros(record.started_at),
+                "completed_at": micros(record.completed_at),
+                "source_digest": job.source_digests.get(record.source_file, self.digest),
+                "search_id": self.search_id,
+                "builder": job.builder,
+                "role": self.role,
+                "source_key": job.source_key,
+                "generation_method": job.source.generation_method,
+            }
+        )
         row["kernel_id"] = kernel_id(
             problem=problem,
             reference_program_id=row["reference_id"],
@@ -305,7 +297,7 @@ class SearchRows:
             problem = self._own_name(problem, reference)
         outcomes = [row["outcome"] for row in rows]
         times = _present(rows, "started_at") + _present(rows, "completed_at")
-        row = {name: getattr(facts, name) for name in _OF_SEARCH}
+        row = {k: v for k, v in asdict(facts).items() if k in TABLES["searches"].schema.names}
         for name in too_large(facts):
             message = f"{name} of {self.search_id} is larger than it can be; left out"
             place: Row = {"file": job.run_path, "field": name}

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.fragments import encodable, fragment_table
+from kernel_archive.archive.fragments import fragment_table
 from kernel_archive.archive.manifest import InputFacts
 from kernel_archive.archive.search_rows import Row, SearchRows
 from kernel_archive.archive.store import Store, Stored  # noqa: TC001 - msgspec needs the types
@@ -176,7 +176,7 @@ def _read_run(job: RunJob, store: Store) -> StagedRun:
         ),
         searches=search_rows,
         references=[row for search in searches for row in search.references.values()],
-        problems=sorted(map(encodable, problems | {row["problem"] for row in evaluations})),
+        problems=sorted(problems | {row["problem"] for row in evaluations}),
         counts=counts,
         findings=findings[:FINDINGS_KEPT],
         fragment=stored,
