@@ -284,20 +284,14 @@ def why_empty(manifest: Manifest) -> str:
 def _refuse_idle_patterns(loaded: LoadedRecipe, problems: set[str]) -> None:
     """Refuse names and patterns of ``[eval]`` that fit no problem of any log."""
     rules = loaded.recipe.eval or EvaluationRules()
-    for task in rules.tasks or []:
-        known = {task, normalise_problem(task)} & problems
-        if not known and not any(problem.endswith(f".{task}") for problem in problems):
-            raise _idle(loaded, "eval.tasks", task, problems)
+    named = [("eval.tasks", t, {t, normalise_problem(t), f"*.{t}"}) for t in rules.tasks or []]
     for role, patterns in rules.roles.items():
-        for pattern in patterns:
-            if not any(fnmatch.fnmatchcase(name, pattern) for name in problems):
-                raise _idle(loaded, f"eval.roles.{role}", pattern, problems)
-
-
-def _idle(loaded: LoadedRecipe, field: str, name: str, problems: set[str]) -> RecipeError:
-    shown = ", ".join(printable(problem, 60) for problem in sorted(problems)[:12]) or "none"
-    fix = f"The problems are: {shown}" + (", ..." if len(problems) > 12 else "")
-    return loaded.error("idle-pattern", "it fits no problem", field, value=name, fix=fix)
+        named += [(f"eval.roles.{role}", pattern, {pattern}) for pattern in patterns]
+    for field, name, fitting in named:
+        if not any(fnmatch.fnmatchcase(problem, p) for p in fitting for problem in problems):
+            shown = ", ".join(printable(problem, 60) for problem in sorted(problems)[:12])
+            fix = f"The problems are: {shown or 'none'}" + (", ..." if len(problems) > 12 else "")
+            raise loaded.error("idle-pattern", "it fits no problem", field, value=name, fix=fix)
 
 
 def _refuse_repeats(runs: Sequence[StagedRun]) -> None:

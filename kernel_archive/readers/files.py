@@ -11,12 +11,13 @@ import msgspec
 
 from kernel_archive import untrusted
 from kernel_archive.errors import Finding
-from kernel_archive.readers.records import Evaluation, PublishedRow, Record, SearchFacts
 from kernel_archive.readers.values import BAD_JSON, any_json, safe_text
 from kernel_archive.untrusted import UntrustedFileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from kernel_archive.readers.records import Record
 
 MAX_LINE_BYTES: Final = 16 << 20  # a longer line, or row of a table, is reported and skipped
 MAX_LINES: Final = 5_000_000  # reading stops after this many lines of a log
@@ -125,20 +126,14 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
     foreign: bool = False  # problems are the writer's own, unless their reference is one of ours
 
     def read(self, run: RunFiles) -> Iterator[Record]:
-        """Yield the records of a run.
-
-        Rows of a damaged compressed file are dropped; files without a checksum are counted.
-        """
-        n_unsound, n_unchecked = 0, sum(map(untrusted.lacks_checksum, run.files))
+        """Yield the records of a run, without the rows of a damaged compressed file."""
+        n_unsound = 0
         for record in [*self.records(run)]:  # only then it is known which files are sound
-            if isinstance(record, Evaluation | PublishedRow):
-                if record.source_file in run.unsound:
-                    n_unsound += 1
-                    continue
-            elif isinstance(record, SearchFacts) and n_unchecked:
-                record.counts["files_without_checksum"] = n_unchecked
-                n_unchecked = 0  # counted with the first search of the file
-            yield record
+            file = getattr(record, "source_file", None)  # of a row
+            if file in run.unsound:
+                n_unsound += 1
+            else:
+                yield record
         if n_unsound:
             message = f"a damaged compressed file: its {n_unsound} rows are left out"
             fix = "Get the file again, whole"
