@@ -68,22 +68,17 @@ class SearchRows:
         self._report_gpus()
         reasons = self.job.excluded.get(self.search_id, {})
         rows: dict[str, Row] = {}  # by node; refused records have no children
-        kept: list[Evaluation] = []
         for record in self.evaluations:
             self._complete(record)
             fault = self._fault(record, rows)
-            if fault is not None:
+            if fault is None:
+                rows[record.node_id] = self._row(record)
+            else:
                 self.findings.append(fault)
-                continue
-            row = self._row(record)
-            row["excluded"] = reasons.get(record.node_id, record.excluded)
-            row["seq"] = first + len(kept)
-            rows[record.node_id] = row
-            kept.append(record)
         self._report_names()
         self._check_kept(rows, reasons)
-        for record in kept:
-            rows[record.node_id] |= _parent(record, rows)
+        for seq, (node, row) in enumerate(rows.items(), first):
+            row.update(_parent(row, rows), seq=seq, excluded=reasons.get(node, row["excluded"]))
         return [*rows.values()]
 
     def _complete_facts(self) -> None:
@@ -120,13 +115,11 @@ class SearchRows:
         return self.job.reference_text(problem, self._written.get(problem or ""))
 
     def _contradiction(self, place: str, field: str, stated: str, logged: str) -> RecipeError:
-        message = f"the recipe says {printable(stated)!r}, the log of {place} says"
-        return self.job.loaded.error(
-            "recipe-contradicts-log",
-            f"{message} {printable(logged)!r}",
-            f"source[{self.job.index}].{field}",
-            fix="Correct the recipe; a recipe only adds what the logs don't say",
-        )
+        ours, theirs = printable(stated), printable(logged)
+        message = f"the recipe says {ours!r}, the log of {place} says {theirs!r}"
+        fix = "Correct the recipe; a recipe only adds what the logs don't say"
+        where = f"source[{self.job.index}].{field}"
+        return self.job.loaded.error("recipe-contradicts-log", message, where, fix=fix)
 
     def _complete(self, record: Evaluation) -> None:
         """Give a record what its search states; take from a failure what only a success has."""
@@ -181,27 +174,24 @@ class SearchRows:
             reference = facts.reference_code if is_own else self._reference_text(record.problem)
         program = program_columns(record.code)
         problem = self._own_name(record.problem or "", reference)
-        row = (
-            asdict(record)
-            | program._asdict()
-            | {
-                "problem": problem,
-                "family": family_of(problem),
-                "reference_id": self._add_reference(reference, problem),
-                "evaluation_id": evaluation_id(search_id=self.search_id, node_id=record.node_id),
-                "artificial": False,
-                "error_type": record.error_type and record.error_type[:ERROR_TYPE_LIMIT],
-                "error_text": record.error_text and record.error_text[:ERROR_TEXT_LIMIT],
-                "started_at": micros(record.started_at),
-                "completed_at": micros(record.completed_at),
-                "source_digest": job.source_digests.get(record.source_file, self.digest),
-                "search_id": self.search_id,
-                "builder": job.builder,
-                "role": self.role,
-                "source_key": job.source_key,
-                "generation_method": job.source.generation_method,
-            }
-        )
+        row = asdict(record) | program._asdict()
+        row |= {
+            "problem": problem,
+            "family": family_of(problem),
+            "reference_id": self._add_reference(reference, problem),
+            "evaluation_id": evaluation_id(search_id=self.search_id, node_id=record.node_id),
+            "artificial": False,
+            "error_type": record.error_type and record.error_type[:ERROR_TYPE_LIMIT],
+            "error_text": record.error_text and record.error_text[:ERROR_TEXT_LIMIT],
+            "started_at": micros(record.started_at),
+            "completed_at": micros(record.completed_at),
+            "source_digest": job.source_digests.get(record.source_file, self.digest),
+            "search_id": self.search_id,
+            "builder": job.builder,
+            "role": self.role,
+            "source_key": job.source_key,
+            "generation_method": job.source.generation_method,
+        }
         row["kernel_id"] = kernel_id(
             problem=problem,
             reference_program_id=row["reference_id"],
@@ -227,8 +217,7 @@ class SearchRows:
                 f"{problem} is called like a problem of this package and {has} reference: "
                 f"it is kept as {name}"
             )
-            place: Row = {"file": self.job.run_path, "field": "problem", "severity": "info"}
-            self.findings.append(Finding(code="not-our-problem", message=message, **place))
+            self._note("not-our-problem", message, file=self.job.run_path, field="problem")
         return name
 
     def _add_reference(self, code: str | None, problem: str) -> str:
@@ -273,8 +262,10 @@ class SearchRows:
             message = f"{printable(written, 60)} is kept as {canonical}, its name here"
             if (n := len(self._written)) > 1:
                 message += f", and {n - 1:,} more problems likewise"
-            place: Row = {"file": self.job.run_path, "field": "problem", "severity": "info"}
-            self.findings.append(Finding(code="renamed-problem", message=message, **place))
+            self._note("renamed-problem", message, file=self.job.run_path, field="problem")
+
+    def _note(self, code: str, message: str, severity: Any = "info", **place: Any) -> None:
+        self.findings.append(Finding(code=code, message=message, severity=severity, **place))
 
     def _report_gpus(self) -> None:
         """Report GPUs of which nobody states facts."""
@@ -286,8 +277,7 @@ class SearchRows:
             shown = printable(name)
             message = f"unknown GPU {shown} in search {self.search_id}; its name is kept"
             fix = f'State what is known of it in the recipe: [gpu."{shown}"] (docs/recipes.md)'
-            note = Finding(code="unknown-gpu", message=message, severity="warning", fix=fix)
-            self.findings.append(note)
+            self._note("unknown-gpu", message, "warning", fix=fix)
 
     def search_row(self, rows: Sequence[Row]) -> Row:
         """Make the row of ``searches``: what recipe and log say, and counts over its rows."""
@@ -300,8 +290,7 @@ class SearchRows:
         row = {k: v for k, v in asdict(facts).items() if k in TABLES["searches"].schema.names}
         for name in too_large(facts):
             message = f"{name} of {self.search_id} is larger than it can be; left out"
-            place: Row = {"file": job.run_path, "field": name}
-            self.findings.append(Finding(code="bad-value", message=message, **place))
+            self._note("bad-value", message, "error", file=job.run_path, field=name)
             row[name] = None
         for name in ("input_tokens", "output_tokens", "gpu_seconds"):
             if row[name] is None:
@@ -332,11 +321,11 @@ class SearchRows:
         }
 
 
-def _parent(record: Evaluation, rows: dict[str, Row]) -> Row:
+def _parent(row: Row, rows: dict[str, Row]) -> Row:
     """Kernel id and distance of the nearest ancestor that this log still has."""
-    further = (a for a in record.ancestor_node_ids if a != record.parent_node_id)
-    for distance, node in enumerate([record.parent_node_id, *further], start=1):
-        if node is not None and node in rows and node != record.node_id:
+    further = (node for node in row["ancestor_node_ids"] if node != row["parent_node_id"])
+    for distance, node in enumerate([row["parent_node_id"], *further], start=1):
+        if node in rows and node != row["node_id"]:
             return {"parent_kernel_id": rows[node]["kernel_id"], "parent_distance": distance}
     return {"parent_kernel_id": None, "parent_distance": None}
 

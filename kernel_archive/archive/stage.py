@@ -77,8 +77,7 @@ def _collect(job: RunJob, records: Iterable[Record]) -> tuple[list[SearchRows], 
     searches: dict[tuple[str | None, str], SearchRows] = {(None, job.source.role): whole}
 
     def search(name: str | None, problem: str | None) -> SearchRows:
-        written = (problem or job.source.problem or "").strip()
-        role = job.role_of(normalise_problem(written), written)
+        role = job.role_of((problem or job.source.problem or "").strip())
         if (name, role) not in searches:
             own_role = role == job.source.role
             path = "/".join(part for part in (name, None if own_role else role) if part)
