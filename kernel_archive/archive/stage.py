@@ -36,18 +36,15 @@ FINDINGS_KEPT: Final = 200
 #: Rows of a fragment in one block of its file: a reader holds one at a time.
 GROUP_ROWS: Final = 2000
 
-_PUBLISHED_TEXTS: Final = (
-    *("split", "row_id", "problem", "gpu", "pair_type", "source_file", "source_search"),
-    *("search_id", "parent_node_id", "child_node_id"),
-)
-#: Columns of the split rows that others published.
+_PUBLISHED_NUMBERS: Final = {
+    **dict.fromkeys(("label", "order", "source_line"), pa.int64()),
+    "speedup": pa.float64(),
+}
+#: Columns of the split rows that others published; all but the numbers are texts.
 PUBLISHED_SCHEMA: Final = pa.schema(
     [
-        *((name, pa.string()) for name in _PUBLISHED_TEXTS),
-        *((name, pa.large_string()) for name in ("anchor_code", "candidate_code")),
-        *((name, pa.int64()) for name in ("order", "source_line")),
-        ("speedup", pa.float64()),
-        ("label", pa.int8()),
+        (name, _PUBLISHED_NUMBERS.get(name, pa.large_string()))
+        for name in ("search_id", *PublishedRow.__struct_fields__)
     ]
 )
 
