@@ -61,14 +61,6 @@ PARALLEL_BYTES: Final = 24 * 1024 * 1024
 #: Findings kept in full in the manifest; all are counted.
 FINDINGS_IN_MANIFEST: Final = 200
 DATASET_NAME: Final = "gpu-forecasters/kernels"
-#: Why rows were left out -> what is said of them.
-_LEFT_OUT: Final = {
-    "no-code": "had no program",
-    "no-program": "had an id or a path for a program",
-    "no-speedup": "had no speedup",
-    "no-measurement": "had neither program nor speedup",
-    "unknown-outcome": "had an outcome that is not known",
-}
 #: Shows progress: done, total, what.
 Advance: TypeAlias = "Callable[[int, int, str], None]"
 
@@ -265,20 +257,15 @@ class Build:
 
 
 def why_empty(manifest: Manifest) -> str:
-    """Say what became of most rows of an archive without kernels, and of which first."""
-    counts, prefix = Counter(manifest.reports.get("log_counts", {})), "rows_"
-    reasons = {name: n for name, n in counts.items() if name.startswith(prefix)}
-    reasons.pop("rows_left_out", None)
+    """Say what became of most rows of an archive without kernels: the finding about them."""
     n_rows = sum(run.evaluations for run in manifest.inputs)
-    reason = max(reasons, key=reasons.__getitem__, default="")
-    if reasons.get(reason, 0) <= n_rows:
-        return f"none of {n_rows:,} evaluations is a success that counts"
-    code = reason.removeprefix(prefix).replace("_", "-")
-    found = msgspec.convert(manifest.findings["first"], list[Finding])
-    first = [f for f in found if f.code == code or (code == "dropped" and f.severity == "error")]
-    place = f" (first: {first[0].file}:{first[0].line or 1})" if first else ""
-    words = _LEFT_OUT.get(code, f"were left out: {code.replace('-', ' ')}")
-    return f"{reasons[reason]:,} rows {words}{place}"
+    log_counts = manifest.reports.get("log_counts", {})
+    findings = msgspec.convert(manifest.findings["first"], list[Finding])
+    counts = {f: log_counts.get(f"rows_{f.code.replace('-', '_')}", 0) for f in findings}
+    most = max(counts, key=counts.__getitem__, default=None)
+    if most is not None and counts[most] > n_rows:
+        return f"{counts[most]:,} rows are left out. {most.render()}"
+    return f"none of {n_rows:,} evaluations is a success that counts"
 
 
 def _refuse_idle_patterns(loaded: LoadedRecipe, problems: set[str]) -> None:

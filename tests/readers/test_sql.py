@@ -195,11 +195,8 @@ def test_damaged_lines_of_a_csv_file(tmp_path: Path, damage: bytes, place: int) 
     result = ask(tmp_path, f"{query} FROM read_csv('t.csv'{dialect}) t")
     if place or result.findings:  # DuckDB itself passes over some lines above a header
         (fault,) = result.findings
-        assert (fault.code, fault.file, fault.line) == (
-            "wrong-format",
-            "t.csv",
-            2 * place or fault.line,
-        )
+        assert (fault.code, fault.file) == ("wrong-format", "t.csv")
+        assert not place or fault.line == 2 * place
         assert "Correct the line" in (fault.fix or "")
 
 
