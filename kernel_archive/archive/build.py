@@ -299,13 +299,11 @@ def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
                 raise RecipeError.of(code="same-run-twice", message=message, field=field, fix=fix)
 
 
-def build_archive(
-    builders: Sequence[str] = (), *, advance: Advance | None = None, **options: Any
-) -> BuildResult:
+def build_archive(builders: Sequence[str], **options: Any) -> BuildResult:
     """Build an archive of the measured tables alone; ``options`` as in :class:`BuildOptions`."""
     build = Build(BuildOptions(builders=builders, **options))
     with locked_stage(build.hidden):
-        build.stage_runs(advance)
+        build.stage_runs()
         if result := build.unchanged():
             return result
         with replaced_directory(build.target) as new:

@@ -66,10 +66,7 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def run_files(self) -> RunFiles:
         """The files of the run, as its reader declares them."""
-        stated = msgspec.structs.asdict(self.source)
-        settings = {key: value for key, value in stated.items() if value is not None}
-        settings["recipe_directory"] = self.loaded.directory
-        return RunFiles(self.path, self.base, READERS[self.source.format], settings)
+        return RunFiles(self.path, self.base, READERS[self.source.format], self.source.query)
 
     @cached_property
     def bytes(self) -> int:

@@ -142,7 +142,7 @@ class SearchRows:
 
     def _fault(self, record: Evaluation, nodes: Container[str]) -> Finding | None:
         """Say why a completed record can't be a row by itself, if it can't."""
-        place: Row = {"file": record.source_file, "line": record.source_line}
+        place: dict[str, Any] = {"file": record.source_file, "line": record.source_line}
         low, high = SPEEDUP_RANGE
         if record.outcome == "success" and not low <= (record.speedup or 0.0) <= high:
             message = f"a success without a speedup between {low:g} and {high:g} skipped"

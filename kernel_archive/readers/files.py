@@ -15,7 +15,7 @@ from kernel_archive.readers.values import BAD_JSON, any_json, safe_text
 from kernel_archive.untrusted import UntrustedFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from kernel_archive.readers.records import Record
 
@@ -31,17 +31,14 @@ is_file: Final = os.path.isfile
 
 
 class RunFiles:
-    """One run: a matched path, the files beside it that its reader declares, and its settings.
+    """One run: a matched path, the files beside it that its reader declares, and its query.
 
-    ``base`` is the recipe's directory, to which names in findings and provenance are relative;
-    ``settings`` are the keys of the recipe's ``[[source]]`` (gpu, problem, ...).
+    ``base`` is the recipe's directory, to which names in findings and provenance are relative.
     """
 
-    def __init__(
-        self, path: Path, base: Path, spec: ReaderSpec, settings: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, path: Path, base: Path, spec: ReaderSpec, query: str | None = None) -> None:
         self.path, self.base, self.format = path, base, spec.name
-        self.settings: dict[str, Any] = dict(settings or {})
+        self.query = query or ""  # of the format ``sql``
         self.root = path if path.is_dir() else path.parent
         #: Names of compressed files that could not be read to an end at which their checksum holds.
         self.unsound: set[str] = set()

@@ -153,7 +153,7 @@ class _Query:
     """The query of a run, the folder that it may read, and its variable ``file``."""
 
     def __init__(self, run: RunFiles) -> None:
-        self.text = str(run.settings.get("query") or "")
+        self.text = run.query
         self.folder = run.root.resolve()
         self.variables = {"file": run.path.name} if run.path.is_file() else {}
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def ask(folder: Path, query: str, **settings: Any) -> Read:
+def ask(folder: Path, query: str) -> Read:
     """What a query says over a folder."""
-    return read("sql", folder, folder, query=query, **settings)
+    return read("sql", folder, folder, query=query)
 
 
 def values(*rows: tuple[Any, ...], columns: str) -> str:
@@ -70,7 +70,7 @@ def test_a_table_with_programs_in_files(folder: Path) -> None:
         (e.code, e.speedup, e.problem, e.source_file, e.source_line) for e in result.evaluations
     ] == [("def a(): ...\n", 2.0, "relu", "t.csv", 1), ("def b(): ...\n", 0.5, "relu", "t.csv", 2)]
     assert not result.findings
-    run = RunFiles(folder, folder, READERS["sql"], {"query": JOINED})
+    run = RunFiles(folder, folder, READERS["sql"], JOINED)
     assert [run.name(p) for p in run.files] == ["k/a.py", "k/b.py", "t.csv"]
 
 
@@ -101,7 +101,7 @@ def test_every_file_that_is_read_names_the_fragment(folder: Path, source: str) -
     for name in ("k/.a.csv", "k.csv"):
         (folder / name).write_text(f"code,speedup\ndef {name[-5]}(): ...,2\n")
     query = f"SELECT code, speedup, filename AS source_file FROM {source}"
-    run = RunFiles(folder, folder, READERS["sql"], {"query": query})
+    run = RunFiles(folder, folder, READERS["sql"], query)
     assert [e.source_file for e in ask(folder, query).evaluations] == [*map(run.name, run.files)]
 
 
