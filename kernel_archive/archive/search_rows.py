@@ -116,10 +116,12 @@ class SearchRows:
 
     def _contradiction(self, place: str, field: str, stated: str, logged: str) -> RecipeError:
         ours, theirs = printable(stated), printable(logged)
-        message = f"the recipe says {ours!r}, the log of {place} says {theirs!r}"
-        fix = "Correct the recipe; a recipe only adds what the logs don't say"
-        where = f"source[{self.job.index}].{field}"
-        return self.job.loaded.error("recipe-contradicts-log", message, where, fix=fix)
+        return self.job.loaded.error(
+            "recipe-contradicts-log",
+            f"the recipe says {ours!r}, the log of {place} says {theirs!r}",
+            f"source[{self.job.index}].{field}",
+            fix="Correct the recipe; a recipe only adds what the logs don't say",
+        )
 
     def _complete(self, record: Evaluation) -> None:
         """Give a record what its search states; take from a failure what only a success has."""
@@ -217,7 +219,9 @@ class SearchRows:
                 f"{problem} is called like a problem of this package and {has} reference: "
                 f"it is kept as {name}"
             )
-            self._note("not-our-problem", message, file=self.job.run_path, field="problem")
+            self._note(
+                code="not-our-problem", message=message, file=self.job.run_path, field="problem"
+            )
         return name
 
     def _add_reference(self, code: str | None, problem: str) -> str:
@@ -262,9 +266,11 @@ class SearchRows:
             message = f"{printable(written, 60)} is kept as {canonical}, its name here"
             if (n := len(self._written)) > 1:
                 message += f", and {n - 1:,} more problems likewise"
-            self._note("renamed-problem", message, file=self.job.run_path, field="problem")
+            self._note(
+                code="renamed-problem", message=message, file=self.job.run_path, field="problem"
+            )
 
-    def _note(self, code: str, message: str, severity: Any = "info", **place: Any) -> None:
+    def _note(self, code: str, message: str, *, severity: Any = "info", **place: Any) -> None:
         self.findings.append(Finding(code=code, message=message, severity=severity, **place))
 
     def _report_gpus(self) -> None:
@@ -277,7 +283,7 @@ class SearchRows:
             shown = printable(name)
             message = f"unknown GPU {shown} in search {self.search_id}; its name is kept"
             fix = f'State what is known of it in the recipe: [gpu."{shown}"] (docs/recipes.md)'
-            self._note("unknown-gpu", message, "warning", fix=fix)
+            self._note(code="unknown-gpu", message=message, severity="warning", fix=fix)
 
     def search_row(self, rows: Sequence[Row]) -> Row:
         """Make the row of ``searches``: what recipe and log say, and counts over its rows."""
@@ -290,7 +296,7 @@ class SearchRows:
         row = {k: v for k, v in asdict(facts).items() if k in TABLES["searches"].schema.names}
         for name in too_large(facts):
             message = f"{name} of {self.search_id} is larger than it can be; left out"
-            self._note("bad-value", message, "error", file=job.run_path, field=name)
+            self._note("bad-value", message, severity="error", file=job.run_path, field=name)
             row[name] = None
         for name in ("input_tokens", "output_tokens", "gpu_seconds"):
             if row[name] is None:
