@@ -14,8 +14,7 @@ import threading
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
 
@@ -32,8 +31,7 @@ _KEPT: Final = "What was staged is kept. Build again"
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class Call(Generic[Result]):
+class Call(NamedTuple, Generic[Result]):
     """A piece of work that may run twice: what it writes must be atomic and the same both times."""
 
     name: str  # for messages

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 import pyarrow as pa
 
 #: How an evaluation can end.
-OUTCOMES: Final = (
-    "success",
-    "compile_failed",
-    "runtime_error",
-    "incorrect",
-    "infrastructure_failure",
-)
+Outcome = Literal[
+    "success", "compile_failed", "runtime_error", "incorrect", "infrastructure_failure"
+]
+OUTCOMES: Final[tuple[str, ...]] = get_args(Outcome)
 #: Use of a search: ``held_out`` may enter eval, ``training`` train_pairs, ``archive`` neither.
-ROLES: Final = ("held_out", "training", "archive")
+Role = Literal["held_out", "training", "archive"]
+ROLES: Final[tuple[str, ...]] = get_args(Role)
 
 CASE: Final = pa.struct(
     [

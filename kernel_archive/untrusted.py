@@ -32,14 +32,8 @@ _FREE_BYTES: Final = 32 << 20
 _EXPANSION: Final = 100
 _BUFFER_BYTES: Final = 1 << 20
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_ZSTD: Final = b"\x28\xb5\x2f\xfd"
 #: First bytes of a compressed file -> name of its compression in Arrow.
-_COMPRESSIONS: Final = {b"\x1f\x8b": "gzip", _ZSTD: "zstd"}
-#: The bit of a zstd frame's fifth byte that says that a checksum stands at its end.
-_ZSTD_CHECKSUM: Final = 4
-#: The header (Thrift) of a Parquet page with a checksum begins with type, two sizes and the
-#: checksum, each a mark and a number of variable length.
-_CHECKED_PAGE: Final = re.compile(rb"PAR1(?:\x15[\x80-\xff]*[\x00-\x7f]){3}\x15", re.DOTALL)
+_COMPRESSIONS: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 class UntrustedFileError(Exception):
@@ -79,7 +73,7 @@ def regular_file(path: str | Path) -> Path:
 
 def _start(path: Path) -> bytes:
     with path.open("rb", buffering=0) as stream:
-        return stream.read(64)
+        return stream.read(4)
 
 
 def is_parquet(path: Path) -> bool:
@@ -90,14 +84,6 @@ def is_parquet(path: Path) -> bool:
 def is_compressed(path: Path) -> bool:
     """Tell whether the file begins as gzip or zstd does."""
     return _start(path).startswith(tuple(_COMPRESSIONS))
-
-
-def lacks_checksum(path: Path) -> bool:
-    """Tell whether the file is zstd or Parquet without checksums: damage may go unnoticed."""
-    start = _start(path)
-    if start.startswith(b"PAR1"):
-        return len(start) == 64 and _CHECKED_PAGE.match(start) is None
-    return start.startswith(_ZSTD) and len(start) > 4 and not start[4] & _ZSTD_CHECKSUM
 
 
 def allowance(path: Path, most: int) -> int:

@@ -5,7 +5,6 @@ import os
 import tracemalloc
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from kernel_archive.errors import Finding
@@ -14,7 +13,6 @@ from kernel_archive.untrusted import (
     Lines,
     UntrustedFileError,
     allowance,
-    lacks_checksum,
     read_whole,
     regular_file,
 )
@@ -140,28 +138,3 @@ def test_flipped_bits_of_gzip_never_go_unnoticed(tmp_path):
         path.write_bytes(data)
         lines, source = read(path)
         assert source.at_end == (lines == rows)
-
-
-@pytest.mark.parametrize(
-    ("start", "lacks"),
-    [
-        (zstd(b"text"), True),
-        (bytes.fromhex("28b52ffd24"), False),  # as the command-line tool writes it
-        (gzip.compress(b"text", mtime=0), False),
-        (b"", False),
-    ],
-)
-def test_zstd_without_a_checksum_is_told_by_its_first_frame(tmp_path, start, lacks):
-    """One bit of the frame's header says whether a checksum stands at its end."""
-    (tmp_path / "f").write_bytes(start)
-    assert lacks_checksum(tmp_path / "f") == lacks
-
-
-@pytest.mark.parametrize("checked", [True, False])
-def test_parquet_without_checksums_is_told_by_its_first_page(tmp_path, checked):
-    """The header of a page has one more number where a checksum stands."""
-    table = pa.table({"a": ["x" * n for n in range(300)], "b": range(300)})
-    for settings in ({}, {"use_dictionary": False}, {"compression": "zstd"}):
-        path = tmp_path / "f"
-        pq.write_table(table, path, write_page_checksum=checked, **settings)
-        assert lacks_checksum(path) is not checked

@@ -11,7 +11,8 @@ one line per launch or torch operator. The lines of programs that the archive ho
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
+from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
@@ -46,7 +47,6 @@ READINGS: Final = pa.schema(
 Line = TypeVar("Line")
 _ProgramId = Annotated[str, msgspec.Meta(pattern=rf"^[0-9a-f]{{{ID_LENGTH}}}$")]
 _Text = Annotated[str, msgspec.Meta(max_length=2000)]
-_Name = Annotated[str, msgspec.Meta(max_length=300)]
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 _Small = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 
@@ -69,46 +69,40 @@ class HumanReading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Calls of one case of a program that are alike; the fields are columns (schema.toml)."""
+    """Calls of one case of a program that are alike: the columns that every line has."""
 
     program_id: _ProgramId
-    problem: _Name
+    problem: Annotated[str, msgspec.Meta(max_length=300)]
     case: _Small
     kind: Literal["launch", "operator", "kernel", "not_followed"]
-    name: _Name
+    name: Annotated[str, msgspec.Meta(max_length=300)]
     n: _Small = 1
     bytes: _Count = 0
-    flops: _Count | None = None
-    grid_x: _Count | None = None
-    grid_y: _Count | None = None
-    grid_z: _Count | None = None
-    warps: _Small | None = None
-    stages: _Small | None = None
-    configurations: _Small | None = None
-    largest_tile: _Small | None = None
-    trips: Annotated[float, msgspec.Meta(ge=0, lt=1e18)] | None = None
-    loads: _Small | None = None
-    stores: _Small | None = None
-    dots: _Small | None = None
-    reductions: _Small | None = None
-    transcendentals: _Small | None = None
-    atomics: _Small | None = None
-    loops: _Small | None = None
-    threads: _Small | None = None
-    registers: _Small | None = None
-    shared_memory: _Small | None = None
-    spilled: _Small | None = None
 
 
-def _lines(
-    loaded: LoadedRecipe, field: str, kind: type[Line], code: str, fix: str
-) -> Iterator[tuple[int, Line]]:
-    """Decode the lines of the files that a recipe names in a field, each with its number."""
-    for path in loaded.files_beside(field):
-        yield from _decoded(path, kind, code, fix)
+#: Type of a column -> what its number may be.
+_NUMBERS: Final[dict[pa.DataType, Any]] = {
+    pa.int32(): _Small,
+    pa.int64(): _Count,
+    pa.float64(): Annotated[float, msgspec.Meta(ge=0, lt=1e18)],
+}
+#: A line with all columns of the table: those that may be missing are numbers (``schema.toml``).
+FULL_LAUNCH_LINE: Final[Any] = msgspec.defstruct(
+    "FullLaunchLine",
+    [
+        (column.name, _NUMBERS[column.type] | None, None)
+        for column in TABLES["launches"].columns
+        if column.nullable
+    ],
+    bases=(LaunchLine,),
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+)
 
 
-def _decoded(path: Path, kind: type[Line], code: str, fix: str) -> Iterator[tuple[int, Line]]:
+def _lines(path: Path, kind: type[Line], code: str, fix: str) -> Iterator[tuple[int, Line]]:
+    """Decode the lines of a file, each with its number."""
     fail = partial(RecipeError.of, code=code, file=str(path), fix=fix)
     decode = msgspec.json.Decoder(kind).decode
     for line in Lines(path, max_bytes=MAX_BYTES, max_lines=MAX_LINES):
@@ -126,7 +120,11 @@ def _decoded(path: Path, kind: type[Line], code: str, fix: str) -> Iterator[tupl
 
 def readings_of(loaded: LoadedRecipe) -> list[tuple[int, HumanReading]]:
     """Read the readings that a recipe names, each with its line; none where it names no file."""
-    return list(_lines(loaded, "readings", HumanReading, "bad-reading", _READ))
+    return [
+        line
+        for path in loaded.files_beside("readings")
+        for line in _lines(path, HumanReading, "bad-reading", _READ)
+    ]
 
 
 def reading_rows(recipes: Iterable[LoadedRecipe]) -> list[dict[str, Any]]:
@@ -174,21 +172,19 @@ def write_launches(
     followed: dict[tuple[str, str], list[LaunchLine]] = {}  # by program and problem
     for loaded in recipes:
         own: dict[tuple[str, str], list[LaunchLine]] = {}
-        for _, line in _lines(loaded, "launches", LaunchLine, "bad-launch", _RUN):
-            own.setdefault((line.program_id, line.problem), []).append(line)
+        for path in loaded.files_beside("launches"):
+            for _, line in _lines(path, FULL_LAUNCH_LINE, "bad-launch", _RUN):
+                own.setdefault((line.program_id, line.problem), []).append(line)
         followed = own | followed
     if not followed:
         return manifest
     archive = Archive(directory, manifest)
-    programs: set[tuple[str, str]] = set()
-    for name in ("kernels", "failures"):
-        ids = archive.arrow(name, columns=["program_id", "problem"])
-        programs |= set(zip(*(column.to_pylist() for column in ids.columns), strict=True))
+    query = "SELECT program_id, problem FROM kernels UNION SELECT program_id, problem FROM failures"
+    programs = {tuple(row.values()) for row in archive.sql(query).to_pylist()}
     kept = [lines for key, lines in followed.items() if key in programs]
     lines = [line for own in kept for line in own]
-    columns = {
-        name: [getattr(line, name) for line in lines] for name in LaunchLine.__struct_fields__
-    }
+    names = FULL_LAUNCH_LINE.__struct_fields__
+    columns = {name: [getattr(line, name) for line in lines] for name in names}
     columns |= {"launch_id": _launch_ids(lines), "canary": [CANARY] * len(lines)}
     table = pa.table(columns, TABLES["launches"].schema).sort_by("launch_id")
     facts = write_table(directory, "launches", {"train": table})
@@ -207,10 +203,6 @@ def write_launches(
 
 def _launch_ids(lines: Iterable[LaunchLine]) -> list[str]:
     """Make the ids of lines: each by its program and case, and by its order among theirs."""
-    ordinals: Counter[str] = Counter()
-    ids = []
-    for line in lines:
-        key = f"{line.program_id}\0{line.problem}\0{line.case}"
-        ids.append(sha256_hex(f"{key}\0{ordinals[key]}".encode())[:ID_LENGTH])
-        ordinals[key] += 1
-    return ids
+    ordinals: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+    keys = [f"{line.program_id}\0{line.problem}\0{line.case}" for line in lines]
+    return [sha256_hex(f"{key}\0{next(ordinals[key])}".encode())[:ID_LENGTH] for key in keys]

@@ -61,14 +61,6 @@ PARALLEL_BYTES: Final = 24 * 1024 * 1024
 #: Findings kept in full in the manifest; all are counted.
 FINDINGS_IN_MANIFEST: Final = 200
 DATASET_NAME: Final = "gpu-forecasters/kernels"
-#: Why rows were left out -> what is said of them.
-_LEFT_OUT: Final = {
-    "no-code": "had no program",
-    "no-program": "had an id or a path for a program",
-    "no-speedup": "had no speedup",
-    "no-measurement": "had neither program nor speedup",
-    "unknown-outcome": "had an outcome that is not known",
-}
 #: Shows progress: done, total, what.
 Advance: TypeAlias = "Callable[[int, int, str], None]"
 
@@ -265,39 +257,28 @@ class Build:
 
 
 def why_empty(manifest: Manifest) -> str:
-    """Say what became of most rows of an archive without kernels, and of which first."""
-    counts, prefix = Counter(manifest.reports.get("log_counts", {})), "rows_"
-    reasons = {name: n for name, n in counts.items() if name.startswith(prefix)}
-    reasons.pop("rows_left_out", None)
+    """Say what became of most rows of an archive without kernels: the finding about them."""
     n_rows = sum(run.evaluations for run in manifest.inputs)
-    reason = max(reasons, key=reasons.__getitem__, default="")
-    if reasons.get(reason, 0) <= n_rows:
-        return f"no evaluation is a success that counts, of {n_rows:,}"
-    code = reason.removeprefix(prefix).replace("_", "-")
-    found = msgspec.convert(manifest.findings["first"], list[Finding])
-    first = [f for f in found if f.code == code or (code == "dropped" and f.severity == "error")]
-    place = f" (first: {first[0].file}:{first[0].line or 1})" if first else ""
-    words = _LEFT_OUT.get(code, f"were left out: {code.replace('-', ' ')}")
-    return f"{reasons[reason]:,} rows {words}{place}"
+    log_counts = manifest.reports.get("log_counts", {})
+    findings = msgspec.convert(manifest.findings["first"], list[Finding])
+    counts = {f: log_counts.get(f"rows_{f.code.replace('-', '_')}", 0) for f in findings}
+    most = max(counts, key=counts.__getitem__, default=None)
+    if most is not None and counts[most] > n_rows:
+        return f"{counts[most]:,} rows are left out. {most.render()}"
+    return f"none of {n_rows:,} evaluations is a success that counts"
 
 
 def _refuse_idle_patterns(loaded: LoadedRecipe, problems: set[str]) -> None:
     """Refuse names and patterns of ``[eval]`` that fit no problem of any log."""
     rules = loaded.recipe.eval or EvaluationRules()
-    for task in rules.tasks or []:
-        known = {task, normalise_problem(task)} & problems
-        if not known and not any(problem.endswith(f".{task}") for problem in problems):
-            raise _idle(loaded, "eval.tasks", task, problems)
+    named = [("eval.tasks", t, {t, normalise_problem(t), f"*.{t}"}) for t in rules.tasks or []]
     for role, patterns in rules.roles.items():
-        for pattern in patterns:
-            if not any(fnmatch.fnmatchcase(name, pattern) for name in problems):
-                raise _idle(loaded, f"eval.roles.{role}", pattern, problems)
-
-
-def _idle(loaded: LoadedRecipe, field: str, name: str, problems: set[str]) -> RecipeError:
-    shown = ", ".join(printable(problem, 60) for problem in sorted(problems)[:12]) or "none"
-    fix = f"The problems are: {shown}" + (", ..." if len(problems) > 12 else "")
-    return loaded.error("idle-pattern", "it fits no problem", field, value=name, fix=fix)
+        named += [(f"eval.roles.{role}", pattern, {pattern}) for pattern in patterns]
+    for field, name, fitting in named:
+        if not any(fnmatch.fnmatchcase(problem, p) for p in fitting for problem in problems):
+            shown = ", ".join(printable(problem, 60) for problem in sorted(problems)[:12])
+            fix = f"The problems are: {shown or 'none'}" + (", ..." if len(problems) > 12 else "")
+            raise loaded.error("idle-pattern", "it fits no problem", field, value=name, fix=fix)
 
 
 def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
@@ -318,13 +299,11 @@ def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
                 raise RecipeError.of(code="same-run-twice", message=message, field=field, fix=fix)
 
 
-def build_archive(
-    builders: Sequence[str] = (), *, advance: Advance | None = None, **options: Any
-) -> BuildResult:
+def build_archive(builders: Sequence[str], **options: Any) -> BuildResult:
     """Build an archive of the measured tables alone; ``options`` as in :class:`BuildOptions`."""
     build = Build(BuildOptions(builders=builders, **options))
     with locked_stage(build.hidden):
-        build.stage_runs(advance)
+        build.stage_runs()
         if result := build.unchanged():
             return result
         with replaced_directory(build.target) as new:

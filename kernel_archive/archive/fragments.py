@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -61,22 +60,9 @@ def too_large(record: Evaluation | SearchFacts) -> list[str]:
     ]
 
 
-def encodable(text: Any) -> Any:
-    """Make a text, if it is one, such that Arrow can hold it: lone surrogates are replaced."""
-    if text is None or text.isascii():
-        return text
-    return text.encode("utf-8", "replace").decode()
-
-
 def json_text(value: Any) -> str | None:
-    """Canonical JSON of a value, ``None`` for ``None``; lone surrogates are replaced."""
-    if value is None:
-        return None
-    try:
-        return canonical_json(value).decode()
-    except UnicodeEncodeError:
-        plain = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
-        return canonical_json(json.loads(plain)).decode()
+    """Canonical JSON of a value, ``None`` for ``None``."""
+    return None if value is None else canonical_json(value).decode()
 
 
 def fragment_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -145,5 +131,5 @@ class ProgramText(NamedTuple):
 @lru_cache(maxsize=64)  # references and re-measured programs come again and again
 def program_columns(logged: str) -> ProgramText:
     """Derive the columns of a program from its text in the log."""
-    code = str(encodable(canonical_text(logged)))
+    code = canonical_text(logged)
     return ProgramText(code, program_id(code), token_id(code), language_of(code))

@@ -14,15 +14,17 @@ import msgspec
 from kernel_archive.archive.sources import fetch_source, first_wildcard
 from kernel_archive.errors import printable
 from kernel_archive.ids import canonical_json, sha256_hex
+from kernel_archive.problems import normalise_problem
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
 from kernel_archive.storage import file_sha256
 
 if TYPE_CHECKING:
     from kernel_archive.archive.recipe import LoadedRecipe, Recipe, Source
+    from kernel_archive.schema import Role
 
 #: Raised when the fragments' own layout or the derivation of their columns changes.
-STAGE_VERSION: Final = 11
+STAGE_VERSION: Final = 12
 #: Independent counts may lie beside logs; they are no logs.
 _NOT_A_RUN: Final = frozenset({"EXPECTED.json", "README.md"})
 #: Names of problems that can stand in a file name.
@@ -64,10 +66,7 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def run_files(self) -> RunFiles:
         """The files of the run, as its reader declares them."""
-        stated = msgspec.structs.asdict(self.source)
-        settings = {key: value for key, value in stated.items() if value is not None}
-        settings["recipe_directory"] = self.loaded.directory
-        return RunFiles(self.path, self.base, READERS[self.source.format], settings)
+        return RunFiles(self.path, self.base, READERS[self.source.format], self.source.query)
 
     @cached_property
     def bytes(self) -> int:
@@ -118,18 +117,15 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return sha256_hex(canonical_json(key))
 
     @property
-    def roles(self) -> dict[str, list[str]]:
+    def roles(self) -> dict[Role, list[str]]:
         """Roles -> patterns of the problems that have them whatever their source says."""
-        rules = self.loaded.recipe.eval
-        return {str(role): patterns for role, patterns in rules.roles.items()} if rules else {}
+        return self.loaded.recipe.eval.roles if self.loaded.recipe.eval else {}
 
-    def role_of(self, *names: str) -> str:
-        """The role of a problem's rows: what the recipe's ``[eval]`` says, else the source.
-
-        ``names`` are its canonical id, and the name in the log.
-        """
+    def role_of(self, problem: str) -> Role:
+        """The role of a problem's rows: what the recipe's ``[eval]`` says, else the source."""
         for role, patterns in self.roles.items():
-            if any(fnmatch.fnmatchcase(n, pattern) for n in names if n for pattern in patterns):
+            names = filter(None, (problem, normalise_problem(problem)))
+            if any(fnmatch.fnmatchcase(name, p) for name in names for p in patterns):
                 return role
         return self.source.role
 
@@ -192,9 +188,7 @@ def _matches(loaded: LoadedRecipe, index: int, stage: Path) -> list[tuple[Path, 
     paths: list[Path] = []
     try:
         paths = [base] if source.path == "." else sorted(base.glob(pattern))
-    except RecursionError:
-        code, message = "bad-recipe", "the path cannot be looked for: too many levels"
-    except (ValueError, IndexError, NotImplementedError, OSError) as error:
+    except (RecursionError, ValueError, IndexError, NotImplementedError, OSError) as error:
         code, message = "bad-recipe", f"the path cannot be looked for: {printable(str(error))}"
     matches = [(path, base) for path in paths if path.name not in _NOT_A_RUN]
     if not matches:

@@ -19,7 +19,7 @@ from kernel_archive.gpus import GPUS, GpuFacts, is_known
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.readers import READERS
 from kernel_archive.readers.sql import QueryError, check_query
-from kernel_archive.schema import ROLES
+from kernel_archive.schema import ROLES, Role
 from kernel_archive.storage import content_path, file_sha256
 from kernel_archive.untrusted import (
     UntrustedFileError,
@@ -38,7 +38,6 @@ ARCHIVE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[A-Za-z0-9][A-Za-z0-9._
 #: Refuse a query of more bytes.
 _MAX_QUERY: Final = 1 << 20
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-_Role = Literal["held_out", "training", "archive"]
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,7 +49,7 @@ class Source(_Table, frozen=True, kw_only=True):
 
     path: str = "."
     format: str
-    role: _Role
+    role: Role
     generation_method: str
     gpu: str | None = None
     problem: str | None = None
@@ -84,7 +83,7 @@ class EvaluationRules(_Table, frozen=True, omit_defaults=True):
     cap: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
     gpu: str | None = None
     languages: list[str] | None = None
-    roles: dict[_Role, list[str]] = {}
+    roles: dict[Role, list[str]] = {}
 
 
 class Recipe(_Table, frozen=True):

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import asdict
+
 from kernel_archive.archive.fragments import (
-    encodable,
     json_text,
     micros,
     program_columns,
@@ -25,7 +26,7 @@ from kernel_archive.problems import REFERENCE_IDS, family_of, get_problem, norma
 from kernel_archive.program_text import artificial_patterns
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import SPEEDUP_RANGE, Evaluation, SearchFacts
-from kernel_archive.schema import OUTCOMES
+from kernel_archive.schema import OUTCOMES, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence
@@ -37,18 +38,7 @@ Row = dict[str, Any]
 #: Error texts are cut at this length; a compiler can print megabytes.
 ERROR_TEXT_LIMIT: Final = 4000
 ERROR_TYPE_LIMIT: Final = 200
-#: Columns of evaluations that are as the completed record has them: numbers, and texts.
-_NUMBERS: Final = (
-    *("source_line", "step", "is_root", "outcome", "speedup", "runtime_us", "cases", "n_logged"),
-    *("reference_runtime_us", "gpu_seconds", "input_tokens", "output_tokens", "narrow_domain"),
-    "goal_bin",
-)
-_TEXTS: Final = ("node_id", "parent_node_id", "source_file", "aim", "model", "gpu")
-#: Columns of searches that are as the log has them: counts and times, and settings as JSON.
-_OF_SEARCH: Final = (
-    *("gpu_seconds", "wall_seconds", "input_tokens", "output_tokens", "n_pending"),
-    *("n_mutations_failed", "n_deferred", "n_forecasts", "finished"),
-)
+#: Columns of searches that are settings, as JSON.
 _SETTINGS: Final = ("hyperparameters", "measurement", "software")
 
 
@@ -78,22 +68,17 @@ class SearchRows:
         self._report_gpus()
         reasons = self.job.excluded.get(self.search_id, {})
         rows: dict[str, Row] = {}  # by node; refused records have no children
-        kept: list[Evaluation] = []
         for record in self.evaluations:
             self._complete(record)
             fault = self._fault(record, rows)
-            if fault is not None:
+            if fault is None:
+                rows[record.node_id] = self._row(record)
+            else:
                 self.findings.append(fault)
-                continue
-            row = self._row(record)
-            row["excluded"] = encodable(reasons.get(record.node_id, record.excluded))
-            row["seq"] = first + len(kept)
-            rows[record.node_id] = row
-            kept.append(record)
         self._report_names()
         self._check_kept(rows, reasons)
-        for record in kept:
-            rows[record.node_id] |= _parent(record, rows)
+        for seq, (node, row) in enumerate(rows.items(), first):
+            row.update(_parent(row, rows), seq=seq, excluded=reasons.get(node, row["excluded"]))
         return [*rows.values()]
 
     def _complete_facts(self) -> None:
@@ -115,7 +100,7 @@ class SearchRows:
             value = logged if logged is not None else own
             if name == "problem" and value:
                 self._canonical(value)
-            setattr(facts, name, value and encodable(normalise(value)))
+            setattr(facts, name, value and normalise(value))
         if facts.reference_code is None:
             facts.reference_code = self._reference_text(facts.problem)
 
@@ -130,10 +115,10 @@ class SearchRows:
         return self.job.reference_text(problem, self._written.get(problem or ""))
 
     def _contradiction(self, place: str, field: str, stated: str, logged: str) -> RecipeError:
-        message = f"the recipe says {printable(stated)!r}, the log of {place} says"
+        ours, theirs = printable(stated), printable(logged)
         return self.job.loaded.error(
             "recipe-contradicts-log",
-            f"{message} {printable(logged)!r}",
+            f"the recipe says {ours!r}, the log of {place} says {theirs!r}",
             f"source[{self.job.index}].{field}",
             fix="Correct the recipe; a recipe only adds what the logs don't say",
         )
@@ -159,7 +144,7 @@ class SearchRows:
 
     def _fault(self, record: Evaluation, nodes: Container[str]) -> Finding | None:
         """Say why a completed record can't be a row by itself, if it can't."""
-        place: Row = {"file": record.source_file, "line": record.source_line}
+        place: dict[str, Any] = {"file": record.source_file, "line": record.source_line}
         low, high = SPEEDUP_RANGE
         if record.outcome == "success" and not low <= (record.speedup or 0.0) <= high:
             message = f"a success without a speedup between {low:g} and {high:g} skipped"
@@ -190,17 +175,16 @@ class SearchRows:
             is_own = record.problem == facts.problem
             reference = facts.reference_code if is_own else self._reference_text(record.problem)
         program = program_columns(record.code)
-        problem = self._own_name(encodable(record.problem), reference)
-        row = {name: getattr(record, name) for name in _NUMBERS}
-        row |= {name: encodable(getattr(record, name)) for name in _TEXTS}
-        row |= program._asdict() | {
+        problem = self._own_name(record.problem or "", reference)
+        row = asdict(record) | program._asdict()
+        row |= {
             "problem": problem,
             "family": family_of(problem),
             "reference_id": self._add_reference(reference, problem),
             "evaluation_id": evaluation_id(search_id=self.search_id, node_id=record.node_id),
             "artificial": False,
-            "error_type": encodable(record.error_type and record.error_type[:ERROR_TYPE_LIMIT]),
-            "error_text": encodable(record.error_text and record.error_text[:ERROR_TEXT_LIMIT]),
+            "error_type": record.error_type and record.error_type[:ERROR_TYPE_LIMIT],
+            "error_text": record.error_text and record.error_text[:ERROR_TEXT_LIMIT],
             "started_at": micros(record.started_at),
             "completed_at": micros(record.completed_at),
             "source_digest": job.source_digests.get(record.source_file, self.digest),
@@ -235,8 +219,9 @@ class SearchRows:
                 f"{problem} is called like a problem of this package and {has} reference: "
                 f"it is kept as {name}"
             )
-            place: Row = {"file": self.job.run_path, "field": "problem", "severity": "info"}
-            self.findings.append(Finding(code="not-our-problem", message=message, **place))
+            self._note(
+                code="not-our-problem", message=message, file=self.job.run_path, field="problem"
+            )
         return name
 
     def _add_reference(self, code: str | None, problem: str) -> str:
@@ -281,8 +266,12 @@ class SearchRows:
             message = f"{printable(written, 60)} is kept as {canonical}, its name here"
             if (n := len(self._written)) > 1:
                 message += f", and {counted(n - 1, 'more problem')} likewise"
-            place: Row = {"file": self.job.run_path, "field": "problem", "severity": "info"}
-            self.findings.append(Finding(code="renamed-problem", message=message, **place))
+            self._note(
+                code="renamed-problem", message=message, file=self.job.run_path, field="problem"
+            )
+
+    def _note(self, code: str, message: str, *, severity: Any = "info", **place: Any) -> None:
+        self.findings.append(Finding(code=code, message=message, severity=severity, **place))
 
     def _report_gpus(self) -> None:
         """Report GPUs of which nobody states facts."""
@@ -294,8 +283,7 @@ class SearchRows:
             shown = printable(name)
             message = f"unknown GPU {shown} in search {self.search_id}; its name is kept"
             fix = f'State what is known of it in the recipe: [gpu."{shown}"] (docs/recipes.md)'
-            note = Finding(code="unknown-gpu", message=message, severity="warning", fix=fix)
-            self.findings.append(note)
+            self._note(code="unknown-gpu", message=message, severity="warning", fix=fix)
 
     def search_row(self, rows: Sequence[Row]) -> Row:
         """Make the row of ``searches``: what recipe and log say, and counts over its rows."""
@@ -305,11 +293,10 @@ class SearchRows:
             problem = self._own_name(problem, reference)
         outcomes = [row["outcome"] for row in rows]
         times = _present(rows, "started_at") + _present(rows, "completed_at")
-        row = {name: getattr(facts, name) for name in _OF_SEARCH}
+        row = {k: v for k, v in asdict(facts).items() if k in TABLES["searches"].schema.names}
         for name in too_large(facts):
             message = f"{name} of {self.search_id} is larger than it can be; left out"
-            place: Row = {"file": job.run_path, "field": name}
-            self.findings.append(Finding(code="bad-value", message=message, **place))
+            self._note("bad-value", message, severity="error", file=job.run_path, field=name)
             row[name] = None
         for name in ("input_tokens", "output_tokens", "gpu_seconds"):
             if row[name] is None:
@@ -340,11 +327,11 @@ class SearchRows:
         }
 
 
-def _parent(record: Evaluation, rows: dict[str, Row]) -> Row:
+def _parent(row: Row, rows: dict[str, Row]) -> Row:
     """Kernel id and distance of the nearest ancestor that this log still has."""
-    further = (a for a in record.ancestor_node_ids if a != record.parent_node_id)
-    for distance, node in enumerate([record.parent_node_id, *further], start=1):
-        if node is not None and node in rows and node != record.node_id:
+    further = (node for node in row["ancestor_node_ids"] if node != row["parent_node_id"])
+    for distance, node in enumerate([row["parent_node_id"], *further], start=1):
+        if node in rows and node != row["node_id"]:
             return {"parent_kernel_id": rows[node]["kernel_id"], "parent_distance": distance}
     return {"parent_kernel_id": None, "parent_distance": None}
 

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.fragments import encodable, fragment_table
+from kernel_archive.archive.fragments import fragment_table
 from kernel_archive.archive.manifest import InputFacts
 from kernel_archive.archive.search_rows import Row, SearchRows
 from kernel_archive.archive.store import Store, Stored  # noqa: TC001 - msgspec needs the types
@@ -36,18 +36,15 @@ FINDINGS_KEPT: Final = 200
 #: Rows of a fragment in one block of its file: a reader holds one at a time.
 GROUP_ROWS: Final = 2000
 
-_PUBLISHED_TEXTS: Final = (
-    *("split", "row_id", "problem", "gpu", "pair_type", "source_file", "source_search"),
-    *("search_id", "parent_node_id", "child_node_id"),
-)
-#: Columns of the split rows that others published.
+_PUBLISHED_NUMBERS: Final = {
+    **dict.fromkeys(("label", "order", "source_line"), pa.int64()),
+    "speedup": pa.float64(),
+}
+#: Columns of the split rows that others published; all but the numbers are texts.
 PUBLISHED_SCHEMA: Final = pa.schema(
     [
-        *((name, pa.string()) for name in _PUBLISHED_TEXTS),
-        *((name, pa.large_string()) for name in ("anchor_code", "candidate_code")),
-        *((name, pa.int64()) for name in ("order", "source_line")),
-        ("speedup", pa.float64()),
-        ("label", pa.int8()),
+        (name, _PUBLISHED_NUMBERS.get(name, pa.large_string()))
+        for name in ("search_id", *PublishedRow.__struct_fields__)
     ]
 )
 
@@ -77,8 +74,7 @@ def _collect(job: RunJob, records: Iterable[Record]) -> tuple[list[SearchRows], 
     searches: dict[tuple[str | None, str], SearchRows] = {(None, job.source.role): whole}
 
     def search(name: str | None, problem: str | None) -> SearchRows:
-        written = (problem or job.source.problem or "").strip()
-        role = job.role_of(normalise_problem(written), written)
+        role = job.role_of((problem or job.source.problem or "").strip())
         if (name, role) not in searches:
             own_role = role == job.source.role
             path = "/".join(part for part in (name, None if own_role else role) if part)
@@ -177,7 +173,7 @@ def _read_run(job: RunJob, store: Store) -> StagedRun:
         ),
         searches=search_rows,
         references=[row for search in searches for row in search.references.values()],
-        problems=sorted(map(encodable, problems | {row["problem"] for row in evaluations})),
+        problems=sorted(problems | {row["problem"] for row in evaluations}),
         counts=counts,
         findings=findings[:FINDINGS_KEPT],
         fragment=stored,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from kernel_archive.archive.manifest import Manifest, SplitFacts
+    from kernel_archive.archive.manifest import SplitFacts
 
 #: Files that a card consists of.
 CARD_FILES: Final = ("README.md", "eval.yaml")
@@ -190,17 +190,15 @@ def render_card(archive: Archive, *, name: str | None = None) -> dict[str, bytes
     return files
 
 
-def write_card(directory: Path, manifest: Manifest | None = None) -> list[Path]:
-    """Render a directory's card into it and return its files; ``manifest`` when not yet written."""
-    archive = open_archive(directory) if manifest is None else Archive(directory, manifest)
-    files = render_card(archive)
+def write_card(directory: Path) -> None:
+    """Render a directory's card into it."""
+    files = render_card(open_archive(directory))
     for name in CARD_FILES:
         path = directory / name
         if name in files:
             write_atomically(path, files[name])
         else:
             path.unlink(missing_ok=True)
-    return [directory / name for name in files]
 
 
 def card_name(archive: Archive) -> str | None:

@@ -11,12 +11,13 @@ import msgspec
 
 from kernel_archive import untrusted
 from kernel_archive.errors import Finding, counted
-from kernel_archive.readers.records import Evaluation, PublishedRow, Record, SearchFacts
 from kernel_archive.readers.values import BAD_JSON, any_json, safe_text
 from kernel_archive.untrusted import UntrustedFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
+
+    from kernel_archive.readers.records import Record
 
 MAX_LINE_BYTES: Final = 16 << 20  # a longer line, or row of a table, is reported and skipped
 MAX_LINES: Final = 5_000_000  # reading stops after this many lines of a log
@@ -30,17 +31,14 @@ is_file: Final = os.path.isfile
 
 
 class RunFiles:
-    """One run: a matched path, the files beside it that its reader declares, and its settings.
+    """One run: a matched path, the files beside it that its reader declares, and its query.
 
-    ``base`` is the recipe's directory, to which names in findings and provenance are relative;
-    ``settings`` are the keys of the recipe's ``[[source]]`` (gpu, problem, ...).
+    ``base`` is the recipe's directory, to which names in findings and provenance are relative.
     """
 
-    def __init__(
-        self, path: Path, base: Path, spec: ReaderSpec, settings: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, path: Path, base: Path, spec: ReaderSpec, query: str | None = None) -> None:
         self.path, self.base, self.format = path, base, spec.name
-        self.settings: dict[str, Any] = dict(settings or {})
+        self.query = query or ""  # of the format ``sql``
         self.root = path if path.is_dir() else path.parent
         #: Names of compressed files that could not be read to an end at which their checksum holds.
         self.unsound: set[str] = set()
@@ -125,20 +123,14 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
     foreign: bool = False  # problems are the writer's own, unless their reference is one of ours
 
     def read(self, run: RunFiles) -> Iterator[Record]:
-        """Yield the records of a run.
-
-        Rows of a damaged compressed file are dropped; files without a checksum are counted.
-        """
-        n_unsound, n_unchecked = 0, sum(map(untrusted.lacks_checksum, run.files))
+        """Yield the records of a run, without the rows of a damaged compressed file."""
+        n_unsound = 0
         for record in [*self.records(run)]:  # only then it is known which files are sound
-            if isinstance(record, Evaluation | PublishedRow):
-                if record.source_file in run.unsound:
-                    n_unsound += 1
-                    continue
-            elif isinstance(record, SearchFacts) and n_unchecked:
-                record.counts["files_without_checksum"] = n_unchecked
-                n_unchecked = 0  # counted with the first search of the file
-            yield record
+            file = getattr(record, "source_file", None)  # of a row
+            if file in run.unsound:
+                n_unsound += 1
+            else:
+                yield record
         if n_unsound:
             message = f"a damaged compressed file; left out: {counted(n_unsound, 'row')}"
             fix = "Get the file again, whole"

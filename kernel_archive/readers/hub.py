@@ -160,8 +160,8 @@ class HubEvents(HubTable):
                     raise ValueError("no event_kind, or no payload that is an object")
                 line = msgspec.json.encode({**payload, "kind": kind})
             except (*values.BAD_JSON, KeyError, TypeError, OverflowError) as error:
-                message = f"{printable(str(error))}; skipped"
-                self.error("bad-row", message, line=number, field="payload")
+                fault = printable(str(error))
+                self.error("bad-row", f"{fault}; the row is skipped", line=number, field="payload")
                 continue
             index = values.natural(row.get("event_index"))
             event = (number if index is None else index, number, line)

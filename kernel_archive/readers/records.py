@@ -12,16 +12,13 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from kernel_archive.errors import Finding
+from kernel_archive.schema import Outcome  # noqa: TC001 - msgspec needs the type
 
 #: A speedup outside of this range is no measurement; inside, quotients of two stay finite.
 SPEEDUP_RANGE: Final = (1e-9, 1e9)
 
 #: ``error_type`` of an evaluation that its driver gave up: the log has no verdict of a harness.
 EVALUATION_FAILED: Final = "evaluation_failed"
-
-Outcome = Literal[
-    "success", "compile_failed", "runtime_error", "incorrect", "infrastructure_failure"
-]
 
 
 class Case(msgspec.Struct, frozen=True):

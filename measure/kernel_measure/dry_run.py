@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 import pyarrow as pa
 
-from kernel_archive.archive.beside import LaunchLine
+from kernel_archive.archive.beside import FULL_LAUNCH_LINE, LaunchLine
 from kernel_archive.errors import printable
 from kernel_archive.storage import check_new, write_new
 from kernel_measure.measurer import START_TIMEOUT_S, MeasurerError
@@ -107,7 +107,7 @@ def launch_lines(row: dict[str, Any], result: Any) -> list[LaunchLine]:
     try:
         if "error" not in result:
             calls = [(i, call) for i, calls in enumerate(result["cases"]) for call in calls]
-            return [msgspec.convert({**c, **ours, "case": i}, LaunchLine) for i, c in calls]
+            return [msgspec.convert({**c, **ours, "case": i}, FULL_LAUNCH_LINE) for i, c in calls]
         reason = printable(str(result["error"]), 200)
     except (KeyError, TypeError, ValueError):
         reason = "garbage"

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from support.archives import Run, Search, make_archive
 
-from kernel_archive.archive.beside import LaunchLine
+from kernel_archive.archive.beside import FULL_LAUNCH_LINE
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import TargetExistsError
 from kernel_archive.ids import program_id
@@ -160,7 +160,7 @@ def test_every_field_of_a_call_is_one_of_a_line(calls):
     """What the stand-in records is what a recipe's file may hold."""
     ours = {"program_id": "0" * 32, "problem": "trimul", "case": 0, "n": 1}
     for call in calls:
-        msgspec.convert({**call, **ours}, LaunchLine)
+        msgspec.convert({**call, **ours}, FULL_LAUNCH_LINE)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_an_archive_is_followed(archive, tmp_path, name):
     assert done.not_followed == {"KeyError": 1, "SystemExit": 1, "timeout": 1}
     assert sorted(done for done, _, _ in seen) == [1, 2, 3, 4]
     read = Lines(tmp_path / name, max_bytes=1 << 20, max_lines=1000)
-    lines = [msgspec.json.decode(text, type=LaunchLine) for _, text in read]
+    lines = [msgspec.json.decode(text, type=FULL_LAUNCH_LINE) for _, text in read]
     assert len(lines) == done.lines
     by_program = Counter((line.program_id, line.kind) for line in lines)
     cases = len(get_task("matmul_bf16").benchmark_cases)

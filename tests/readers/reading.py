@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernel_archive.errors import Finding
 from kernel_archive.ids import program_id
@@ -81,11 +81,11 @@ class Read:
         return len({program_id(e.code) for e in self.successes})
 
 
-def read(name: str, path: Path, base: Path | None = None, **settings: Any) -> Read:
+def read(name: str, path: Path, base: Path | None = None, query: str | None = None) -> Read:
     """Read a run with the reader of a format."""
     spec = READERS[name]
     out = Read()
-    for record in spec.read(RunFiles(path, base or path.parent, spec, settings)):
+    for record in spec.read(RunFiles(path, base or path.parent, spec, query)):
         if isinstance(record, Evaluation):
             out.evaluations.append(record)
         elif isinstance(record, SearchFacts):

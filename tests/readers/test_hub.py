@@ -111,8 +111,7 @@ def test_evaluation_set_is_kept_as_published_and_measured(tmp_path: Path, form: 
     assert [(e.node_id, e.search, e.speedup) for e in result.evaluations] == measured
     shared = {(e.reference_code, e.gpu, e.problem) for e in result.evaluations}
     assert shared == {("anchor", "NVIDIA A100-SXM4-80GB", "trimul")}
-    unchecked = {"files_without_checksum": 1} if form == "parquet" else {}
-    counts = {"s1": {"published_rows": 2} | unchecked, "s2": {"published_rows": 1}}
+    counts = {"s1": {"published_rows": 2}, "s2": {"published_rows": 1}}
     assert {f.search: f.counts for f in result.all_facts} == counts
     assert not result.findings
 
