@@ -27,6 +27,7 @@ from kernel_archive.readers import sql_doubts, sql_sandbox
 from kernel_archive.readers.files import ReaderSpec, RunFiles, is_file
 from kernel_archive.readers.records import Evaluation, Record, SearchFacts
 from kernel_archive.readers.sql_doubts import COLUMNS
+from kernel_archive.readers.sql_sandbox import nodes_of
 from kernel_archive.readers.values import object_of
 
 if TYPE_CHECKING:
@@ -51,16 +52,11 @@ _OUTSIDE: Final = "a query reads only files in the folder of its source"
 
 
 class QueryError(Exception):
-    """Raised when a query is refused or fails; ``fix`` is the way out.
+    """Raised when a query is refused or fails; ``fix`` is the way out."""
 
-    Where a CSV file is damaged, ``damage`` is the file and the line.
-    """
-
-    def __init__(
-        self, message: str, fix: str | None = None, damage: tuple[str, int] | None = None
-    ) -> None:
+    def __init__(self, message: str, fix: str | None = None) -> None:
         super().__init__(message)
-        self.fix, self.damage = fix, damage
+        self.fix = fix
 
 
 @lru_cache(maxsize=64)
@@ -81,18 +77,6 @@ def check_query(text: str) -> dict[str, Any]:
             raise QueryError(f"the query must be exactly one SELECT, and is {shown}", fix)
         ((tree,),) = connection.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
     return object_of(json.loads(tree))
-
-
-def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yield every object in a syntax tree, outer ones first."""
-    waiting = [tree]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            yield value
-            waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)
 
 
 def patterns_of(tree: dict[str, Any], variables: Iterable[str]) -> list[str]:
@@ -199,10 +183,9 @@ def run_query(
     Raises:
         QueryError: DuckDB refused it, or it took too much time or memory.
     """
-    patterns = patterns_of(check_query(query), variables.values())
     request = {
         "query": query,
-        "csv_files": [p for p in patterns if p.endswith((".csv", ".tsv"))],
+        "tree": check_query(query),  # where its calls of read_csv stand, should one fail
         "variables": variables,
         "memory": MEMORY_BYTES,
         "address_space": ADDRESS_SPACE_BYTES,
@@ -225,20 +208,15 @@ def run_query(
             raise QueryError(message, fix) from None
         if child.returncode == 0:
             answer.seek(0)
-            return pa.ipc.open_stream(answer).read_all()
+            table = pa.ipc.open_stream(answer).read_all()
+            return table.replace_schema_metadata({"damaged": child.stderr or b"[]"})
     is_refused = child.returncode == sql_sandbox.REFUSED
-    refusal: dict[str, Any] = {"error": "its process was ended"}
-    if is_refused:
-        refusal = json.loads(child.stderr.splitlines()[-1])
-    message, damage, way_out = str(refusal["error"]), refusal.get("damage"), None
+    message = child.stderr.decode("utf-8", "replace") if is_refused else "its process was ended"
+    way_out = None
     if "Permission" in message or "disabled" in message:
         way_out = _OUTSIDE
     elif not is_refused or "Memory" in message:
         way_out = f"It may take {MEMORY_BYTES >> 30} GiB: read fewer files or columns at once"
-    elif damage is not None:
-        path, line, fault = damage
-        way_out = "Correct the line; read_csv(..., ignore_errors = true) leaves some damage out"
-        raise QueryError(f"no row of the CSV file: {printable(fault, 200)}", way_out, (path, line))
     raise QueryError(printable(" ".join(message.split()), 600), way_out)
 
 
@@ -261,6 +239,12 @@ def _check_columns(names: list[str]) -> None:
 def _records(run: RunFiles) -> Iterator[Record]:
     """An evaluation for each row that counts, what was doubted, and how many rows were left out."""
     query = _Query(run)
+    try:
+        table = query.answer()
+    except QueryError as error:
+        where: dict[str, Any] = {"file": run.name(run.path), "field": "query", "fix": error.fix}
+        yield Finding(code="wrong-format", message=str(error), **where)
+        return
     known = {run.name(path) for path in run.files}
 
     @cache
@@ -270,14 +254,9 @@ def _records(run: RunFiles) -> Iterator[Record]:
         name = run.name(run.root / below if below else run.path)
         return name if name in known else run.name(run.path)
 
-    try:
-        table = query.answer()
-    except QueryError as error:
-        where: dict[str, Any] = {"file": run.name(run.path), "field": "query"}
-        if error.damage is not None:
-            where = {"file": named(error.damage[0]), "line": error.damage[1]}
-        yield Finding(code="wrong-format", message=str(error), fix=error.fix, **where)
-        return
+    for file, line, fault in json.loads((table.schema.metadata or {})[b"damaged"]):
+        message = f"no row of a CSV file; left out: {printable(fault, 200)}"
+        yield Finding(code="bad-row", message=message, file=named(file), line=line)
     judge = sql_doubts.Judge(table, named)
     findings = [*judge.findings()]
     if not judge.refused:
@@ -293,7 +272,7 @@ SQL: Final = ReaderSpec(
     title="Anybody's tables and programs: a DuckDB query that returns an evaluation a row",
     expects='files or folders; query = "import.sql" or the text of one SELECT (docs/own-data.md)',
     files=(),
-    version=4,
+    version=3,
     records=_records,
     also=_also,
     foreign=True,

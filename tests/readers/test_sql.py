@@ -185,7 +185,7 @@ def test_damaged_tables_are_refused_whole(tmp_path: Path, reader: str, data: byt
 )
 @pytest.mark.parametrize("place", [0, 1, 30])
 def test_damaged_lines_of_a_csv_file(tmp_path: Path, damage: bytes, place: int) -> None:
-    """Wherever one stands, it is an error with its file and line, and the way out."""
+    """Wherever one stands, it is an error with its line, and the rest is read."""
     lines = [b"problem,code,speedup,gpu"]
     lines += [b'p,"def k%d():\n  return 1",%d.5,H200' % (n, n) for n in range(40)]
     lines.insert(place, damage)
@@ -193,11 +193,10 @@ def test_damaged_lines_of_a_csv_file(tmp_path: Path, damage: bytes, place: int) 
     query = "SELECT code, TRY_CAST(speedup AS DOUBLE) AS speedup, 'xé' AS problem"
     dialect = ", all_varchar = true, header = true, delim = ','" if place == 1 else ""
     result = ask(tmp_path, f"{query} FROM read_csv('t.csv'{dialect}) t")
+    assert len(result.successes) >= 39
     if place or result.findings:  # DuckDB itself passes over some lines above a header
-        (fault,) = result.findings
-        assert (fault.code, fault.file) == ("wrong-format", "t.csv")
-        assert not place or fault.line == 2 * place
-        assert "Correct the line" in (fault.fix or "")
+        first = result.findings[0]
+        assert (first.code, first.file, first.line) == ("bad-row", "t.csv", 2 * place or 1)
 
 
 # -- doubts
