@@ -68,12 +68,14 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         exclude_flags: audit flags that keep a kernel (of a pair: either kernel) out.
         natural: only programs of builders whose recipe says ``natural``.
         builders: only programs of these builders; of every one when empty.
+        without_builders: no programs of these builders.
     """
 
     scheme: Scheme
     exclude_flags: list[_Flag]
     natural: bool = False
     builders: list[_Text] = []
+    without_builders: list[_Text] = []
 
 
 class KernelDefinition(Definition, frozen=True, kw_only=True):
@@ -163,14 +165,12 @@ class DiscoveryDefinition(Definition, frozen=True, kw_only=True):
         roles: roles of the searches; training is never one of them.
         unfinished: also searches that were stopped before their own end.
         cutoffs: values of g from which an edge counts as a discovery.
-        without_builders: no programs of these builders.
     """
 
     methods: Annotated[list[_Text], _AtLeastOne]
     roles: Annotated[list[Literal["held_out", "archive"]], _AtLeastOne]
     unfinished: bool
     cutoffs: Annotated[list[_Cutoff], _AtLeastOne]
-    without_builders: list[_Text] = []
 
 
 class TrainDefinition(Definition, frozen=True, kw_only=True):

@@ -148,9 +148,7 @@ def select_discovery(tables: ArchiveTables, rule: DiscoveryDefinition) -> Chosen
         pl.col("role").is_in(rule.roles),
         pl.col("generation_method").is_in(rule.methods),
         pl.col("finished").ne_missing(pl.lit(value=False)) | rule.unfinished,
-        ~pl.col("builder").is_in(rule.without_builders),
-        natural=rule.natural,
-        builders=rule.builders,
+        rule=rule,
     )
     evaluations = tables.read("evaluations", EDGE_COLUMNS).filter(counted)
     flags = [has_flag(rule.exclude_flags, f"{side}_flags") for side in ("parent", "child")]

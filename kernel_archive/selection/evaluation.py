@@ -63,7 +63,7 @@ def candidates(tables: ArchiveTables, rule: KernelDefinition, gpu: str | None) -
     reasons = {
         "other_problem": ~pl.col("problem").is_in(rule.problems),
         "not_held_out": ~tables.of_searches(pl.col("role") == rule.role),
-        "other_builder": ~tables.of_searches(natural=rule.natural, builders=rule.builders),
+        "other_builder": ~tables.of_searches(rule=rule),
         "other_language": ~pl.col("language").is_in(rule.languages) & bool(rule.languages),
         "unknown_reference": ~reference.is_in(references.implode()) & (not own),
         # The shipped definitions keep what they selected before this rule.
@@ -182,9 +182,7 @@ def select_transfer(
         SplitNotMadeError: no program was measured on two GPUs.
     """
     kernels = tables.kernels("test").filter(
-        tables.of_searches(
-            pl.col("role") == rule.role, natural=rule.natural, builders=rule.builders
-        ),
+        tables.of_searches(pl.col("role") == rule.role, rule=rule),
         ~has_flag(rule.exclude_flags),
         pl.col("program_id") != pl.col("reference_id"),
         ~pl.col("token_id").is_in(tables.training["token_id"].implode()),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kernel_archive.archive.open import Archive
+    from kernel_archive.selection.definitions import Definition
 
 #: Columns of ``kernels`` that say everything but texts, cases and labels.
 KERNEL_COLUMNS: Final = [
@@ -62,17 +63,16 @@ class ArchiveTables:
         names = ["problem", "kernel_id", "program_id", "token_id", "search_id"]
         return self.read("kernels", names, "train")
 
-    def of_searches(
-        self, *which: pl.Expr, natural: bool = False, builders: Sequence[str] = ()
-    ) -> pl.Expr:
-        """Whether a row's search is one of these, and by one of these builders where any is named.
-
-        With ``natural``, only by builders whose recipe says that every program was written whole.
-        """
-        whole = self.archive.manifest.natural_builders
-        builder = pl.col("builder")
-        by_builder = builder.is_in(builders) | (not builders), builder.is_in(whole) | (not natural)
-        searches = self.searches.filter(*which, *by_builder)
+    def of_searches(self, *which: pl.Expr, rule: Definition | None = None) -> pl.Expr:
+        """Whether a row's search is one of these, and of a builder that a definition allows."""
+        searches = self.searches.filter(*which)
+        if rule is not None:
+            builder, natural = pl.col("builder"), self.archive.manifest.natural_builders
+            searches = searches.filter(
+                builder.is_in(rule.builders) | (not rule.builders),
+                ~builder.is_in(rule.without_builders),
+                builder.is_in(natural) | (not rule.natural),
+            )
         return pl.col("search_id").is_in(searches["search_id"].implode())
 
     def texts(self, programs: pl.Series) -> pl.DataFrame:
