@@ -1,25 +1,32 @@
 """Do forecasts choose better edits? Compares the two arms of recorded searches.
 
-    python benchmarks/searches.py builders/h200-search-2026-12/logs
+    python benchmarks/searches.py builders/h200-search-2026-12/logs [--archive DIR]
 
 The folder holds ``all/`` and ``forecast/``, the searches of the two arms, and ``unchosen/``, the
 proposals that the forecaster passed over, measured afterwards. Prints Markdown: natural rates, the
-best program over the measurements, and what other ways of choosing would have chosen.
+best program over the measurements, and what other ways of choosing would have chosen. With an
+archive that holds the searches, the baseline `dry-run` chooses as well.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
 import random
 import statistics
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+
+from kernel_archive.archive.open import open_archive
+from kernel_archive.baselines import BASELINES
+from kernel_archive.baselines.launches import load_launch_features
+from kernel_archive.baselines.pairs import load_asked_pairs, load_training_pairs
 
 #: A program that failed is worth nothing to a search.
 FAILED = 0.0
@@ -38,6 +45,7 @@ class Proposal:
     chosen: bool = True
     expected: float | None = None
     guess: float | None = None
+    dry_run: float | None = None
     outcome: str | None = None
     speedup: float | None = None
     order: int = 0
@@ -172,7 +180,14 @@ def progress(searches: list[Search]) -> None:
         count = min(len(one.measured()), len(other.measured()))
         ratios.append(other.best_after(count) / one.best_after(count))
         print(f"{task}: forecast / all after {count} measurements = {ratios[-1]:.3f}")
-    print(f"geometric mean over {len(ratios)} tasks: {statistics.geometric_mean(ratios):.3f}\n")
+    logs = [math.log(r) for r in ratios]
+    rng = random.Random(0)
+    means = sorted(statistics.fmean(rng.choices(logs, k=len(logs))) for _ in range(10_000))
+    low, high = (math.exp(means[round(share * len(means))]) for share in (0.025, 0.975))
+    print(
+        f"geometric mean over {len(ratios)} tasks: {statistics.geometric_mean(ratios):.3f} "
+        f"({low:.3f} to {high:.3f}, bootstrap over tasks)\n"
+    )
 
 
 def ranked(group: list[Proposal], value: str) -> list[float]:
@@ -187,6 +202,44 @@ def judge(order: list[float], best: list[float], count: int) -> tuple[float, flo
     regret = max(chosen) / best[0] if best[0] else 1.0
     hits = sum(speedup >= best[count - 1] and speedup > 0 for speedup in chosen) / count
     return regret, min(hits, 1.0), sum(s > 0 for s in chosen) / count
+
+
+def siblings_in_order(group: list[Proposal], value: str) -> tuple[float, int]:
+    """Pairs of a group that a number puts in the right order (a tie half), and all that count.
+
+    Pairs count whose speedups differ by more than 1.05x, failures included.
+    """
+    right, n = 0.0, 0
+    for one, other in itertools.combinations(group, 2):
+        slow, fast = sorted((one, other), key=lambda p: p.speedup or FAILED)
+        if (fast.speedup or FAILED) > 1.05 * (slow.speedup or FAILED):
+            n += 1
+            apart = (getattr(fast, value) or 0.0) - (getattr(slow, value) or 0.0)
+            right += 1.0 if apart > 0 else 0.5 if apart == 0 else 0.0
+    return right, n
+
+
+def dry_run(searches: list[Search], directory: str) -> None:
+    """Have the baseline forecast every proposal of both arms, those that failed included."""
+    archive = open_archive(directory)
+    asked = load_asked_pairs(archive, "eval_search")
+    anchors = dict(zip(asked.problems, asked.anchors, strict=True))
+    proposals = [p for s in searches for p in s.proposals if s.task in anchors]
+    n = len(proposals)
+    every = replace(
+        asked,
+        problems=tuple(p.task for p in proposals),
+        gpus=(asked.gpus[0],) * n,
+        anchors=tuple(anchors[p.task] for p in proposals),
+        candidates=tuple(p.code for p in proposals),
+        row_ids=tuple(str(i) for i in range(n)),
+        launches=load_launch_features(archive),
+        known=(None,) * n,
+    )
+    training = replace(load_training_pairs(archive), launches=every.launches)
+    expected = BASELINES["dry-run"].forecast(every, training, 0) @ np.exp2(np.arange(8) / 2)
+    for proposal, value in zip(proposals, expected.tolist(), strict=True):
+        proposal.dry_run = value
 
 
 def decisions(searches: list[Search], draws: int = 2000) -> None:
@@ -207,8 +260,11 @@ def decisions(searches: list[Search], draws: int = 2000) -> None:
         ways = {
             "forecaster": ranked(group, "expected"),
             "mutator's own guess": ranked(group, "guess"),
+            "dry-run": ranked(group, "dry_run"),
             "perfect": best,
         }
+        if group[0].dry_run is None:
+            ways.pop("dry-run")
         for name, order in ways.items():
             verdicts.setdefault(name, []).append(judge(order, best, 4))
         shuffled = [judge(rng.sample(best, len(best)), best, 4) for _ in range(draws)]
@@ -221,11 +277,21 @@ def decisions(searches: list[Search], draws: int = 2000) -> None:
         shares = (f"{statistics.fmean(column):.0%}" for column in (hits, passed))
         rows.append([name, f"{statistics.fmean(regret):.3f} +- {spread:.3f}", *shares])
     table(["chooses", "best chosen / best of 16", "of the best four", "pass"], rows)
+    for value in ("expected", "guess", *(["dry_run"] if known[0][0].dry_run is not None else [])):
+        counts = [siblings_in_order(group, value) for group in known]
+        right, n = (sum(column) for column in zip(*counts, strict=True))
+        print(f"siblings in the right order by {value}: {right / n:.3f} of {n} pairs")
 
 
 def main() -> None:
     """Print the page's tables."""
-    searches = read(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("logs", type=Path)
+    parser.add_argument("--archive")
+    options = parser.parse_args()
+    searches = read(options.logs)
+    if options.archive:
+        dry_run(searches, options.archive)
     rates(searches)
     progress(searches)
     decisions(searches)
