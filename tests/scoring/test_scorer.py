@@ -233,5 +233,5 @@ def test_wrong_calls_are_refused(small, options, message):
 
 def test_forecasts_of_another_split_are_refused(small, target, forecasts):
     """By their number of rows."""
-    with pytest.raises(UsageError, match="28 rows, the split has 4"):
+    with pytest.raises(UsageError, match="rows of the forecasts: 28, of the split: 4"):
         score(small, forecasts)
