@@ -60,8 +60,6 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
     ranks: bool = False
     #: Whether single tasks or families have it: with an interval, as a value alone, or not at all.
     groups: Literal["interval", "value", "none"] = "interval"
-    #: Whether it is also stated for the rows alone that a forecaster did not defer.
-    accepted: bool = True
 
     def format(self, value: float | None) -> str:
         """Show a figure with its unit, or a dash.
@@ -77,14 +75,20 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
         return -1 if self.better == "higher" else 1
 
     @property
+    def per_row(self) -> bool:
+        """Whether it is the mean of a value that every row has."""
+        return self.name in _ROWS
+
+    @property
     def adds_up(self) -> bool:
         """Whether a difference of two forecasters is a sum over rows: of row or pair means."""
-        return self.name in (*_ROWS, "crps_skill", "crps_skill_cue", "pair_accuracy", "close_pairs")
+        sums = ("crps_skill", "crps_skill_cue", "pair_accuracy", "close_pairs")
+        return self.per_row or self.name in sums
 
     def of(self, sample: RowSample) -> Floats:
         """Compute the metric in every draw of rows, mean over the repeats: shape (D,)."""
         if self.name not in sample.figures:
-            if self.name in _ROWS:
+            if self.per_row:
                 figure = sample.mean_over_rows(_ROWS[self.name](sample.rows))
             else:
                 figure = _DRAWS[self.name](sample)

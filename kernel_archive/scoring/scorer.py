@@ -10,13 +10,12 @@ import numpy as np
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import UsageError, printable
-from kernel_archive.scoring.arrays import once
 from kernel_archive.scoring.calibration import N_BUCKETS, bucket_of, selective_risk
 from kernel_archive.scoring.controls import controls_of
 from kernel_archive.scoring.draws import TAILS, bootstrap, interval, joined, measure, repeats_of
 from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import METRICS, metrics_of
-from kernel_archive.scoring.order import CUTOFFS, average_precision, precision_recall
+from kernel_archive.scoring.order import CUTOFFS, precision_recall
 from kernel_archive.scoring.pairs import pair_bands
 from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import (
@@ -104,7 +103,6 @@ def score_with_draws(
         metrics=_metrics(figures.overall, drawn.overall if drawn else {}),
         groups=groups,
         group_rows={name: len(positions) for name, positions in split.group_rows.items()},
-        uniform=next(c.metrics for c in controls if c.name == "uniform"),
         confusion=confusion(predicted=rows.predicted, bins=rows.split.bins),
         buckets=buckets(rows),
         recovery=_recovery(rows, figures, drawn),
@@ -237,13 +235,10 @@ def risk_coverage(rows: ForecastRows) -> RiskCoverage | None:
     if not rows.parsed.any(axis=1).all():
         return None
     curves = []
-    for r, parsed in enumerate(rows.parsed):
-        accepted = budget_ranks(int(parsed.sum()), CURVE) - 1
-        q, losses = rows.confidence[r, parsed], (rows.errors[r, parsed], ~rows.hits[r, parsed])
-        curves.append([selective_risk(confidence=q, losses=loss)[accepted] for loss in losses])
-    error, error_rate = np.mean(curves, axis=0).tolist()
-    coverage = tuple(c / 100 for c in CURVE)
-    return RiskCoverage(coverage=coverage, error=tuple(error), error_rate=tuple(error_rate))
+    for q, missed, parsed in zip(rows.confidence, ~rows.hits, rows.parsed, strict=True):
+        risk = selective_risk(confidence=q[parsed], losses=missed[parsed])
+        curves.append(risk[budget_ranks(len(risk), CURVE) - 1])
+    return RiskCoverage(error_rate=tuple(np.mean(curves, axis=0).tolist()))
 
 
 def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
@@ -252,18 +247,14 @@ def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
     n, base_rate = int(positive.sum()), float(positive.mean())
     if not n:
         return DiscoveryCurve(cutoff=cutoff, n_positive=n, base_rate=base_rate)
-    recall, precisions, averages = np.array(CURVE) / 100, [], []
+    recall, precisions = np.array(CURVE) / 100, []
     for scores in rows.exceedance(cutoff):
         precision, reached = precision_recall(scores=scores, positive=positive)
         precisions.append(precision[np.searchsorted(reached, recall - 1e-12)])
-        average = average_precision(scores=scores, positive=positive, weights=once(len(rows)))
-        averages.append(average.item())
     return DiscoveryCurve(
         cutoff=cutoff,
         n_positive=n,
         base_rate=base_rate,
-        low=min(averages),
-        high=max(averages),
         recall=tuple(recall.tolist()),
         precision=tuple(np.mean(precisions, axis=0).tolist()),
     )
@@ -274,11 +265,10 @@ def deferral_of(rows: ForecastRows, deferred: Bools) -> Deferral | None:
     if not deferred.any():
         return None
     answered = deferred & rows.parsed
-    names = [name for name, info in metrics_of(rows.split.kind).items() if info.accepted]
+    names = [name for name, info in metrics_of(rows.split.kind).items() if info.per_row]
     remaining = (rows.repeat(r).take(np.flatnonzero(~own)) for r, own in enumerate(deferred))
     accepted = joined(measure(RowSample.once(part), names) for part in remaining).overall
     return Deferral(
-        rate=float(deferred.mean()),
         accepted=_metrics(accepted, {}),
         deferred_accuracy=float(rows.hits[answered].mean()) if answered.any() else None,
         n_deferred_parsed=int(answered.sum()),
