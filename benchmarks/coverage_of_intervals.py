@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from kernel_archive.scoring import METRICS, Forecasts, Split
-from kernel_archive.scoring.draws import bootstrap, interval, repeats_of
+from kernel_archive.scoring.figures import bootstrap, interval, repeats_of
 from kernel_archive.scoring.samples import ForecastRows
 from kernel_archive.scoring.split import Clusters
 

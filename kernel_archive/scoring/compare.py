@@ -19,13 +19,13 @@ import numpy as np
 
 from kernel_archive.errors import UsageError, suggestion
 from kernel_archive.scoring.arrays import product
-from kernel_archive.scoring.draws import bootstrap, chunk_sizes, interval, measure, repeats_of
+from kernel_archive.scoring.figures import bootstrap, interval, measure, repeats_of
 from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import COMPARED, METRICS, metrics_of
 from kernel_archive.scoring.order import MAX_ROWS
 from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import ForecastFacts, Terms
-from kernel_archive.scoring.samples import REPEAT_FIELDS, ForecastRows, RowSample
+from kernel_archive.scoring.samples import REPEAT_FIELDS, ForecastRows, RowSample, chunk_sizes
 from kernel_archive.scoring.scorer import (
     PredictedBin,
     ScoreOptions,

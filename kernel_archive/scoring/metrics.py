@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from kernel_archive.scoring import calibration, order, rules
-from kernel_archive.scoring.arrays import once
+from kernel_archive.scoring.arrays import single_draw
 from kernel_archive.scoring.recovery import BUDGETS, recovery_area
 from kernel_archive.splits import Kind
 
@@ -134,7 +134,9 @@ def _lift(sample: RowSample, cutoff: float) -> Floats:
     cues = [split.surface.cues[name] for name in SHORTCUTS if name in split.surface.cues]
     if not cues:
         return np.full(sample.weights.shape[1], np.nan)
-    better = max(cues, key=lambda cue: precision(scores=cue, weights=once(len(split))).item())
+    better = max(
+        cues, key=lambda cue: precision(scores=cue, weights=single_draw(len(split))).item()
+    )
     own = METRICS[f"average_precision_{cutoff:g}"].of(sample)
     return own - precision(scores=better, weights=sample.weights)
 

@@ -12,7 +12,7 @@ from kernel_archive.bins import N_BINS
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.scoring.calibration import N_BUCKETS, bucket_of, selective_risk
 from kernel_archive.scoring.controls import controls_of
-from kernel_archive.scoring.draws import TAILS, bootstrap, interval, joined, measure, repeats_of
+from kernel_archive.scoring.figures import TAILS, bootstrap, interval, joined, measure, repeats_of
 from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.order import CUTOFFS, precision_recall
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.scoring.arrays import Bools, Floats
-    from kernel_archive.scoring.draws import Figures
+    from kernel_archive.scoring.figures import Figures
     from kernel_archive.scoring.forecasts import Forecasts
     from kernel_archive.scoring.reader import ForecastSource
     from kernel_archive.scoring.split import Split
@@ -212,7 +212,7 @@ def _recovery(rows: ForecastRows, figures: Figures, drawn: Figures | None) -> Re
         mean=tuple(figures.curve["recovery"].mean(axis=1).tolist()),
         low=tuple(band[0]),
         high=tuple(band[1]),
-        random=tuple(RowSample.once(tied).curve[:, 0].tolist()),
+        random=tuple(RowSample.single(tied).curve[:, 0].tolist()),
     )
 
 
@@ -267,7 +267,7 @@ def deferral_of(rows: ForecastRows, deferred: Bools) -> Deferral | None:
     answered = deferred & rows.parsed
     names = [name for name, info in metrics_of(rows.split.kind).items() if info.per_row]
     remaining = (rows.repeat(r).take(np.flatnonzero(~own)) for r, own in enumerate(deferred))
-    accepted = joined(measure(RowSample.once(part), names) for part in remaining).overall
+    accepted = joined(measure(RowSample.single(part), names) for part in remaining).overall
     return Deferral(
         accepted=_metrics(accepted, {}),
         deferred_accuracy=float(rows.hits[answered].mean()) if answered.any() else None,
