@@ -38,6 +38,9 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str  # column with the kernel id of the candidate
     command: str  # the command that makes it
     problem: str = ""  # column with the problem, where it is not the stratum of the bootstrap
+    #: Column with the problem, where the rows of a problem are drawn together for intervals; empty
+    #: where those of an author are.
+    drawn: str = ""
     known: str = ""  # column with the speedup on another GPU that is shown
     #: Type of the training pairs that are made as its rows are; empty for ``train``.
     pair_type: str = ""

@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
     from kernel_archive.splits import SplitSpec
-
-
-#: Splits about new problems: their clusters are the problems.
-_BY_PROBLEM: Final = frozenset({"eval_problems", "eval_transfer"})
 
 
 def load_split(
@@ -196,8 +192,9 @@ def read_clusters(
 
     A row of a search that is no natural one is its own cluster.
     """
-    unit, names = "problems", list(rows.get(spec.problem_column, ()))
-    if spec.name not in _BY_PROBLEM:
+    if spec.drawn:
+        unit, names = "problems", list(rows[spec.drawn])
+    else:
         clusters, searches = search_clusters(archive), rows["search_id"]
         if clusters.keys().isdisjoint(searches):
             return None

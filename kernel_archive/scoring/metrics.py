@@ -134,9 +134,8 @@ def _lift(sample: RowSample, cutoff: float) -> Floats:
     cues = [split.surface.cues[name] for name in SHORTCUTS if name in split.surface.cues]
     if not cues:
         return np.full(sample.weights.shape[1], np.nan)
-    better = max(
-        cues, key=lambda cue: precision(scores=cue, weights=single_draw(len(split))).item()
-    )
+    once = single_draw(len(split))
+    better = max(cues, key=lambda cue: precision(scores=cue, weights=once).item())
     own = METRICS[f"average_precision_{cutoff:g}"].of(sample)
     return own - precision(scores=better, weights=sample.weights)
 
