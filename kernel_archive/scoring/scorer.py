@@ -159,8 +159,14 @@ def control_figures(split: Split) -> tuple[ControlFigures, ...]:
     out = []
     for control in split.once(controls_of):
         figures = repeats_of(ForecastRows.of(split, control.forecasts), groups=False)
-        facts = {"name": control.name, "title": control.title}
-        out.append(ControlFigures(**facts, bound=control.bound, metrics=means(figures.overall)))
+        out.append(
+            ControlFigures(
+                name=control.name,
+                title=control.title,
+                bound=control.bound,
+                metrics=means(figures.overall),
+            )
+        )
     return tuple(out)
 
 
