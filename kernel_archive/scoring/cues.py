@@ -110,7 +110,7 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
     if spec.kind == "close":  # what the second program has more than the first one
         first = _read_cues(archive, anchors, rows[spec.task])
         cues = {name: cue - first[name] for name, cue in cues.items()}
-        own, of_first = (_repeated(archive, rows[n]) for n in (spec.kernel, "first_kernel_id"))
+        own, of_first = (_repeated(archive, rows[n]) for n in (spec.kernel, spec.anchor_kernel))
         measured = None if own is None or of_first is None else own / of_first
         return replace(surface, cues=cues, measured=measured)
     changed = [
@@ -119,7 +119,7 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
     cues["language_change"] = np.array(changed, np.float64)
     lengths = np.array([[len(code) + 1.0 for code in side] for side in (codes, anchors)])
     cues["length_change"] = np.log(lengths[0] / lengths[1])
-    (parents,) = _of_kernels(archive, rows["parent_kernel_id"], ("speedup",))
+    (parents,) = _of_kernels(archive, rows[spec.anchor_kernel], ("speedup",))
     if not np.isnan(parents).any():
         cues["parent_speedup"] = -parents
     return surface

@@ -16,7 +16,7 @@ from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.samples import RowSample
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from kernel_archive.scoring.arrays import Floats
     from kernel_archive.scoring.samples import ForecastRows
@@ -33,7 +33,7 @@ class Figures(NamedTuple):
     """Hold the metrics in every draw."""
 
     overall: dict[str, Floats]  # metric -> shape (D,)
-    groups: dict[tuple[str, str], Floats]  # group and metric -> shape (D,)
+    groups: dict[str, dict[str, Floats]]  # group -> metric -> shape (D,)
     curve: dict[str, Floats]  # ``recovery`` -> shape (100, D), where its area was asked for
 
 
@@ -43,22 +43,24 @@ def measure(
     """Compute the named metrics of a sample (all when ``None``), and ``groups`` of every group."""
     every = metrics_of(sample.rows.split.kind)
     overall = {n: metric.of(sample) for n, metric in every.items() if names is None or n in names}
-    by_group: dict[tuple[str, str], Floats] = {}
+    by_group: dict[str, dict[str, Floats]] = {}
     for group in sample.rows.split.group_rows if groups else ():
         part = sample.of_group(group)
-        by_group |= {(group, n): metric.of(part) for n, metric in every.items() if n in groups}
+        by_group[group] = {n: metric.of(part) for n, metric in every.items() if n in groups}
     curve = {"recovery": sample.curve} if "recovery_area" in overall else {}
     return Figures(overall, by_group, curve)
 
 
-def joined(portions: Iterable[Figures]) -> Figures:
+def joined(parts: Iterable[Figures]) -> Figures:
     """Join portions of draws, in their order."""
-    return Figures(
-        *(
-            {key: np.concatenate([table[key] for table in tables], axis=-1) for key in tables[0]}
-            for tables in zip(*portions, strict=True)
-        )
-    )
+    overall, groups, curves = zip(*parts, strict=True)
+    by_group = {group: _joined([portion[group] for portion in groups]) for group in groups[0]}
+    return Figures(_joined(overall), by_group, _joined(curves))
+
+
+def _joined(portions: Sequence[dict[str, Floats]]) -> dict[str, Floats]:
+    names = portions[0]
+    return {name: np.concatenate([part[name] for part in portions], axis=-1) for name in names}
 
 
 def repeats_of(
@@ -89,11 +91,8 @@ def bootstrap(
         measure(sample, names, groups=() if sample.whole_tasks else of_groups)
         for sample in RowSample.bootstrap(rows, seed=seed, draws=draws)
     )
-    several = {
-        (group, name): values
-        for (group, name), values in drawn.groups.items()
-        if rows.by_group[group].split.n_clusters > 1
-    }
+    by_group = rows.by_group if drawn.groups else {}
+    several = {g: v for g, v in drawn.groups.items() if by_group[g].split.n_clusters > 1}
     return drawn._replace(groups=several)
 
 

@@ -86,9 +86,6 @@ def score_with_draws(
     figures = repeats_of(rows)
     drawn = bootstrap(rows, seed=seed, draws=draws) if draws else None
     of_groups = drawn.groups if drawn else {}
-    groups: dict[str, dict[str, Metric]] = {}
-    for (group, name), values in figures.groups.items():
-        groups.setdefault(group, {})[name] = _metric(values, of_groups.get((group, name)))
     controls = split.once(control_figures)
     record = Score(
         kind=split.kind,
@@ -101,7 +98,7 @@ def score_with_draws(
         drawn=drawn_of(split),
         forecasts=forecast_facts(forecasts),
         metrics=_metrics(figures.overall, drawn.overall if drawn else {}),
-        groups=groups,
+        groups={g: _metrics(values, of_groups.get(g, {})) for g, values in figures.groups.items()},
         group_rows={name: len(positions) for name, positions in split.group_rows.items()},
         confusion=confusion(predicted=rows.predicted, bins=rows.split.bins),
         buckets=buckets(rows),
@@ -148,10 +145,7 @@ def score_file(
 
 def means(values: Mapping[str, Floats]) -> dict[str, float | None]:
     """Mean over the repeats of every metric; ``None`` where a repeat has none."""
-    return {
-        name: None if np.isnan(repeats).any() else float(repeats.mean())
-        for name, repeats in values.items()
-    }
+    return {name: metric.mean for name, metric in _metrics(values, {}).items()}
 
 
 def control_figures(split: Split) -> tuple[ControlFigures, ...]:
