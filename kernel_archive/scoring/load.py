@@ -146,14 +146,10 @@ def read_zero(digest: str, version: str, spec: SplitSpec, row_ids: Sequence[str]
     return Zero(name=stored.forecast, probabilities=normalise(raw=p))
 
 
-class _FrozenRows(msgspec.Struct):
-    """Hold a file of ``splits/frozen``; the first value of a row is its id."""
-
-    rows: list[list[Any]]
-
-
 def _other_rows(archive: Archive, split: SplitSpec) -> Iterator[OtherRows]:
     """List the archive's other splits, then those of released data versions, newest first."""
+    from kernel_archive.selection.freeze import read_frozen
+
     for other in FORECAST_SPLITS.values():
         ids = {row for (row,) in table_rows(archive, other.table, "row_id")}
         if other.table != split.table and ids:
@@ -164,10 +160,9 @@ def _other_rows(archive: Archive, split: SplitSpec) -> Iterator[OtherRows]:
         for spec in FORECAST_SPLITS.values():
             path = folder / f"{spec.table}.json"
             if path.is_file():
-                rows = msgspec.json.decode(path.read_bytes(), type=_FrozenRows).rows
                 fix = f"This archive is version {own}: forecast its rows, or build the other one"
                 name = f"{spec.name} in data version {folder.name}"
-                yield OtherRows(name, fix, {row[0] for row in rows})
+                yield OtherRows(name, fix, {row[0] for row in read_frozen(path).rows})
 
 
 def _with_labels(

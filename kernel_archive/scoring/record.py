@@ -67,10 +67,8 @@ class ForecastFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bucket(msgspec.Struct, frozen=True):
-    """Hold one confidence bucket of all repeats; means are ``None`` in an empty one."""
+    """Hold one of ten equal confidence buckets, all repeats; means are ``None`` in an empty one."""
 
-    low: float  # of the confidence
-    high: float
     count: int
     confidence: float | None
     accuracy: float | None
@@ -78,9 +76,8 @@ class Bucket(msgspec.Struct, frozen=True):
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold the recovery curve: percent of the best speedup found at each budget."""
+    """Hold the recovery curve: percent of the best speedup found at budgets of 1 to 100 %."""
 
-    budgets: tuple[int, ...]  # percent of a task's candidates, 1 to 100
     mean: tuple[float, ...]  # over tasks and repeats
     low: tuple[float, ...]  # pointwise 95 % band, empty without a bootstrap
     high: tuple[float, ...]
@@ -171,11 +168,9 @@ class Score(Terms, frozen=True, kw_only=True):
     group_rows: dict[str, int]  # task or problem family -> number of rows
     #: Counts, rows measured bin, columns predicted bin, of all repeats, parsed rows only.
     confusion: tuple[tuple[int, ...], ...]
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[Bucket, ...]  # from the least to the greatest confidence
     recovery: Recovery | None  # for ``eval`` only
-    pairs: tuple[
-        PairBand, ...
-    ] = ()  # by the distance of their speedups, for ``eval`` and ``close``
+    pairs: tuple[PairBand, ...] = ()  # by their distance, for ``eval`` and ``close``
     risk: RiskCoverage | None  # ``None`` without a parsed row
     deferral: Deferral | None  # ``None`` where nothing is deferred
     discovery: tuple[DiscoveryCurve, ...]  # one curve per cutoff, for ``discovery`` only

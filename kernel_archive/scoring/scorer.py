@@ -208,7 +208,6 @@ def _recovery(rows: ForecastRows, figures: Figures, drawn: Figures | None) -> Re
     band = np.quantile(drawn.curve["recovery"], TAILS, axis=1).tolist() if drawn else ((), ())
     tied = replace(rows.repeat(0), probabilities=np.full((1, len(rows), N_BINS), 1 / N_BINS))
     return Recovery(
-        budgets=CURVE,
         mean=tuple(figures.curve["recovery"].mean(axis=1).tolist()),
         low=tuple(band[0]),
         high=tuple(band[1]),
@@ -226,7 +225,7 @@ def buckets(rows: ForecastRows) -> tuple[Bucket, ...]:
         inside = bucket == b
         count = int(inside.sum())
         q, hit, error = (float(v[inside].mean()) if count else None for v in values)
-        out.append(Bucket(b / 10, (b + 1) / 10, count, q, hit, error))
+        out.append(Bucket(count, q, hit, error))
     return tuple(out)
 
 
