@@ -194,7 +194,7 @@ def permutation_p(
     observed = _swapped_differences(both, np.zeros((n, 1), bool), names)
     # Of a thinned candidate set the pairs do not add up.
     few = k < draws and not (a.split.kind == "eval" and 2 * n > MAX_ROWS)
-    sums = [name for name in names if METRICS[name].adds_up and few]
+    sums = [n for n in names if few and (METRICS[n].per_row or METRICS[n].adds_up)]
     others = [name for name in names if name not in sums]
     effects = _effects(both, clusters, sums, observed) if sums else {}
     larger = dict.fromkeys(names, 0)

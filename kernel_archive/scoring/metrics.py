@@ -60,6 +60,8 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
     ranks: bool = False
     #: Whether single tasks or families have it: with an interval, as a value alone, or not at all.
     groups: Literal["interval", "value", "none"] = "interval"
+    #: Whether a difference of two forecasters is a sum over rows, where it is no mean over rows.
+    adds_up: bool = False
 
     def format(self, value: float | None) -> str:
         """Show a figure with its unit, or a dash.
@@ -78,12 +80,6 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
     def per_row(self) -> bool:
         """Whether it is the mean of a value that every row has."""
         return self.name in _ROWS
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether a difference of two forecasters is a sum over rows: of row or pair means."""
-        sums = ("crps_skill", "crps_skill_cue", "pair_accuracy", "close_pairs")
-        return self.per_row or self.name in sums
 
     def of(self, sample: RowSample) -> Floats:
         """Compute the metric in every draw of rows, mean over the repeats: shape (D,)."""
