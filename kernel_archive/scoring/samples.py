@@ -153,7 +153,9 @@ class RowSample:
     rows: ForecastRows
     weights: Floats  # shape (n, D), how often each row is in each draw
     whole_tasks: bool = False  # all rows of a task are drawn together: drawn twice, it is two tasks
-    all_rows: RowSample | None = None  # the draws of all rows, when these are of one group
+    #: Task, or pool, and the number of its rows -> recovery curve, or counts of its pairs.
+    curves: dict[tuple[str, int], Floats] = field(default_factory=dict)
+    pairs: dict[tuple[str, int], Floats] = field(default_factory=dict)
     figures: dict[str, Floats] = field(default_factory=dict)  # metrics that were computed of these
 
     @classmethod
@@ -177,9 +179,13 @@ class RowSample:
                 yield cls(rows, weights, all(len(set(cluster[task])) == 1 for task in tasks))
 
     def of_group(self, name: str) -> RowSample:
-        """Select the rows of one reported group in the same draws."""
+        """Select the rows of one reported group in the same draws.
+
+        What is known of a task stays known where the group holds all rows of it.
+        """
         weights = self.weights[self.rows.split.group_rows[name]]
-        return RowSample(self.rows.by_group[name], weights, self.whole_tasks, self)
+        known = dict(self.curves), dict(self.pairs)
+        return RowSample(self.rows.by_group[name], weights, self.whole_tasks, *known)
 
     def inside(self, positions: Ints) -> Floats:
         """How often the rows of one task are in each draw of that task."""
@@ -193,24 +199,6 @@ class RowSample:
         """Mean of values of shape (R, n): shape (D,); NaN where no row was drawn."""
         with np.errstate(invalid="ignore"):
             return np.asarray(product(values.mean(axis=0), self.weights) / self.weights.sum(axis=0))
-
-    def _whole_with(self, task: str) -> RowSample | None:
-        """Return the draws of all rows where a group holds a task whole: they know its figures."""
-        if self.all_rows is None:
-            return None
-        both = (sample.rows.split.task_rows[task] for sample in (self.all_rows, self))
-        return self.all_rows if len(set(map(len, both))) == 1 else None
-
-    @cached_property
-    def task_curves(self) -> dict[str, Floats]:
-        """Recovery curve of every task, mean over the repeats: shape (100, D) each."""
-        curves = {}
-        for task, positions in self.rows.split.task_rows.items():
-            if whole := self._whole_with(task):
-                curves[task] = whole.task_curves[task]
-            else:
-                curves[task] = self.recovered(positions, self.inside(positions), recovery.CURVE)
-        return curves
 
     def recovered(self, positions: Ints, weights: Floats, budgets: tuple[int, ...]) -> Floats:
         """Speedup recovered from one candidate set at K budgets, mean over the repeats: (K, D)."""
@@ -229,29 +217,26 @@ class RowSample:
         total = np.zeros((len(recovery.CURVE), self.weights.shape[1]))
         count = np.zeros(self.weights.shape[1])
         for task, positions in self.rows.split.task_rows.items():
-            curve = self.task_curves[task]
+            key = task, len(positions)
+            if key not in self.curves:
+                self.curves[key] = self.recovered(positions, self.inside(positions), recovery.CURVE)
+            curve = self.curves[key]
             copies = self.weights[positions[0]] if self.whole_tasks else ~np.isnan(curve[0])
             total += np.where(copies > 0, copies * curve, 0.0)
             count += copies
         with np.errstate(invalid="ignore"):
             return total / count
 
-    @cached_property
-    def pool_pairs(self) -> dict[str, Floats]:
-        """Of every pool the counts of :meth:`~order.PairTable.count`: shape (4, D) each."""
-        counts = {}
-        for pool, positions in self.rows.split.pool_rows.items():
-            task = self.rows.split.tasks[positions[0]]
-            if whole := self._whole_with(task):
-                counts[pool] = whole.pool_pairs[pool]
-            else:
-                copies = self.weights[positions[0]] if self.whole_tasks else 1.0
-                counts[pool] = self.rows.pair_tables[pool].count(self.inside(positions)) * copies
-        return counts
-
     def pair_accuracy(self, *, close: bool) -> Floats:
         """Share of (close) pairs in the right order: shape (D,); NaN without a pair that counts."""
-        counts = np.sum(list(self.pool_pairs.values()), axis=0)
+        counts = np.zeros((4, self.weights.shape[1]))
+        for pool, positions in self.rows.split.pool_rows.items():
+            key = pool, len(positions)
+            if key not in self.pairs:
+                copies = self.weights[positions[0]] if self.whole_tasks else 1.0
+                inside = self.inside(positions)
+                self.pairs[key] = self.rows.pair_tables[pool].count(inside) * copies
+            counts += self.pairs[key]
         right, countable = counts[2:] if close else counts[:2]
         with np.errstate(invalid="ignore"):
             return np.asarray(right / countable)
