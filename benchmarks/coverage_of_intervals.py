@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from kernel_archive.scoring import METRICS, Forecasts, Split
-from kernel_archive.scoring.draws import bootstrap, interval, repeats_of
+from kernel_archive.scoring.figures import bootstrap, interval, repeats_of
 from kernel_archive.scoring.samples import ForecastRows
 from kernel_archive.scoring.split import Clusters
 
@@ -70,7 +70,11 @@ def main():
         for seed in range(options.datasets):
             rows = simulate(rng, *size)
             for unit in units:
-                drawn = rows if unit == "authors" else replace(rows, clusters=None)
+                drawn = (
+                    rows
+                    if unit == "authors"
+                    else replace(rows, split=replace(rows.split, clusters=None))
+                )
                 found = bootstrap(drawn, seed=seed, draws=options.draws, names=NAMES, groups=False)
                 for name in NAMES:
                     low, high = interval(found.overall[name])

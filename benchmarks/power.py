@@ -22,7 +22,7 @@ import numpy as np
 
 from kernel_archive.bins import SCHEMES
 from kernel_archive.scoring import Forecasts, Split
-from kernel_archive.scoring.draws import bootstrap, interval, repeats_of
+from kernel_archive.scoring.figures import bootstrap, interval, repeats_of
 from kernel_archive.scoring.samples import ForecastRows
 
 EDGES = np.log2(np.asarray(SCHEMES["paper"].edges))

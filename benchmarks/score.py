@@ -34,7 +34,7 @@ NAIVE = """
 import sys, time
 import numpy as np
 from kernel_archive.scoring import Forecasts, Split, load_split, read_forecasts
-from kernel_archive.scoring.draws import repeats_of
+from kernel_archive.scoring.figures import repeats_of
 from kernel_archive.scoring.samples import ForecastRows
 target = load_split(sys.argv[1])
 forecasts = read_forecasts(sys.argv[2], target)

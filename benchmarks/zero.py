@@ -26,7 +26,8 @@ from kernel_archive.baselines.launches import load_launch_features
 from kernel_archive.baselines.pairs import AskedPairs, load_asked_pairs, load_training_pairs
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring import Forecasts, Split, load_split, score
-from kernel_archive.scoring.controls import CUES, controls_of, launch_idle
+from kernel_archive.scoring.controls import controls_of
+from kernel_archive.scoring.cues import CUES, launch_idle
 from kernel_archive.scoring.rules import crps
 from kernel_archive.scoring.split import Surface
 from kernel_archive.splits import FORECAST_SPLITS

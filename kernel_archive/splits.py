@@ -36,8 +36,12 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
     anchor: str  # column with the program that the candidate is compared with
     candidate: str  # column with the program whose speedup is forecast
     kernel: str  # column with the kernel id of the candidate
+    anchor_kernel: str = ""  # column with that of the anchor, where a search wrote it
     command: str  # the command that makes it
     problem: str = ""  # column with the problem, where it is not the stratum of the bootstrap
+    #: Column with the problem, where the rows of a problem are drawn together for intervals; empty
+    #: where those of an author are.
+    drawn: str = ""
     known: str = ""  # column with the speedup on another GPU that is shown
     #: Type of the training pairs that are made as its rows are; empty for ``train``.
     pair_type: str = ""

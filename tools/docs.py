@@ -46,7 +46,7 @@ from kernel_archive.readers import READERS
 from kernel_archive.readers.sql_doubts import COLUMNS
 from kernel_archive.schema import TABLES
 from kernel_archive.scoring import METRICS, Forecasts, Split, score
-from kernel_archive.scoring.controls import CUES, EDIT_CUES, LAUNCH_CUES
+from kernel_archive.scoring.cues import CUES, EDIT_CUES, LAUNCH_CUES
 from kernel_archive.scoring.split import Surface
 from kernel_archive.selection.definitions import (
     CloseDefinition,

@@ -15,7 +15,7 @@ import numpy as np
 from kernel_archive.baselines.blocks import Work, kernel_work
 from kernel_archive.ids import program_id
 from kernel_archive.problems import PROBLEMS
-from kernel_archive.scoring.controls import MULTIPROCESSORS
+from kernel_archive.scoring.cues import MULTIPROCESSORS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -69,7 +69,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "recovery": recovery and [recovery.mean, recovery.low, recovery.high],
         "buckets": [[b.count, b.confidence, b.accuracy, b.error] for b in record.buckets],
         "confusion": record.confusion,
-        "risk": risk and [risk.error, risk.error_rate],
+        "risk": risk and risk.error_rate,
         "discovery": [[c.cutoff, c.base_rate, c.recall, c.precision] for c in record.discovery],
         "p": entry.masses,
         "y": entry.predicted,

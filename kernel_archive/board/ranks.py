@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 import numpy as np
 
-from kernel_archive.scoring.draws import LEVEL
+from kernel_archive.scoring.figures import LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

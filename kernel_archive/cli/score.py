@@ -61,7 +61,8 @@ def template(
     It goes to the file of -o, else to stdout; the format is explained on stderr. Replace the
     probabilities, then: kernel-archive check FILE, kernel-archive score FILE.
     """
-    from kernel_archive.scoring.formats import FIELDS, explanation, template_lines
+    from kernel_archive.scoring.formats import FIELDS
+    from kernel_archive.scoring.template import explanation, template_lines
 
     if output is not None:
         check_new(output, force=force)

@@ -58,26 +58,26 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     def unparsed(self) -> str:
         """Say in a word why no forecast can be read from it; empty where one can."""
         completion = read_completion(self.content)
-        if completion.probabilities is not None or not completion.unparsed:
+        if completion.parse_error is None:
             return ""
         # A refused or cut answer rarely holds a forecast: then that is the reason.
         by_stop = {"refused": "refused", "max_tokens": "cut"}
-        return by_stop.get(self.stop_reason, completion.unparsed)
+        return by_stop.get(self.stop_reason, completion.parse_error)
 
     def line(self, prompt: Prompt, question_digest: str) -> dict[str, Any]:
         """Make the line of a forecast file: the forecast, or why there is none."""
         completion = read_completion(self.content)
-        masses, reason = completion.probabilities, self.unparsed()
+        reason = self.unparsed()
         line: dict[str, Any] = {
             "row_id": self.row_id,
             "repeat": self.repeat,
-            "probabilities": None if masses is None else list(masses),
+            "probabilities": completion.probabilities,
             "parse_failed": True if reason else None,
             "parse_error": reason or None,
-            "predicted_bin": completion.stated_bin or None,
+            "predicted_bin": completion.predicted_bin,
             "expected_speedup": completion.expected_speedup,
             "defer": completion.defer if prompt.ask == "defer" else None,
-            "rationale": completion.rationale[:MAX_RATIONALE] or None,
+            "rationale": (completion.rationale or "")[:MAX_RATIONALE] or None,
             "prompt": prompt.name,
             "question": question_digest,
             "stop_reason": None if self.stop_reason == "stop" else self.stop_reason,

@@ -16,7 +16,7 @@ from kernel_archive.errors import ArchiveNotFoundError, DataError, printable
 from kernel_archive.problems import normalise_problem
 from kernel_archive.publishing.hub import connect, hub_errors
 from kernel_archive.scoring import Score, Split, read_forecasts, score
-from kernel_archive.scoring.controls import CUES
+from kernel_archive.scoring.cues import CUES
 from kernel_archive.scoring.split import Surface
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ EDGE: Final = 1e-9
 _FEW: Final = 16
 
 
-def once(n: int) -> Floats:
+def single_draw(n: int) -> Floats:
     """Weigh a single draw that holds each of n rows once: shape (n, 1)."""
     return np.ones((n, 1))
 

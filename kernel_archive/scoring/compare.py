@@ -19,13 +19,13 @@ import numpy as np
 
 from kernel_archive.errors import UsageError, suggestion
 from kernel_archive.scoring.arrays import product
-from kernel_archive.scoring.draws import bootstrap, chunk_sizes, interval, measure, repeats_of
+from kernel_archive.scoring.figures import bootstrap, interval, measure, repeats_of
 from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import COMPARED, METRICS, metrics_of
 from kernel_archive.scoring.order import MAX_ROWS
 from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import ForecastFacts, Terms
-from kernel_archive.scoring.samples import REPEAT_FIELDS, ForecastRows, RowSample
+from kernel_archive.scoring.samples import REPEAT_FIELDS, ForecastRows, RowSample, chunk_sizes
 from kernel_archive.scoring.scorer import (
     PredictedBin,
     ScoreOptions,
@@ -194,7 +194,7 @@ def permutation_p(
     observed = _swapped_differences(both, np.zeros((n, 1), bool), names)
     # Of a thinned candidate set the pairs do not add up.
     few = k < draws and not (a.split.kind == "eval" and 2 * n > MAX_ROWS)
-    sums = [name for name in names if METRICS[name].adds_up and few]
+    sums = [n for n in names if few and (METRICS[n].per_row or METRICS[n].adds_up)]
     others = [name for name in names if name not in sums]
     effects = _effects(both, clusters, sums, observed) if sums else {}
     larger = dict.fromkeys(names, 0)

@@ -7,11 +7,9 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from kernel_archive.bins import N_BINS
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS
-from kernel_archive.scoring.formats import TOOL_FIELDS, LineError, read_line
+from kernel_archive.scoring.formats import TOOL_FIELDS, ForecastLine, LineError, read_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,12 +21,14 @@ UNPARSED: Final = frozenset(
     | {"wrong-shape", "not-a-number", "not-finite", "negative", "zero-sum", "raw-sum"}
     | {"contradiction", "bad-field", "refused", "cut"}
 )
+#: A completion does not say which row it is about; whoever asked knows.
+_ROW: Final = "completion"
 #: Characters of an answer that are read, from its end.
 _MAX_TEXT: Final = 1 << 20
 #: Objects inside objects that are opened: a message, its call, the arguments as text.
 _MAX_DEPTH: Final = 8
 _MASSES: Final = ("probabilities", "bin_probabilities", TOOL_FIELDS[0])
-#: What an answer may say; which row it is about and what it cost is not for the model to say.
+#: What an answer may say; its row and what it cost are not for the model to say.
 _FROM_MODEL: Final = frozenset(
     {*_MASSES, *TOOL_FIELDS, "predicted_bin", "defer", "rationale", "reasoning"}
 )
@@ -41,68 +41,56 @@ _PERCENT_TEXT: Final = re.compile(r"\s*(\d{1,3}(?:\.\d{1,12})?)\s*%\s*")
 _REASONING: Final = re.compile(r"<(/?)(?:think|thinking|reasoning)>")
 
 
-class Completion(msgspec.Struct, frozen=True):
-    """Hold what an answer says."""
-
-    #: Eight numbers as given (percentages divided by 100); ``None`` where there is no forecast.
-    probabilities: tuple[float, ...] | None
-    raw_sum: float = math.nan  # their sum; NaN where there are none
-    stated_bin: int = 0  # the bin that the answer names, 0 for none
-    defer: bool = False  # whether it leaves the candidate to a measurement
-    expected_speedup: float | None = None  # the speedup that it names, in x
-    rationale: str = ""
-    unparsed: str = ""  # one of :data:`UNPARSED`; empty where there is a forecast
-
-
-def read_completion(answer: Any) -> Completion:
-    """Read the forecast in a model's answer.
+def read_completion(answer: Any) -> ForecastLine:
+    """Read the forecast in a model's answer; ``parse_error`` says why there is none.
 
     Takes the text of an answer, the arguments of a tool call, a message, or a chat. Of a text the
     last JSON object with probabilities counts, whatever stands around it; reasoning before the
     answer does not. Percentages are read, too: with the sign, or numbers that sum to 95 to 105.
 
     >>> read_completion('So: {"probabilities": [0, 0, 0, 40, 60, 0, 0, 0]}').probabilities
-    (0.0, 0.0, 0.0, 0.4, 0.6, 0.0, 0.0, 0.0)
-    >>> read_completion("about 1.5x").unparsed
+    [0.0, 0.0, 0.0, 0.4, 0.6, 0.0, 0.0, 0.0]
+    >>> read_completion("about 1.5x").parse_error
     'no-json'
     """
     parts = list(_parts(answer))
-    completions = [_completion(part) for part in parts if isinstance(part, dict)]
-    if completions:
-        scored = (one for one in completions if one.unparsed in ("", "raw-sum"))
-        return next(scored, completions[0])
+    lines = [_line(part) for part in parts if isinstance(part, dict)]
+    if lines:
+        scored = (line for line in lines if line.parse_error in (None, "raw-sum"))
+        return next(scored, lines[0])
     text = "".join(part for part in parts if isinstance(part, str))
     if not text.strip():
-        return Completion(None, unparsed="empty")
+        return _unparsed("empty")
     if not any(key in text for key in _MASSES):
-        return Completion(None, unparsed="no-json")
-    return Completion(None, unparsed="in-reasoning" if _REASONING.search(text) else "half-json")
+        return _unparsed("no-json")
+    return _unparsed("in-reasoning" if _REASONING.search(text) else "half-json")
 
 
-def _completion(answer: dict[str, Any]) -> Completion:
+def _unparsed(why: str, **facts: Any) -> ForecastLine:
+    """Make the line of an answer without a distribution; ``why`` is one of :data:`UNPARSED`."""
+    return ForecastLine(row_id=_ROW, parse_failed=True, parse_error=why, **facts)
+
+
+def _line(answer: dict[str, Any]) -> ForecastLine:
     """Read the forecast in an object that names probabilities."""
     fields = {name: value for name, value in answer.items() if name in _FROM_MODEL}
-    speedup: Any = answer.get("expected_speedup")
-    # A lone surrogate, half of an emoji that was cut, is spelled out: no file could hold it.
-    rationale = str(fields.get("rationale") or "").encode(errors="backslashreplace").decode()
-    is_speedup = type(speedup) in (int, float) and 0 < speedup < 1e300
-    facts: dict[str, Any] = {
-        "defer": fields.get("defer") is True,
-        "expected_speedup": float(speedup) if is_speedup else None,
-        "rationale": rationale if isinstance(fields.get("rationale"), str) else "",
-    }
     try:
-        line = read_line({"row_id": "completion", **_fractions(fields)})
+        line = read_line({"row_id": _ROW, **_fractions(fields)})
     except LineError as error:
         code = error.faults[0]["code"]
-        return Completion(None, unparsed=code if code in UNPARSED else "bad-field", **facts)
-    facts["stated_bin"] = line.predicted_bin or 0
-    if line.probabilities is None:  # a deferred candidate may go without
-        return Completion(None, **facts)
-    total = math.fsum(line.probabilities)
-    if not RAW_SUM_BOUNDS[0] <= total <= RAW_SUM_BOUNDS[1]:
-        return Completion(None, total, unparsed="raw-sum", **facts)
-    return Completion(tuple(line.probabilities), total, **facts)
+        why = code if code in UNPARSED else "bad-field"
+        line = _unparsed(why, defer=fields.get("defer") is True)
+    low, high = RAW_SUM_BOUNDS
+    if line.probabilities is not None and not low <= math.fsum(line.probabilities) <= high:
+        line = _unparsed("raw-sum", defer=line.defer, predicted_bin=line.predicted_bin)
+    speedup: Any = answer.get("expected_speedup")
+    if type(speedup) in (int, float) and 0 < speedup < 1e300:
+        line.expected_speedup = float(speedup)
+    line.rationale = None
+    if isinstance(rationale := answer.get("rationale"), str):
+        # A lone surrogate, half of an emoji that was cut, is spelled out: no file could hold it.
+        line.rationale = rationale.encode(errors="backslashreplace").decode()
+    return line
 
 
 def _fractions(fields: dict[str, Any]) -> dict[str, Any]:

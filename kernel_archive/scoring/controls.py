@@ -17,95 +17,27 @@ every speedup, too. Neither is ranked.
 from __future__ import annotations
 
 import math
-import re
-from collections import defaultdict
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from kernel_archive.bins import N_BINS
-from kernel_archive.ids import program_id
-from kernel_archive.program_text import LANGUAGE_ORDER, language_of
 from kernel_archive.scoring.arrays import group_ties
+from kernel_archive.scoring.cues import CUES, EDIT_CUES, LAUNCH_CUES, TRANSFER_CUES
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.rules import crps
-from kernel_archive.scoring.split import Surface, table_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from kernel_archive.archive.open import Archive
     from kernel_archive.scoring.arrays import Floats
     from kernel_archive.scoring.split import Split
-    from kernel_archive.splits import SplitSpec
-
-_PROSE: Final = re.compile(
-    r'"""[\s\S]*?"""|\'\'\'[\s\S]*?\'\'\'|#(?!include|define|pragma)[^\n]*|//[^\n]*|/\*[\s\S]*?\*/'
-)
-# Plain texts, counted: a pattern with alternatives is far slower, and a cue need not be exact.
-_KEYWORDS: Final = (
-    *("tl.dot", "num_warps", "num_stages", "autotune", "constexpr", "wmma", "mma_sync", "unroll"),
-    *("__launch_bounds__", "__ldg", "__shfl", "__shared__", "cp_async", "float4", "half2"),
-    *("multiple_of", "max_contiguous"),
-)
-_LOOPS: Final = ("for ", "for(", "while ", "while(")
-_LAUNCHES: Final = ("](", "<<<")
-_MATRIX: Final = ("tl.dot", "wmma", "mma_sync")
-_NARROW: Final = ("float16", "bfloat16", "tf32", "half", "float8", "fp8")
-
-
-def _count(code: str, words: tuple[str, ...]) -> float:
-    return float(sum(map(code.count, words)))
-
-
-def _three_rules(code: str) -> float:
-    """Give a point each for matrix units, a single launch, and narrow numbers."""
-    single = _count(code, _LAUNCHES) == 1
-    return float((_count(code, _MATRIX) > 0) + single + (_count(code, _NARROW) > 0))
-
-
-def _comment_characters(code: str) -> float:
-    return float(sum(map(len, _PROSE.findall(code))))
-
-
-def _language(code: str) -> float:
-    return float(LANGUAGE_ORDER.index(language_of(code)))
-
-
-#: Cue of a program -> what it is, and its value; its direction is for the controls to find out.
-CUES: Final[dict[str, tuple[str, Callable[[str], float]]]] = {
-    "code_length": ("characters of the program", lambda code: float(len(code))),
-    "comment_characters": ("characters of comments and docstrings", _comment_characters),
-    "language": ("the language of the program", _language),
-    "keywords": ("words of tuning, counted", partial(_count, words=_KEYWORDS)),
-    "loops": ("for and while, counted", partial(_count, words=_LOOPS)),
-    "launches": ("places that launch a kernel, counted", partial(_count, words=_LAUNCHES)),
-    "three_rules": ("matrix units, one launch, narrow numbers: a point each", _three_rules),
-}
-#: Multiprocessors of an H100 or H200: a launch of fewer blocks leaves some idle.
-MULTIPROCESSORS: Final = 132
-#: Cue of a dry run -> what it is, where the archive has the table ``launches``.
-LAUNCH_CUES: Final[dict[str, str]] = {
-    "launch_idle": f"sum over launches of max(1, {MULTIPROCESSORS} / blocks), from the dry run"
-}
-#: Cue of an edit -> what it is: a slow parent is easily improved, another language is a big step.
-EDIT_CUES: Final[dict[str, str]] = {
-    "parent_speedup": "the parent's speedup, the slowest first",
-    "language_change": "whether parent and child are of different languages",
-    "length_change": "characters of the child over those of the parent",
-}
-#: Cue of the same program on another GPU -> what it is.
-TRANSFER_CUES: Final[dict[str, str]] = {"same": "the measured speedup on the other GPU"}
 
 #: What knows more than a forecaster may: goals, which are none of the question, or labels.
 BOUNDS: Final = ("goal", "oracle_bins", "oracle_speedups")
 #: Strengths of a cue that are tried: correlations of the copula.
 STRENGTHS: Final = tuple(round(0.1 * i, 1) for i in range(-9, 10))
-#: Of a kernel this many measurements count for what one more measurement would give.
-MAX_MEASURED: Final = 5
 #: Of a larger task this many rows, evenly spaced, decide on a strength.
 _MAX_FITTED: Final = 300
 
@@ -234,94 +166,3 @@ def zero_of(split: Split) -> tuple[str, Floats]:
     if split.zero is None:
         return split.once(best_control)
     return zero_name(split), crps(probabilities=split.zero.probabilities, bins=split.bins)
-
-
-def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[Any]]) -> Surface:
-    """Read the surface of rows from their columns, and from the archive's kernels and dry runs."""
-    codes = rows[spec.candidate]
-    cues = _read_cues(archive, codes, rows[spec.problem_column])
-    languages = tuple(map(language_of, codes))
-    surface = replace(Surface.plain(len(codes)), languages=languages, cues=cues)
-    if spec.known:
-        cues["same"] = np.array(rows[spec.known], np.float64)
-    if spec.kind == "eval":
-        columns = ("speedup_min", "speedup_max", "goal_bin")
-        low, high, goals = _of_kernels(archive, rows[spec.kernel], columns)
-        # The row's own columns, where it has them: withheld kernels are in no other table.
-        own_low, own_high = (np.array(rows[name], np.float64) for name in columns[:2])
-        return replace(
-            surface,
-            spreads=_spread(own_low, own_high, unknown=_spread(low, high)),
-            goals=None if np.isnan(goals).all() else goals,
-            measured=_repeated(archive, rows[spec.kernel]),
-        )
-    anchors = rows[spec.anchor]
-    if spec.kind == "close":  # what the second program has more than the first one
-        first = _read_cues(archive, anchors, rows[spec.task])
-        cues = {name: cue - first[name] for name, cue in cues.items()}
-        own, of_first = (_repeated(archive, rows[n]) for n in (spec.kernel, "first_kernel_id"))
-        measured = None if own is None or of_first is None else own / of_first
-        return replace(surface, cues=cues, measured=measured)
-    changed = [
-        language_of(code) != language for code, language in zip(anchors, languages, strict=True)
-    ]
-    cues["language_change"] = np.array(changed, np.float64)
-    lengths = np.array([[len(code) + 1.0 for code in side] for side in (codes, anchors)])
-    cues["length_change"] = np.log(lengths[0] / lengths[1])
-    (parents,) = _of_kernels(archive, rows["parent_kernel_id"], ("speedup",))
-    if not np.isnan(parents).any():
-        cues["parent_speedup"] = -parents
-    return surface
-
-
-def _read_cues(
-    archive: Archive, codes: Sequence[str], problems: Sequence[str]
-) -> dict[str, Floats]:
-    """Compute the cues of programs: name -> shape (n,)."""
-    cues = {name: np.array([rule(code) for code in codes]) for name, (_, rule) in CUES.items()}
-    idle = launch_idle(archive, codes, problems)
-    return cues if idle is None else cues | {"launch_idle": idle}
-
-
-def launch_idle(archive: Archive, codes: Sequence[str], problems: Sequence[str]) -> Floats | None:
-    """Sum max(1, multiprocessors / blocks) over what each program launches, mean over its cases.
-
-    Shape (n,); a program that the dry run did not follow has the median. ``None`` without dry runs.
-    """
-    columns = ("program_id", "problem", "case", "kind", "n", "grid_x", "grid_y", "grid_z")
-    #: Program and problem -> case -> sum over its launches.
-    sums: dict[tuple[str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for program, problem, case, kind, n, *grid in table_rows(archive, "launches", *columns):
-        if kind == "launch":
-            blocks = math.prod(max(1, side or 1) for side in grid)
-            sums[program, problem][case] += n * max(1.0, MULTIPROCESSORS / blocks)
-    if not sums:
-        return None
-    programs = [(program_id(c), problem) for c, problem in zip(codes, problems, strict=True)]
-    values = np.array([np.mean([*sums[p].values()]) if p in sums else np.nan for p in programs])
-    known = values[~np.isnan(values)]
-    return np.where(np.isnan(values), np.median(known), values) if len(known) else None
-
-
-def _of_kernels(archive: Archive, kernels: Sequence[str], columns: Sequence[str]) -> Floats:
-    """Look up columns of the table ``kernels``: shape (columns, n), NaN where one is not there."""
-    known = {name: row for name, *row in table_rows(archive, "kernels", "kernel_id", *columns)}
-    rows = [known.get(name, [None] * len(columns)) for name in kernels]
-    return np.array(rows, np.float64).reshape(-1, len(columns)).T
-
-
-def _repeated(archive: Archive, kernels: Sequence[str]) -> Floats | None:
-    """Return the first measured speedups of kernels: shape (n, k); ``None`` without any."""
-    speedups: dict[str, list[float]] = {name: [] for name in kernels}
-    columns = ("kernel_id", "speedup", "excluded")
-    for name, speedup, excluded in table_rows(archive, "evaluations", *columns):
-        if name in speedups and speedup and not excluded:
-            speedups[name].append(speedup)
-    first = [speedups[name][:MAX_MEASURED] for name in kernels]
-    out = np.array([row + [np.nan] * (MAX_MEASURED - len(row)) for row in first])
-    return None if np.isnan(out).all() else out
-
-
-def _spread(low: Floats, high: Floats, unknown: Floats | float = 1.0) -> Floats:
-    """Divide the largest by the smallest measurement, where there are both."""
-    return np.where((low > 0) & (high > 0), high / low, unknown)

@@ -14,15 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES
+from kernel_archive.bins import BIN_NAMES, N_BINS
 from kernel_archive.errors import printable
-from kernel_archive.splits import REPLAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from kernel_archive.scoring.split import Split
-    from kernel_archive.splits import SplitSpec
 
 #: Repeats of one row are numbered 0 to 99; a higher number is refused.
 MAX_REPEATS: Final = 100
@@ -222,38 +218,3 @@ def _mass_faults(masses: list[Any]) -> Iterator[dict[str, Any]]:
             yield fault_of("negative", "a probability must not be negative", place, mass)
         elif not mass < 1e300:
             yield fault_of("not-finite", "a probability must be finite", place, mass)
-
-
-def template_lines(split: Split, *, repeats: int = 1) -> Iterator[bytes]:
-    """Give the lines of a valid file: the uniform distribution for every row and repeat."""
-    for repeat in range(repeats):
-        for row_id in split.row_ids:
-            line = {"row_id": row_id, "repeat": repeat, "probabilities": [1.0 / N_BINS] * N_BINS}
-            yield msgspec.json.encode(line) + b"\n"
-
-
-def explanation(split: Split, named: str = "") -> list[str]:
-    """Explain the format, as lines of text; ``named`` are the options that name the archive."""
-    rule = SCHEMES[split.scheme]
-    lines = ["One JSON object a line, one forecast each. Only row_id and probabilities are needed:"]
-    lines += [f"  {name:<16} {meaning}" for name, meaning in FIELDS.items()]
-    lines += ["", f"The eight bins of S = {split.spec.ratio}, scheme {split.scheme}:"]
-    lines += [f"  {b}  {name:<21} {rule.describe(b)}" for b, name in enumerate(BIN_NAMES, 1)]
-    lines += [
-        "",
-        f"The arguments of a tool call are read, too: {TOOL_FIELDS[0]} ... {TOOL_FIELDS[-1]}.",
-        "gzip, zstd and Parquet are read, too. The texts to forecast are in the archive:",
-    ]
-    if split.spec.name == REPLAY.name:
-        asked = "--split replay --model MODEL --export questions.jsonl"
-        return [*lines, f"  kernel-archive forecast {asked}{named}"]
-    return [*lines, f'  kernel-archive sql "SELECT {_inputs(split.spec)} LIMIT 1"{named}']
-
-
-def _inputs(spec: SplitSpec) -> str:
-    """Say from which columns and table the texts come without the answers."""
-    if spec.kind not in ("eval", "close"):
-        return f"row_id, {spec.anchor}, {spec.candidate} FROM {spec.table}"
-    if spec.kind == "close" or spec.known:
-        return f"* FROM {spec.table}_inputs"
-    return f"* FROM eval_inputs WHERE split = '{spec.table}'"

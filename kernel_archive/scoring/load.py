@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, UsageError
 from kernel_archive.schema import TABLES
-from kernel_archive.scoring.controls import read_surface
+from kernel_archive.scoring.cues import read_surface
 from kernel_archive.scoring.replay import load_worlds
 from kernel_archive.scoring.rules import normalise
 from kernel_archive.scoring.split import (
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
     from kernel_archive.splits import SplitSpec
-
-
-#: Splits about new problems: their clusters are the problems.
-_BY_PROBLEM: Final = frozenset({"eval_problems", "eval_transfer"})
 
 
 def load_split(
@@ -150,14 +146,10 @@ def read_zero(digest: str, version: str, spec: SplitSpec, row_ids: Sequence[str]
     return Zero(name=stored.forecast, probabilities=normalise(raw=p))
 
 
-class _FrozenRows(msgspec.Struct):
-    """Hold a file of ``splits/frozen``; the first value of a row is its id."""
-
-    rows: list[list[Any]]
-
-
 def _other_rows(archive: Archive, split: SplitSpec) -> Iterator[OtherRows]:
     """List the archive's other splits, then those of released data versions, newest first."""
+    from kernel_archive.selection.freeze import read_frozen
+
     for other in FORECAST_SPLITS.values():
         ids = {row for (row,) in table_rows(archive, other.table, "row_id")}
         if other.table != split.table and ids:
@@ -168,10 +160,9 @@ def _other_rows(archive: Archive, split: SplitSpec) -> Iterator[OtherRows]:
         for spec in FORECAST_SPLITS.values():
             path = folder / f"{spec.table}.json"
             if path.is_file():
-                rows = msgspec.json.decode(path.read_bytes(), type=_FrozenRows).rows
                 fix = f"This archive is version {own}: forecast its rows, or build the other one"
                 name = f"{spec.name} in data version {folder.name}"
-                yield OtherRows(name, fix, {row[0] for row in rows})
+                yield OtherRows(name, fix, {row[0] for row in read_frozen(path).rows})
 
 
 def _with_labels(
@@ -196,8 +187,9 @@ def read_clusters(
 
     A row of a search that is no natural one is its own cluster.
     """
-    unit, names = "problems", list(rows.get(spec.problem_column, ()))
-    if spec.name not in _BY_PROBLEM:
+    if spec.drawn:
+        unit, names = "problems", list(rows[spec.drawn])
+    else:
         clusters, searches = search_clusters(archive), rows["search_id"]
         if clusters.keys().isdisjoint(searches):
             return None

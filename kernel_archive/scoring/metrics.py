@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from kernel_archive.scoring import calibration, order, rules
-from kernel_archive.scoring.arrays import once
+from kernel_archive.scoring.arrays import single_draw
 from kernel_archive.scoring.recovery import BUDGETS, recovery_area
 from kernel_archive.splits import Kind
 
@@ -60,8 +60,8 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
     ranks: bool = False
     #: Whether single tasks or families have it: with an interval, as a value alone, or not at all.
     groups: Literal["interval", "value", "none"] = "interval"
-    #: Whether it is also stated for the rows alone that a forecaster did not defer.
-    accepted: bool = True
+    #: Whether a difference of two forecasters is a sum over rows, where it is no mean over rows.
+    adds_up: bool = False
 
     def format(self, value: float | None) -> str:
         """Show a figure with its unit, or a dash.
@@ -77,14 +77,14 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
         return -1 if self.better == "higher" else 1
 
     @property
-    def adds_up(self) -> bool:
-        """Whether a difference of two forecasters is a sum over rows: of row or pair means."""
-        return self.name in (*_ROWS, "crps_skill", "crps_skill_cue", "pair_accuracy", "close_pairs")
+    def per_row(self) -> bool:
+        """Whether it is the mean of a value that every row has."""
+        return self.name in _ROWS
 
     def of(self, sample: RowSample) -> Floats:
         """Compute the metric in every draw of rows, mean over the repeats: shape (D,)."""
         if self.name not in sample.figures:
-            if self.name in _ROWS:
+            if self.per_row:
                 figure = sample.mean_over_rows(_ROWS[self.name](sample.rows))
             else:
                 figure = _DRAWS[self.name](sample)
@@ -130,7 +130,8 @@ def _lift(sample: RowSample, cutoff: float) -> Floats:
     cues = [split.surface.cues[name] for name in SHORTCUTS if name in split.surface.cues]
     if not cues:
         return np.full(sample.weights.shape[1], np.nan)
-    better = max(cues, key=lambda cue: precision(scores=cue, weights=once(len(split))).item())
+    once = single_draw(len(split))
+    better = max(cues, key=lambda cue: precision(scores=cue, weights=once).item())
     own = METRICS[f"average_precision_{cutoff:g}"].of(sample)
     return own - precision(scores=better, weights=sample.weights)
 

@@ -67,10 +67,8 @@ class ForecastFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bucket(msgspec.Struct, frozen=True):
-    """Hold one confidence bucket of all repeats; means are ``None`` in an empty one."""
+    """Hold one of ten equal confidence buckets, all repeats; means are ``None`` in an empty one."""
 
-    low: float  # of the confidence
-    high: float
     count: int
     confidence: float | None
     accuracy: float | None
@@ -78,9 +76,8 @@ class Bucket(msgspec.Struct, frozen=True):
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold the recovery curve: percent of the best speedup found at each budget."""
+    """Hold the recovery curve: percent of the best speedup found at budgets of 1 to 100 %."""
 
-    budgets: tuple[int, ...]  # percent of a task's candidates, 1 to 100
     mean: tuple[float, ...]  # over tasks and repeats
     low: tuple[float, ...]  # pointwise 95 % band, empty without a bootstrap
     high: tuple[float, ...]
@@ -90,16 +87,13 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
 class RiskCoverage(msgspec.Struct, frozen=True, kw_only=True):
     """Hold what accepting only the most confident rows gives; parsed rows, mean over repeats."""
 
-    coverage: tuple[float, ...]  # 0.01 to 1: share of the rows that is accepted
-    error: tuple[float, ...]  # their mean forecast error, x
-    error_rate: tuple[float, ...]  # their share of wrong bins
+    error_rate: tuple[float, ...]  # share of wrong bins in the surest 1 to 100 % of the rows
 
 
 class Deferral(msgspec.Struct, frozen=True, kw_only=True):
     """Hold what deferring changes; only where a forecast defers."""
 
-    rate: float  # share of the cells that are deferred
-    accepted: dict[str, Metric]  # metric -> figure over the rows that are not deferred
+    accepted: dict[str, Metric]  # metric that is a mean over rows -> figure over the rows kept
     deferred_accuracy: float | None  # on the deferred rows with a distribution
     n_deferred_parsed: int  # their number
 
@@ -110,8 +104,6 @@ class DiscoveryCurve(msgspec.Struct, frozen=True, kw_only=True):
     cutoff: float  # in x
     n_positive: int
     base_rate: float  # share of positives: the average precision of a constant forecast
-    low: float | None = None  # least and largest average precision over the repeats
-    high: float | None = None
     recall: tuple[float, ...] = ()  # 0.01 to 1
     precision: tuple[float, ...] = ()  # at the first score that reaches it, mean over the repeats
 
@@ -174,14 +166,11 @@ class Score(Terms, frozen=True, kw_only=True):
     metrics: dict[str, Metric]  # metric -> figure over the whole split
     groups: dict[str, dict[str, Metric]]  # task or problem family -> metric -> figure
     group_rows: dict[str, int]  # task or problem family -> number of rows
-    uniform: dict[str, float | None]  # metric -> figure of the uniform forecast, for scale
     #: Counts, rows measured bin, columns predicted bin, of all repeats, parsed rows only.
     confusion: tuple[tuple[int, ...], ...]
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[Bucket, ...]  # from the least to the greatest confidence
     recovery: Recovery | None  # for ``eval`` only
-    pairs: tuple[
-        PairBand, ...
-    ] = ()  # by the distance of their speedups, for ``eval`` and ``close``
+    pairs: tuple[PairBand, ...] = ()  # by their distance, for ``eval`` and ``close``
     risk: RiskCoverage | None  # ``None`` without a parsed row
     deferral: Deferral | None  # ``None`` where nothing is deferred
     discovery: tuple[DiscoveryCurve, ...]  # one curve per cutoff, for ``discovery`` only
@@ -214,7 +203,6 @@ class Score(Terms, frozen=True, kw_only=True):
                 if not name.startswith(_OF_FEW)
             },
             groups={},
-            uniform=rounded(self.uniform),
             confusion=(),
             buckets=(),
             recovery=None,
@@ -229,6 +217,11 @@ class Score(Terms, frozen=True, kw_only=True):
         """Return the figure of the best control; ``None`` where there is none."""
         best = self.best_controls.get(metric)
         return next((c.metrics.get(metric) for c in self.controls if c.name == best), None)
+
+    @property
+    def uniform(self) -> dict[str, float | None]:
+        """Metric -> figure of the uniform forecast, for scale."""
+        return next((c.metrics for c in self.controls if c.name == "uniform"), {})
 
     @property
     def headline(self) -> dict[str, Metric]:

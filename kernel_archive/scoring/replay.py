@@ -255,7 +255,7 @@ def _scores(forecasts: Forecasts | None, world: World, policy: Policy, repeat: i
     return np.asarray(probabilities @ representatives([], []))
 
 
-def _run(
+def _replay_policy(
     forecasts: Forecasts | None, worlds: Sequence[World], policy: Policy, options: ReplayOptions
 ) -> Floats:
     """Area, and share until near the best, of every world in percent: shape (2, worlds)."""
@@ -293,7 +293,9 @@ def replay(
     """
     options = options or ReplayOptions()
     policies = [policy for policy in POLICIES if policy != "expected" or forecasts is not None]
-    runs = {policy: _run(forecasts, worlds.worlds, policy, options) for policy in policies}
+    runs = {
+        policy: _replay_policy(forecasts, worlds.worlds, policy, options) for policy in policies
+    }
     n = len(worlds.worlds)
     drawn = np.random.default_rng(options.seed).integers(0, n, (options.draws, n))
     low, high = runs["random"][0], runs["oracle"][0]

@@ -98,7 +98,7 @@ def of_completions(
         raise UsageError(f"give one true bin from 1 to 8 for every completion (got {given})")
     answers = [read_completion(completion) for completion in completions]
     p = np.reshape([answer.probabilities or (0.0,) * N_BINS for answer in answers], (-1, N_BINS))
-    stated = [answer.stated_bin for answer in answers]
+    stated = [answer.predicted_bin or 0 for answer in answers]
     rewards: list[float] = reward(kind, probabilities=p, bins=bins, stated_bins=stated).tolist()
     return rewards
 

@@ -1,4 +1,10 @@
-"""Hold rows with their forecasts, and draws of them: what every metric is a function of."""
+"""Sample rows with their forecasts: what every metric is a function of.
+
+A sample is rows and how often each counts, in one draw or many: every row once, or the draws of the
+bootstrap. Drawn are clusters (authors, problems) with replacement, all their rows and all repeats
+of a row together. Where the data name no clusters, rows are drawn, as many of each task as it has.
+Two submissions drawn with one seed get the same rows.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +15,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kernel_archive.scoring import order, recovery
-from kernel_archive.scoring.arrays import once, product
+from kernel_archive.scoring.arrays import product, single_draw
 from kernel_archive.scoring.controls import best_control, zero_of
 from kernel_archive.scoring.rules import confidence, correct, expected_speedup, forecast_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator
 
     from kernel_archive.scoring.arrays import Bools, Floats, Ints
     from kernel_archive.scoring.forecasts import Forecasts
     from kernel_archive.scoring.split import Split
 
+#: At most this many weights (rows x draws) are in memory at once.
+_MAX_WEIGHTS: Final = 1_200_000
 #: Fields of :class:`ForecastRows` with a value for every repeat and row.
 REPEAT_FIELDS: Final = ("probabilities", "parsed", "predicted", "stated_speedups")
 
@@ -124,30 +132,64 @@ class ForecastRows:
         return order.exceedance(probabilities=self.probabilities, cutoff=cutoff, scheme=scheme)
 
 
+def chunk_sizes(n: int, draws: int) -> Iterator[int]:
+    """Sizes of the portions of draws; they depend on n only, so one seed gives the same draws."""
+    size = max(1, _MAX_WEIGHTS // max(n, 1))
+    for start in range(0, draws, size):
+        yield min(size, draws - start)
+
+
+def _draw(rng: np.random.Generator, n: int, size: int) -> Floats:
+    """Draw n of n things with replacement: how often each is in each draw, shape (n, size)."""
+    picks = rng.integers(0, n, size=(size, n), dtype=np.int16 if n < 2**15 else np.int32)
+    cells = picks * np.int64(size) + np.arange(size)[:, None]
+    return np.bincount(cells.ravel(), minlength=n * size).reshape(-1, size).astype(np.float64)
+
+
 @dataclass(frozen=True, eq=False)
 class RowSample:
     """Hold D draws of rows."""
 
     rows: ForecastRows
     weights: Floats  # shape (n, D), how often each row is in each draw
-    #: Task -> shape (D,), how often it was drawn as a whole, where tasks are drawn.
-    copies: Mapping[str, Floats] | None = None
-    whole: RowSample | None = None  # the draws of all rows, when these are the rows of one group
+    whole_tasks: bool = False  # all rows of a task are drawn together: drawn twice, it is two tasks
+    #: Task, or pool, and the number of its rows -> recovery curve, or counts of its pairs.
+    curves: dict[tuple[str, int], Floats] = field(default_factory=dict)
+    pairs: dict[tuple[str, int], Floats] = field(default_factory=dict)
     figures: dict[str, Floats] = field(default_factory=dict)  # metrics that were computed of these
 
     @classmethod
-    def once(cls, rows: ForecastRows) -> RowSample:
+    def single(cls, rows: ForecastRows) -> RowSample:
         """Make the single draw that holds every row once."""
-        return cls(rows, once(len(rows)))
+        return cls(rows, single_draw(len(rows)))
+
+    @classmethod
+    def bootstrap(cls, rows: ForecastRows, *, seed: int, draws: int) -> Iterator[RowSample]:
+        """Draw clusters, or rows stratified by task where there are none, in portions."""
+        rng, tasks = np.random.default_rng(seed), rows.split.task_rows.values()
+        cluster = rows.split.cluster_numbers
+        for size in chunk_sizes(len(rows), draws):
+            if cluster is None:
+                weights = np.empty((len(rows), size))
+                for positions in tasks:
+                    weights[positions] = _draw(rng, len(positions), size)
+                yield cls(rows, weights)
+            else:
+                weights = _draw(rng, rows.split.n_clusters, size)[cluster]
+                yield cls(rows, weights, all(len(set(cluster[task])) == 1 for task in tasks))
 
     def of_group(self, name: str) -> RowSample:
-        """Select the rows of one reported group in the same draws."""
+        """Select the rows of one reported group in the same draws.
+
+        What is known of a task stays known where the group holds all rows of it.
+        """
         weights = self.weights[self.rows.split.group_rows[name]]
-        return RowSample(self.rows.by_group[name], weights, self.copies, self)
+        known = dict(self.curves), dict(self.pairs)
+        return RowSample(self.rows.by_group[name], weights, self.whole_tasks, *known)
 
     def inside(self, positions: Ints) -> Floats:
         """How often the rows of one task are in each draw of that task."""
-        return self.weights[positions] if self.copies is None else once(len(positions))
+        return single_draw(len(positions)) if self.whole_tasks else self.weights[positions]
 
     def mean(self, value: Callable[[int], Floats]) -> Floats:
         """Mean over the repeats of what a formula gives for a repeat number: shape (..., D)."""
@@ -157,24 +199,6 @@ class RowSample:
         """Mean of values of shape (R, n): shape (D,); NaN where no row was drawn."""
         with np.errstate(invalid="ignore"):
             return np.asarray(product(values.mean(axis=0), self.weights) / self.weights.sum(axis=0))
-
-    def _whole_with(self, task: str) -> RowSample | None:
-        """Return the draws of all rows where a group holds a task whole: they know its figures."""
-        if self.whole is None:
-            return None
-        both = (sample.rows.split.task_rows[task] for sample in (self.whole, self))
-        return self.whole if len(set(map(len, both))) == 1 else None
-
-    @cached_property
-    def task_curves(self) -> dict[str, Floats]:
-        """Recovery curve of every task, mean over the repeats: shape (100, D) each."""
-        curves = {}
-        for task, positions in self.rows.split.task_rows.items():
-            if whole := self._whole_with(task):
-                curves[task] = whole.task_curves[task]
-            else:
-                curves[task] = self.recovered(positions, self.inside(positions), recovery.CURVE)
-        return curves
 
     def recovered(self, positions: Ints, weights: Floats, budgets: tuple[int, ...]) -> Floats:
         """Speedup recovered from one candidate set at K budgets, mean over the repeats: (K, D)."""
@@ -192,29 +216,27 @@ class RowSample:
         """Recovery curve, mean over tasks and repeats: shape (100, D)."""
         total = np.zeros((len(recovery.CURVE), self.weights.shape[1]))
         count = np.zeros(self.weights.shape[1])
-        for task, curve in self.task_curves.items():
-            copies = ~np.isnan(curve[0]) if self.copies is None else self.copies[task]
+        for task, positions in self.rows.split.task_rows.items():
+            key = task, len(positions)
+            if key not in self.curves:
+                self.curves[key] = self.recovered(positions, self.inside(positions), recovery.CURVE)
+            curve = self.curves[key]
+            copies = self.weights[positions[0]] if self.whole_tasks else ~np.isnan(curve[0])
             total += np.where(copies > 0, copies * curve, 0.0)
             count += copies
         with np.errstate(invalid="ignore"):
             return total / count
 
-    @cached_property
-    def pool_pairs(self) -> dict[str, Floats]:
-        """Of every pool the counts of :meth:`~order.PairTable.count`: shape (4, D) each."""
-        counts = {}
-        for pool, positions in self.rows.split.pool_rows.items():
-            task = self.rows.split.tasks[positions[0]]
-            if whole := self._whole_with(task):
-                counts[pool] = whole.pool_pairs[pool]
-            else:
-                copies = 1.0 if self.copies is None else self.copies[task]
-                counts[pool] = self.rows.pair_tables[pool].count(self.inside(positions)) * copies
-        return counts
-
     def pair_accuracy(self, *, close: bool) -> Floats:
         """Share of (close) pairs in the right order: shape (D,); NaN without a pair that counts."""
-        counts = np.sum(list(self.pool_pairs.values()), axis=0)
+        counts = np.zeros((4, self.weights.shape[1]))
+        for pool, positions in self.rows.split.pool_rows.items():
+            key = pool, len(positions)
+            if key not in self.pairs:
+                copies = self.weights[positions[0]] if self.whole_tasks else 1.0
+                inside = self.inside(positions)
+                self.pairs[key] = self.rows.pair_tables[pool].count(inside) * copies
+            counts += self.pairs[key]
         right, countable = counts[2:] if close else counts[:2]
         with np.errstate(invalid="ignore"):
             return np.asarray(right / countable)

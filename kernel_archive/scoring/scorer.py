@@ -10,13 +10,12 @@ import numpy as np
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import UsageError, printable
-from kernel_archive.scoring.arrays import once
 from kernel_archive.scoring.calibration import N_BUCKETS, bucket_of, selective_risk
 from kernel_archive.scoring.controls import controls_of
-from kernel_archive.scoring.draws import TAILS, bootstrap, interval, joined, measure, repeats_of
+from kernel_archive.scoring.figures import TAILS, bootstrap, interval, joined, measure, repeats_of
 from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import METRICS, metrics_of
-from kernel_archive.scoring.order import CUTOFFS, average_precision, precision_recall
+from kernel_archive.scoring.order import CUTOFFS, precision_recall
 from kernel_archive.scoring.pairs import pair_bands
 from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import (
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.scoring.arrays import Bools, Floats
-    from kernel_archive.scoring.draws import Figures
+    from kernel_archive.scoring.figures import Figures
     from kernel_archive.scoring.forecasts import Forecasts
     from kernel_archive.scoring.reader import ForecastSource
     from kernel_archive.scoring.split import Split
@@ -87,9 +86,6 @@ def score_with_draws(
     figures = repeats_of(rows)
     drawn = bootstrap(rows, seed=seed, draws=draws) if draws else None
     of_groups = drawn.groups if drawn else {}
-    groups: dict[str, dict[str, Metric]] = {}
-    for (group, name), values in figures.groups.items():
-        groups.setdefault(group, {})[name] = _metric(values, of_groups.get((group, name)))
     controls = split.once(control_figures)
     record = Score(
         kind=split.kind,
@@ -102,9 +98,8 @@ def score_with_draws(
         drawn=drawn_of(split),
         forecasts=forecast_facts(forecasts),
         metrics=_metrics(figures.overall, drawn.overall if drawn else {}),
-        groups=groups,
+        groups={g: _metrics(values, of_groups.get(g, {})) for g, values in figures.groups.items()},
         group_rows={name: len(positions) for name, positions in split.group_rows.items()},
-        uniform=next(c.metrics for c in controls if c.name == "uniform"),
         confusion=confusion(predicted=rows.predicted, bins=rows.split.bins),
         buckets=buckets(rows),
         recovery=_recovery(rows, figures, drawn),
@@ -150,10 +145,7 @@ def score_file(
 
 def means(values: Mapping[str, Floats]) -> dict[str, float | None]:
     """Mean over the repeats of every metric; ``None`` where a repeat has none."""
-    return {
-        name: None if np.isnan(repeats).any() else float(repeats.mean())
-        for name, repeats in values.items()
-    }
+    return {name: metric.mean for name, metric in _metrics(values, {}).items()}
 
 
 def control_figures(split: Split) -> tuple[ControlFigures, ...]:
@@ -161,8 +153,14 @@ def control_figures(split: Split) -> tuple[ControlFigures, ...]:
     out = []
     for control in split.once(controls_of):
         figures = repeats_of(ForecastRows.of(split, control.forecasts), groups=False)
-        facts = {"name": control.name, "title": control.title}
-        out.append(ControlFigures(**facts, bound=control.bound, metrics=means(figures.overall)))
+        out.append(
+            ControlFigures(
+                name=control.name,
+                title=control.title,
+                bound=control.bound,
+                metrics=means(figures.overall),
+            )
+        )
     return tuple(out)
 
 
@@ -210,11 +208,10 @@ def _recovery(rows: ForecastRows, figures: Figures, drawn: Figures | None) -> Re
     band = np.quantile(drawn.curve["recovery"], TAILS, axis=1).tolist() if drawn else ((), ())
     tied = replace(rows.repeat(0), probabilities=np.full((1, len(rows), N_BINS), 1 / N_BINS))
     return Recovery(
-        budgets=CURVE,
         mean=tuple(figures.curve["recovery"].mean(axis=1).tolist()),
         low=tuple(band[0]),
         high=tuple(band[1]),
-        random=tuple(RowSample.once(tied).curve[:, 0].tolist()),
+        random=tuple(RowSample.single(tied).curve[:, 0].tolist()),
     )
 
 
@@ -228,7 +225,7 @@ def buckets(rows: ForecastRows) -> tuple[Bucket, ...]:
         inside = bucket == b
         count = int(inside.sum())
         q, hit, error = (float(v[inside].mean()) if count else None for v in values)
-        out.append(Bucket(b / 10, (b + 1) / 10, count, q, hit, error))
+        out.append(Bucket(count, q, hit, error))
     return tuple(out)
 
 
@@ -237,13 +234,10 @@ def risk_coverage(rows: ForecastRows) -> RiskCoverage | None:
     if not rows.parsed.any(axis=1).all():
         return None
     curves = []
-    for r, parsed in enumerate(rows.parsed):
-        accepted = budget_ranks(int(parsed.sum()), CURVE) - 1
-        q, losses = rows.confidence[r, parsed], (rows.errors[r, parsed], ~rows.hits[r, parsed])
-        curves.append([selective_risk(confidence=q, losses=loss)[accepted] for loss in losses])
-    error, error_rate = np.mean(curves, axis=0).tolist()
-    coverage = tuple(c / 100 for c in CURVE)
-    return RiskCoverage(coverage=coverage, error=tuple(error), error_rate=tuple(error_rate))
+    for q, missed, parsed in zip(rows.confidence, ~rows.hits, rows.parsed, strict=True):
+        risk = selective_risk(confidence=q[parsed], losses=missed[parsed])
+        curves.append(risk[budget_ranks(len(risk), CURVE) - 1])
+    return RiskCoverage(error_rate=tuple(np.mean(curves, axis=0).tolist()))
 
 
 def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
@@ -252,18 +246,14 @@ def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
     n, base_rate = int(positive.sum()), float(positive.mean())
     if not n:
         return DiscoveryCurve(cutoff=cutoff, n_positive=n, base_rate=base_rate)
-    recall, precisions, averages = np.array(CURVE) / 100, [], []
+    recall, precisions = np.array(CURVE) / 100, []
     for scores in rows.exceedance(cutoff):
         precision, reached = precision_recall(scores=scores, positive=positive)
         precisions.append(precision[np.searchsorted(reached, recall - 1e-12)])
-        average = average_precision(scores=scores, positive=positive, weights=once(len(rows)))
-        averages.append(average.item())
     return DiscoveryCurve(
         cutoff=cutoff,
         n_positive=n,
         base_rate=base_rate,
-        low=min(averages),
-        high=max(averages),
         recall=tuple(recall.tolist()),
         precision=tuple(np.mean(precisions, axis=0).tolist()),
     )
@@ -274,11 +264,10 @@ def deferral_of(rows: ForecastRows, deferred: Bools) -> Deferral | None:
     if not deferred.any():
         return None
     answered = deferred & rows.parsed
-    names = [name for name, info in metrics_of(rows.split.kind).items() if info.accepted]
+    names = [name for name, info in metrics_of(rows.split.kind).items() if info.per_row]
     remaining = (rows.repeat(r).take(np.flatnonzero(~own)) for r, own in enumerate(deferred))
-    accepted = joined(measure(RowSample.once(part), names) for part in remaining).overall
+    accepted = joined(measure(RowSample.single(part), names) for part in remaining).overall
     return Deferral(
-        rate=float(deferred.mean()),
         accepted=_metrics(accepted, {}),
         deferred_accuracy=float(rows.hits[answered].mean()) if answered.any() else None,
         n_deferred_parsed=int(answered.sum()),

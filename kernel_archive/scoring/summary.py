@@ -80,7 +80,7 @@ def score_sheets(record: Score) -> list[Sheet]:
     if record.discovery:
         columns = ["cutoff", "positives", "base rate", "least and largest average precision"]
         rows = [
-            [f"{c.cutoff:g}x", f"{c.n_positive:,}", _share(c.base_rate), _span(c.low, c.high, 3)]
+            [f"{c.cutoff:g}x", f"{c.n_positive:,}", _share(c.base_rate), _repeats(record, c.cutoff)]
             for c in record.discovery
         ]
         sheets.append(Sheet("Discovery moments", columns, rows, []))
@@ -109,7 +109,7 @@ def score_remarks(record: Score) -> list[str]:
             METRICS[name].format(deferral.accepted[name].mean)
             for name in ("accuracy", "forecast_error")
         )
-        rate = f"Deferred: {_share(deferral.rate)} of the forecasts; the tables hold all of them"
+        rate = f"Deferred: {_share(f.deferral_rate)} of the forecasts; the tables hold all of them"
         out.append(f"{rate}. On those not deferred alone: accuracy {accuracy}, error {error}.")
         if deferral.deferred_accuracy is not None:
             n, accuracy = deferral.n_deferred_parsed, f"{deferral.deferred_accuracy:.3f}"
@@ -219,6 +219,12 @@ def _span(low: float | None, high: float | None, decimals: int, sign: str = "") 
     if low is None or high is None:
         return "-"
     return f"{low:{sign}.{decimals}f} to {high:{sign}.{decimals}f}"
+
+
+def _repeats(record: Score, cutoff: float) -> str:
+    """Show the least and the largest average precision of the repeats."""
+    figures = [v for v in record.metrics[f"average_precision_{cutoff:g}"].repeats if v is not None]
+    return _span(min(figures, default=None), max(figures, default=None), 3)
 
 
 def _share(value: float | None) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernel_archive.board.ranks import compare_pairs, ranks_of
-from kernel_archive.scoring.draws import interval
+from kernel_archive.scoring.figures import interval
 
 
 def entries(means, spread=1.0, n=200, draws=1000, seed=0):

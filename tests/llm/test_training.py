@@ -74,8 +74,10 @@ def test_answers_to_imitate_are_forecasts_of_the_true_bin(examples):
     for row in examples.rows:
         text = answer_text(row)
         read = read_completion(text)
-        assert read.raw_sum == pytest.approx(1)
-        assert read.stated_bin == row.bin == max(range(8), key=lambda b: read.probabilities[b]) + 1
+        assert sum(read.probabilities) == pytest.approx(1)
+        assert (
+            read.predicted_bin == row.bin == max(range(8), key=lambda b: read.probabilities[b]) + 1
+        )
         assert read.expected_speedup == pytest.approx(row.speedup, rel=0.06)
         assert json.loads(text).keys() == answer_schema("forecast")["properties"].keys()
         tops.add(max(read.probabilities))

@@ -11,7 +11,7 @@ from support.made_forecasts import make_forecasts, make_target
 from kernel_archive.errors import UsageError
 from kernel_archive.scoring import Forecasts, compare, load_split, read_forecasts, score
 from kernel_archive.scoring.compare import compare_files, holm, permutation_p
-from kernel_archive.scoring.draws import repeats_of
+from kernel_archive.scoring.figures import repeats_of
 from kernel_archive.scoring.metrics import COMPARED
 from kernel_archive.scoring.samples import ForecastRows
 from kernel_archive.scoring.scorer import means

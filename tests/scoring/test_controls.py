@@ -13,14 +13,8 @@ from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.ids import program_id
 from kernel_archive.scoring import Forecasts, Split, load, load_split, score
-from kernel_archive.scoring.controls import (
-    CUES,
-    EDIT_CUES,
-    best_control,
-    controls_of,
-    launch_idle,
-    spread_ranks,
-)
+from kernel_archive.scoring.controls import best_control, controls_of, spread_ranks
+from kernel_archive.scoring.cues import CUES, EDIT_CUES, launch_idle
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.scorer import control_figures
 from kernel_archive.scoring.split import Surface, Zero

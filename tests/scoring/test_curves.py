@@ -26,7 +26,7 @@ def test_deferral_by_hand():
     """Two are deferred: both were right; of the two that are kept one is."""
     record = record_of([2, 4, 5, 3], [True, True, False, False])
     d = record.deferral
-    assert (d.rate, d.deferred_accuracy, d.n_deferred_parsed) == (0.5, 1.0, 2)
+    assert (d.deferred_accuracy, d.n_deferred_parsed) == (1.0, 2)
     assert d.accepted["accuracy"].mean == 0.5
     errors = [2**0.25 - 1.2, 3.0 - 0.125**0.25]
     assert d.accepted["forecast_error"].mean == pytest.approx(np.mean(np.abs(errors)))
@@ -35,8 +35,9 @@ def test_deferral_by_hand():
 
 def test_all_or_none_deferred():
     """Without a kept row its figures are not defined; without a deferred one there is no part."""
-    d = record_of([2, 4, 5, 7], [True] * 4).deferral
-    assert (d.rate, d.accepted["accuracy"].mean) == (1.0, None)
+    record = record_of([2, 4, 5, 7], [True] * 4)
+    assert record.forecasts.deferral_rate == 1.0
+    assert record.deferral.accepted["accuracy"].mean is None
     assert record_of([2, 4, 5, 7], [False] * 4).deferral is None
 
 
@@ -44,13 +45,10 @@ def test_risk_and_buckets_by_hand():
     """The surest three are right: the error rate is 0 up to 75 % and a quarter at the end."""
     record = record_of([2, 4, 5, 3], None)
     assert [record.risk.error_rate[c - 1] for c in (1, 75, 76, 100)] == [0, 0, 0.25, 0.25]
-    filled = {b.low: (b.count, b.confidence, b.accuracy) for b in record.buckets if b.count}
-    assert filled == {
-        0.9: (1, pytest.approx(0.9), 1.0),
-        0.8: (1, pytest.approx(0.8), 1.0),
-        0.7: (1, pytest.approx(0.7), 1.0),
-        0.6: (1, pytest.approx(0.6), 0.0),
-    }
+    buckets = [(b.count, b.confidence, b.accuracy) for b in record.buckets]
+    assert buckets[:6] == [(0, None, None)] * 6
+    for tenth, hits in zip((6, 7, 8, 9), (0.0, 1.0, 1.0, 1.0), strict=True):
+        assert buckets[tenth] == (1, pytest.approx(tenth / 10), hits)
 
 
 def test_close_pairs_by_hand():
@@ -113,4 +111,3 @@ def test_discovery_curve_by_hand():
         n = int((curve.cutoff <= SPEEDUPS).sum())
         assert (curve.n_positive, curve.base_rate) == (n, n / 4)
         assert set(curve.precision) <= {1.0}
-        assert (curve.low, curve.high) == ((1.0, 1.0) if n else (None, None))

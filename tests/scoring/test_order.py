@@ -11,7 +11,7 @@ from sklearn.metrics import average_precision_score, precision_recall_curve
 from support.made_forecasts import make_target
 
 from kernel_archive.scoring import Forecasts, Split, score
-from kernel_archive.scoring.arrays import once
+from kernel_archive.scoring.arrays import single_draw
 from kernel_archive.scoring.order import (
     MAX_ROWS,
     PairTable,
@@ -27,7 +27,7 @@ def pair_accuracy(*, keys, speedups, spreads=None, weights=None):
     """Share of the pairs of one candidate set in the right order, ties half, in every draw."""
     n = len(speedups)
     table = PairTable(keys, speedups, np.ones(n) if spreads is None else spreads, None)
-    drawn = once(n) if weights is None else weights
+    drawn = single_draw(n) if weights is None else weights
     right, countable = table.count(drawn)[:2]
     with np.errstate(invalid="ignore"):
         shares = right / countable
@@ -177,7 +177,7 @@ def test_average_precision_agrees_with_scikit_learn(rng):
     for places in (1, 2, 6):
         scores = np.round(rng.random(200), places)
         positive = rng.random(200) < scores
-        got = average_precision(scores=scores, positive=positive, weights=once(len(scores)))
+        got = average_precision(scores=scores, positive=positive, weights=single_draw(len(scores)))
         assert got == pytest.approx(average_precision_score(positive, scores), abs=1e-12)
         curve = precision_recall(scores=scores, positive=positive)
         others = precision_recall_curve(positive, scores, drop_intermediate=False)[:2]
@@ -193,5 +193,5 @@ def test_average_precision_by_hand():
     cases = [(scores, positive, 0.5 + 1 / 3), (scores, positive & False, np.nan)]
     cases += [(np.full(4, 0.3), order, 0.5) for order in (positive, positive[::-1])]
     for own, hits, expected in cases:
-        found = average_precision(scores=own, positive=hits, weights=once(4))
+        found = average_precision(scores=own, positive=hits, weights=single_draw(4))
         assert found == pytest.approx([expected], abs=1e-15, nan_ok=True)

@@ -7,8 +7,8 @@ from kernel_archive.archive.open import open_archive
 from kernel_archive.llm.questions import load_questions
 from kernel_archive.readers.attempts import batch_goals
 from kernel_archive.schema import TABLES
-from kernel_archive.scoring.formats import template_lines
 from kernel_archive.scoring.load import load_split
+from kernel_archive.scoring.template import template_lines
 from kernel_archive.splits import FORECAST_SPLITS
 
 GOALS = ("goal_bin", "aim")

@@ -60,7 +60,7 @@ function plots() {
     const shares = Array.from({ length: 100 }, (_, i) => (i + 1) / 100);
     out.push(chart('Risk and coverage', 'Error rate when only the most confident forecasts are taken.',
       'Risk-coverage curves', { x: { label: 'share of rows taken', domain: [0, 1] }, y: { label: 'error rate', domain: [0, 1] },
-        marks: [Plot.gridY(grid), Plot.gridX(grid), lines((e) => (e.risk ? e.risk[1] : []), shares)] }));
+        marks: [Plot.gridY(grid), Plot.gridX(grid), lines((e) => e.risk || [], shares)] }));
   }
   if (entries.some((e) => e.confusion.length)) out.push(h('figure', { class: 'wide' }, h('figcaption', {}, h('b', {}, 'Confusion'), 'Rows: measured bin, slowest on top. Columns: predicted bin, slowest left. Shade: share of the row.'),
     h('div', { class: 'matrices' }, entries.map((e) => h('div', {}, h('h4', {}, e.name), matrix(e))))));

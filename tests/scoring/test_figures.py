@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from support.made_forecasts import make_forecasts, make_target
 
-from kernel_archive.scoring import Forecasts, draws, score
-from kernel_archive.scoring.draws import (
+from kernel_archive.scoring import Forecasts, samples, score
+from kernel_archive.scoring.figures import (
     bootstrap,
     interval,
     measure,
     repeats_of,
-    resampled,
 )
 from kernel_archive.scoring.samples import ForecastRows, RowSample
 from kernel_archive.scoring.split import Clusters
@@ -32,7 +31,7 @@ def plain_bootstrap(sample):
     scores = []
     for counts in sample.weights.astype(int).T:
         drawn = sample.rows.take(np.repeat(np.arange(len(counts)), counts))
-        if sample.copies is not None:
+        if sample.whole_tasks:
             copies = np.concatenate([np.arange(count) for count in counts])
             tasks = tuple(map("{} {}".format, drawn.split.tasks, copies))
             drawn = replace(drawn, split=replace(drawn.split, tasks=tasks))
@@ -55,22 +54,23 @@ def test_the_weighted_bootstrap_is_the_plain_one_draw_for_draw(rng, kind, places
     target = clustered(make_target(rng, split=kind), by)
     rows = ForecastRows.of(target, make_forecasts(rng, target, places=places, missing=0.15))
     drawn = bootstrap(rows, seed=3, draws=12)
-    sample = next(resampled(rows, seed=3, draws=12))
+    sample = next(RowSample.bootstrap(rows, seed=3, draws=12))
     for name, values in plain_bootstrap(sample).items():
         np.testing.assert_allclose(
             drawn.overall[name], values, rtol=1e-11, atol=1e-12, err_msg=name
         )
     assert bool(drawn.groups) == (by != "problems")
-    parts = {group: plain_bootstrap(sample.of_group(group)) for group, _ in drawn.groups}
-    for (group, name), values in drawn.groups.items():
-        np.testing.assert_allclose(values, parts[group][name], rtol=1e-11, atol=1e-12, err_msg=name)
+    for group, figures in drawn.groups.items():
+        plain = plain_bootstrap(sample.of_group(group))
+        for name, values in figures.items():
+            np.testing.assert_allclose(values, plain[name], rtol=1e-11, atol=1e-12, err_msg=name)
 
 
 def test_every_row_once_is_the_mean_of_the_repeats(rng):
     """What each repeat gives alone, on average."""
     rows = ForecastRows.of(target := make_target(rng), make_forecasts(rng, target, missing=0.1))
     each = repeats_of(rows, groups=False).overall
-    for name, values in measure(RowSample.once(rows)).overall.items():
+    for name, values in measure(RowSample.single(rows)).overall.items():
         assert values == pytest.approx(each[name].mean(), rel=1e-12), name
 
 
@@ -113,7 +113,7 @@ def test_the_interval_of_a_mean_is_the_textbook_one(rng):
 
 def test_draws_in_portions_are_the_same_draws(rng, monkeypatch):
     """The portions of one seed are always the same: figures agree to the last bit."""
-    monkeypatch.setattr(draws, "_MAX_WEIGHTS", 400)
+    monkeypatch.setattr(samples, "_MAX_WEIGHTS", 400)
     target = make_target(rng)
     rows = ForecastRows.of(target, make_forecasts(rng, target))
     one, other = (bootstrap(rows, seed=5, draws=60) for _ in range(2))
