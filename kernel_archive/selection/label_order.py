@@ -49,8 +49,9 @@ def largest_correlation(rows: float) -> float:
 def label_correlations(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     """Correlate every column with the label: ``task``, ``column``, ``value`` and ``limit``.
 
-    ``limit`` is what chance gives. The task ``all tasks`` stands for ranks within each. Tasks with
-    few rows and columns with one value are left out.
+    ``limit`` is what chance gives. Of a pair, a column that says no more than its search or
+    its parent has only so many independent values. The task ``all tasks`` stands for ranks within each.
+    Tasks with few rows and columns with one value are left out.
     """
     aside = {*_LABELS, split.task, split.value, split.anchor, split.candidate}
     rows = rows.with_row_index(_NUMBER)
@@ -58,7 +59,13 @@ def label_correlations(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     task = pl.col(split.task).alias("task")
     ranks = pl.col(split.value, *names).rank("average").over(split.task)
     size = pl.len().over(split.task)
-    ranked = rows.select(task, ranks - (size + 1) / 2, size=size, degrees=pl.len().over(split.task))
+    shared: dict[str, str] = {}
+    if split.anchor_kernel in names:
+        shared = {"search_id": "search_id"}
+        shared |= {name: split.anchor_kernel for name in names if name.startswith("parent_")}
+    groups = [pl.col(group).alias(f"group of {name}") for name, group in shared.items()]
+    sizes = {"size": size, "degrees": pl.len().over(split.task)}
+    ranked = rows.select(task, ranks - (size + 1) / 2, *groups, **sizes)
     # A rank in a large task weighs as much as one in a small one.
     n_tasks = ranked["task"].n_unique()
     overall = ranked.with_columns(
@@ -67,13 +74,15 @@ def label_correlations(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
         degrees=(pl.len() - (n_tasks - 1)).cast(pl.UInt32),
     )
     both = pl.concat([ranked, overall])
-    correlations = (pl.corr(name, split.value).alias(name) for name in names)
-    by_task = both.filter(pl.col("degrees") >= LEAST_ROWS).group_by("task", "degrees")
-    values = by_task.agg(correlations).unpivot(
-        names, index=["task", "degrees"], variable_name="column"
-    )
+    by_task = both.group_by("task", "degrees")
+    parts = []
+    for name in names:
+        group = pl.col(f"group of {name}").n_unique() if name in shared else pl.len()
+        part = by_task.agg(column=pl.lit(name), value=pl.corr(name, split.value), groups=group)
+        parts.append(part.with_columns(degrees=pl.min_horizontal("degrees", "groups")))
+    values = pl.concat(parts).filter(pl.col("value").is_finite(), pl.col("degrees") >= LEAST_ROWS)
     limit = pl.col("degrees").map_elements(largest_correlation, return_dtype=pl.Float64)
-    return values.filter(pl.col("value").is_finite()).select("task", "column", "value", limit=limit)
+    return values.select("task", "column", "value", limit=limit)
 
 
 def check_label_order(archive: Archive) -> Iterator[Finding]:
