@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kernel_archive.baselines.pairs import AskedPairs, ProgramPairs, TrainingPairs
     from kernel_archive.scoring.arrays import Floats
 
-N_TREES: Final = 300
+N_TREES: Final = 100
 MIN_ROWS_PER_LEAF: Final = 2
 SHARE_OF_FEATURES: Final = 0.35
 #: How much a support vector machine may bend to fit a training row.
