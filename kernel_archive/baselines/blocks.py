@@ -29,7 +29,11 @@ MAX_STEPS: Final = 20_000
 _MAX_DEPTH: Final = 4  # of functions in functions, and of loops of unknown trips
 _MAX_AXES: Final = 8
 _LARGEST: Final = 1e9
+_OPERATORS: Final[dict[type[ast.operator], str]] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
 _REDUCTIONS: Final = frozenset({"sum", "max", "min", "reduce", "argmax", "argmin"})
+_TRANSCENDENTALS: Final = frozenset(
+    {"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "div_rn"}
+)
 
 
 class Tile(NamedTuple):
@@ -44,8 +48,12 @@ class Work(NamedTuple):
 
     elements: float = 0.0  # loaded or stored
     sectors: float = 0.0  # bytes moved for that, 32 at least for every contiguous run
-    waits: float = 0.0  # loads one after the other, stores and dots too
+    waits: float = 0.0  # loads one after the other; a store or dot counts less
     flops: float = 0.0  # of dots
+    reduced: float = 0.0  # elements
+    transcendentals: float = 0.0  # elements
+    atomics: float = 0.0  # elements
+    scalars: float = 0.0  # loads and stores of a single element
 
 
 def _number(node: ast.expr, known: Mapping[str, float]) -> float | None:
@@ -59,34 +67,47 @@ def _number(node: ast.expr, known: Mapping[str, float]) -> float | None:
         left, right = _number(node.left, known), _number(node.right, known)
         if left is None or right is None:
             return None
-        if isinstance(node.op, ast.Add):
-            value = left + right
-        elif isinstance(node.op, ast.Sub):
-            value = left - right
-        elif isinstance(node.op, ast.Mult):
-            value = left * right
+        sign = _OPERATORS.get(type(node.op))
+        if sign is not None:
+            value = {"+": left + right, "-": left - right, "*": left * right}[sign]
         elif isinstance(node.op, (ast.FloorDiv, ast.Div)) and right:
             value = left // right
     return float(value) if value is not None and abs(value) <= _LARGEST else None
 
 
+def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Pair targets with their values, those of tuples one by one."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        yield from zip(target.elts, value.elts, strict=False)
+    else:
+        yield target, value
+
+
 def _stated(
     nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef]
 ) -> Iterator[tuple[str, ast.expr]]:
-    """List the names that a program gives values: variables and arguments."""
+    """List the names that a program gives values: variables, arguments, keys."""
     for node in nodes:
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Name):
-                    yield target.id, node.value
+        pairs: list[tuple[ast.expr, ast.expr]] = []
+        if isinstance(node, ast.Assign):
+            pairs = [pair for target in node.targets for pair in _assigned(target, node.value)]
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            pairs = [(node.target, node.value)]
         elif isinstance(node, ast.keyword) and node.arg:
             yield node.arg, node.value
+        elif isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.value, value
         elif isinstance(node, ast.Call):
             name = node.func.value if isinstance(node.func, ast.Subscript) else node.func
             function = functions.get(getattr(name, "id", ""))
             if function is not None:
                 names = [argument.arg for argument in function.args.args]
                 yield from zip(names, node.args, strict=False)
+        for target, value in pairs:
+            if isinstance(target, ast.Name):
+                yield target.id, value
 
 
 @dataclass
@@ -121,7 +142,7 @@ class _Walk:
         return min(_LARGEST, math.prod(self.sizes[axis] for axis in axes))
 
     def body(self, statements: list[ast.stmt]) -> None:
-        """Walk through statements; both branches of an ``if`` count."""
+        """Walk through statements."""
         for node in statements:
             if isinstance(node, (ast.For, ast.While)):
                 trips = self.trips(node.iter) if isinstance(node, ast.For) else None
@@ -131,17 +152,24 @@ class _Walk:
                 self.body(node.body)
                 self.times, self.unknown = times, unknown
             elif isinstance(node, ast.If):
+                share = 0.5 if node.orelse else 1.0
+                self.value(node.test)
+                self.times *= share
                 self.body(node.body)
                 self.body(node.orelse)
-            elif value := getattr(node, "value", None):
-                tile = self.value(value)
-                if isinstance(node, ast.AugAssign):
-                    tile = _union([tile, self.value(node.target)])
-                elif isinstance(node, ast.Return):
-                    self.returned = tile
-                for target in ast.walk(node):
-                    if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store):
-                        self.names[target.id] = tile
+                self.times /= share
+            elif isinstance(node, ast.Assign):
+                for target in node.targets:
+                    for each, value in _assigned(target, node.value):
+                        self.bind(each, self.value(value))
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                self.bind(node.target, self.value(node.value))
+            elif isinstance(node, ast.AugAssign):
+                self.bind(node.target, _union([self.value(node.target), self.value(node.value)]))
+            elif isinstance(node, ast.Return) and node.value is not None:
+                self.returned = self.value(node.value)
+            elif isinstance(node, ast.Expr):
+                self.value(node.value)
 
     def trips(self, called: ast.expr) -> float | None:
         """Count the trips of a range; ``None`` unless its ends are known."""
@@ -152,6 +180,12 @@ class _Walk:
         if start is None or stop is None or not step:
             return None
         return max(1.0, math.ceil((stop - start) / step))
+
+    def bind(self, target: ast.expr, tile: Tile) -> None:
+        """Give one name, or each of several, a tile."""
+        for each in target.elts if isinstance(target, ast.Tuple) else [target]:
+            if isinstance(each, ast.Name):
+                self.names[each.id] = tile
 
     def value(self, node: ast.expr) -> Tile:
         """Find the tile of an expression, and count what it does."""
@@ -181,20 +215,19 @@ class _Walk:
         method = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         tiles = [self.value(e) for e in [*node.args, *(k.value for k in node.keywords)]]
         all_of = _union([*tiles, *map(self.value, method)])
+        size = self.elements(all_of.axes)
         if tiles and (name in ("load", "store") or name.startswith("atomic")):
-            axes, near = tiles[0]
-            size, run = self.elements(axes), self.elements(near)
-            self.count("elements", size)
-            self.count("sectors", size / run * max(32.0, 4.0 * run))
-            self.count("waits", 1.0)
-            return Tile(axes)
+            return self.access(name, tiles[0])
         if name in ("dot", "dot_scaled") and len(tiles) > 1:
             left, right = (max(256.0, self.elements(t.axes)) for t in tiles[:2])
             self.count("flops", 2 * (left * right) ** 0.75)  # m n k of square tiles
-            self.count("waits", 1.0)
+            self.count("waits", 0.5)
             return Tile((tiles[0].axes ^ tiles[1].axes) or all_of.axes)
         if name in _REDUCTIONS:
+            self.count("reduced", size)
             return Tile(frozenset(sorted(all_of.axes)[1:]))
+        if name in _TRANSCENDENTALS:
+            self.count("transcendentals", size)
         function = self.functions.get(getattr(node.func, "id", ""))
         if function is None or name in self.within or len(self.within) > _MAX_DEPTH:
             return all_of
@@ -205,6 +238,16 @@ class _Walk:
         self.within.pop()
         self.names = outer
         return self.returned
+
+    def access(self, name: str, pointer: Tile) -> Tile:
+        """Count a load, a store or an atomic."""
+        size, run = self.elements(pointer.axes), self.elements(pointer.near & pointer.axes)
+        self.count("elements", size)
+        self.count("sectors", size / run * max(32.0, 4.0 * run))
+        self.count("waits", 0.2 if name == "store" else 1.0)
+        self.count("scalars", size == 1.0)
+        self.count("atomics", size * name.startswith("atomic"))
+        return Tile(pointer.axes)
 
 
 def _union(tiles: list[Tile]) -> Tile:
@@ -235,7 +278,7 @@ def kernel_work(code: str) -> dict[str, tuple[Work, ...]]:
             and any("jit" in ast.unparse(each) for each in node.decorator_list)
         }
         known: dict[str, float] = {}
-        for name, node in _stated(nodes, functions):
+        for name, node in [*_stated(nodes, functions)] * 2:  # some name others that come later
             value = _number(node, known)
             if value:
                 known.setdefault(name, value)

@@ -30,11 +30,14 @@ _CALLS: Final = """SELECT program_id, problem, "case", kind, name, n, bytes, coa
     FROM launches WHERE kind IN ('launch', 'operator') ORDER BY launch_id"""
 
 # A GPU in round figures, a second: bytes of memory and of its cache, operations of matrix units
-# and elements; and what a launch, an operator of torch and a load wait for, seconds.
-_MEMORY, _CACHE, _MATRIX, _VECTOR = 4e12, 6e12, 2e14, 1.5e13
+# and of the others, atomics; and what a launch, an operator of torch and a load wait for, seconds.
+_MEMORY, _CACHE, _MATRIX, _VECTOR, _ATOMICS = 4e12, 6e12, 2e14, 1.5e13, 1e10
 _LAUNCH, _OPERATOR, _LOAD = 4e-6, 3e-6, 4e-7
 #: The costs of :func:`call_costs`, in order.
-COSTS: Final = ("total", "memory", "cache", "waits", "vector", "elements", "waits_of_block")
+COSTS: Final = (
+    *("overhead", "memory", "cache", "waits", "products", "vector", "total", "reduced"),
+    *("transcendentals", "atomics", "scalars", "elements", "waits_of_block"),
+)
 
 
 class Call(NamedTuple):
@@ -51,15 +54,18 @@ class Call(NamedTuple):
 
 
 def call_costs(call: Call, works: Sequence[Work] = ()) -> Floats:
-    """Estimate seconds that calls take: shape (7,), all of :data:`COSTS`.
+    """Estimate seconds that calls take: shape (13,), all of :data:`COSTS`.
 
     ``works`` are what one block may do: the one whose waits are nearest to the dry run's trips
     counts. Where there are none, loads are as many as trips.
     """
     memory = call.bytes / _MEMORY
+    costs = dict.fromkeys(COSTS, 0.0) | {"memory": memory}
     if call.kind == "operator":
-        total = max(_OPERATOR, memory, call.flops / _MATRIX)
-        return call.n * np.array([total, memory, 0.0, 0.0, 0.0, 0.0, 0.0])
+        products = call.flops / _MATRIX
+        costs |= {"overhead": _OPERATOR, "products": products}
+        costs["total"] = max(_OPERATOR, memory, products)
+        return call.n * np.array([*costs.values()])
     blocks = call.blocks
     unknown = Work(sectors=call.bytes / max(1, blocks), waits=call.trips)
     work = min(
@@ -69,12 +75,23 @@ def call_costs(call: Call, works: Sequence[Work] = ()) -> Floats:
     # Shares of the GPU that are busy: 16 warps a multiprocessor saturate it, or one block.
     busy = max(1e-6, min(1.0, blocks * call.warps / (16 * MULTIPROCESSORS)))
     filled = max(1e-6, min(1.0, blocks / MULTIPROCESSORS))
-    of_block = work.waits * _LOAD
-    waits, elements = rounds * of_block, blocks * work.elements / _VECTOR
-    cache = blocks * work.sectors / _CACHE / busy
-    products = blocks * work.flops / _MATRIX / filled
-    total = _LAUNCH + max(memory, cache, waits, products, elements / busy)
-    return call.n * np.array([total, memory, cache, waits, elements / busy, elements, of_block])
+    operations = work.elements + work.reduced + 4 * work.transcendentals
+    costs |= {
+        "overhead": _LAUNCH,
+        "cache": blocks * work.sectors / _CACHE / busy,
+        "waits": rounds * work.waits * _LOAD,
+        "products": blocks * work.flops / _MATRIX / filled,
+        "vector": blocks * operations / _VECTOR / busy,
+        "reduced": blocks * work.reduced / _VECTOR / busy,
+        "transcendentals": blocks * work.transcendentals / _VECTOR / busy,
+        "atomics": blocks * work.atomics / _ATOMICS,
+        "scalars": rounds * work.scalars * _LOAD,
+        "elements": blocks * work.elements / _VECTOR,
+        "waits_of_block": work.waits * _LOAD,
+    }
+    slowest = ("memory", "cache", "waits", "products", "vector")
+    costs["total"] = _LAUNCH + max(costs[name] for name in slowest)
+    return call.n * np.array([*costs.values()])
 
 
 def _load_costs(archive: Archive, codes: Iterable[str]) -> dict[tuple[str, str, int], Floats]:
@@ -93,7 +110,7 @@ def _load_costs(archive: Archive, codes: Iterable[str]) -> dict[tuple[str, str, 
             key = (program, problem, case)
             at = sums.setdefault(key, np.zeros(len(COSTS) + 1))
             at[:-1] += costs
-            at[-1] = max(at[-1], costs[0])
+            at[-1] = max(at[-1], costs[COSTS.index("total")])
     out = {}
     for (program, problem, case), costs in sums.items():
         least = 1e-7

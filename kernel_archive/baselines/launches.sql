@@ -1,5 +1,7 @@
 -- Features of what each program launches in one timed case. $1 is the number of multiprocessors,
 -- $2 the least bytes and floating-point operations of timed cases, 1 where none are known.
+-- Rough costs put calls on one scale: 4e-6 s for a launch, 3e-6 s for an operator, 3e12 bytes and
+-- 2e14 operations a second, 4e-7 s for a trip of a loop.
 WITH calls AS (
     SELECT * REPLACE (n::DOUBLE AS n),
            coalesce(grid_x, 0) * coalesce(grid_y, 1) * coalesce(grid_z, 1)::DOUBLE AS blocks,
@@ -26,7 +28,9 @@ SELECT program_id, problem, "case",
        coalesce(min(blocks) FILTER (is_launch), 0) AS least_blocks,
        coalesce(max(blocks) FILTER (is_launch), 0) AS most_blocks,
        coalesce(sum(blocks) FILTER (is_launch), 0) AS blocks,
+       count(DISTINCT name) FILTER (is_launch) AS kernels,
        coalesce(max(warps), -1) AS most_warps,
+       coalesce(max(configurations), 0) AS configurations,
        count(*) FILTER (is_launch AND dots > 0) AS with_dots,
        first([warps, stages, trips, blocks, dots, loads, stores, reductions, loops,
               transcendentals, atomics, largest_tile] ORDER BY work DESC NULLS LAST, launch_id)
@@ -36,14 +40,18 @@ FROM sizes GROUP BY ALL
     SELECT unnest($2, recursive := true)
 ), complete AS (
     SELECT * REPLACE (coalesce(largest, list_transform(range(12), lambda x: NULL)) AS largest),
-           coalesce(least_bytes, 1) AS bytes, coalesce(least_flops, 1) AS flops
+           coalesce(least_bytes, 1) AS bytes, coalesce(least_flops, 1) AS flops,
+           4e-6::DOUBLE * launches + 3e-6::DOUBLE * operators
+               + (operator_bytes + launch_bytes) / 3e12::DOUBLE + operator_flops / 2e14::DOUBLE
+               AS seconds
     FROM cases LEFT JOIN work USING (problem, "case")
 )
 SELECT program_id, problem, "case", list_concat([
     log2(1 + launches), log2(1 + operators), log2(1 + idle), log2(1 + waves), log2(1 + serial),
     log2(1 + trips), log2(1 + least_blocks), log2(1 + most_blocks), log2(1 + blocks),
-    most_warps, with_dots,
+    log2(1 + kernels), most_warps, configurations, with_dots,
     log2(1 + operator_bytes / bytes), log2(1 + operator_flops / flops),
-    log2(1 + launch_bytes / bytes), log2(1 + bytes / greatest(1, blocks))
+    log2(1 + launch_bytes / bytes), log2(1 + bytes / greatest(1, blocks)),
+    log2(seconds + 1e-7::DOUBLE), log2(seconds + 4e-7::DOUBLE * serial + 1e-7::DOUBLE)
 ]::DOUBLE[], list_transform(largest, lambda x: coalesce(log2(1 + x), -1))::DOUBLE[]) AS features
 FROM complete ORDER BY ALL

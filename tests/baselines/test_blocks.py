@@ -29,8 +29,13 @@ def test_a_kernel_by_hand():
     trips = (1, 4, 16, 64, 256)
     assert [w.elements for w in works] == [4 * 512 + 4 + n for n in trips]
     assert [w.sectors for w in works] == [4 * 16 * 128 + 32 * 4 + 32 * n for n in trips]
-    assert [w.waits for w in works] == [4 + 4 + n + 1 for n in trips]
-    assert works[0].flops == pytest.approx(2 * (512 * 512) ** 0.75)
+    assert [w.waits for w in works] == [4 + 4 + n + 0.5 for n in trips]
+    assert [w.scalars for w in works] == [4 + n for n in trips]
+    first = works[0]
+    assert first.atomics == 4
+    assert first.transcendentals == 4 * 512
+    assert first.reduced == 4 * 512
+    assert first.flops == pytest.approx(2 * (512 * 512) ** 0.75)
 
 
 HOSTILE = {

@@ -69,31 +69,34 @@ def test_features_by_hand(tmp_path):
     archive = with_launches(plain, [{**launch, "stages": 2}, operator])
     features = load_launch_features(archive, codes)
     values = features[key["program_id"], key["problem"]]
-    expected = [2, 1, 2 * 132 / 33, 2, 20, 10, 33, 33, 33]
-    assert values[:9] == pytest.approx([math.log2(1 + x) for x in expected])
+    expected = [2, 1, 2 * 132 / 33, 2, 20, 10, 33, 33, 33, 1]
+    assert values[:10] == pytest.approx([math.log2(1 + x) for x in expected])
     matrix = launch_matrix(features, ["import unknown"], [key["problem"]])
     assert np.isnan(matrix).all()
     assert matrix.shape == (1, len(values))
     many = with_launches(plain, [{**launch, "stages": 2 + i} for i in range(9)])
     (values,) = load_launch_features(many, codes).values()
-    assert 2 ** values[16] - 1 == pytest.approx(2)  # the stages of the first
+    assert 2 ** values[20] - 1 == pytest.approx(2)  # the stages of the first
 
 
 def test_costs_by_hand():
     """Of a launch of 66 blocks of 8 warps, twice: half of the GPU, a quarter of its warps."""
-    work = Work(elements=1e4, sectors=3e5, waits=100, flops=1e6)
+    work = Work(elements=1e4, sectors=3e5, waits=100, flops=1e6, reduced=5e3)
+    work = work._replace(transcendentals=2e3, atomics=10, scalars=4)
     call = Call("launch", "k", 2, 4_000_000, 0, 66, 8, 100.0)
     costs = dict(zip(COSTS, call_costs(call, [work._replace(waits=1e6), work]), strict=True))
-    expected = {"total": 4.4e-5, "memory": 1e-6, "cache": 66 * 3e5 / 6e12 * 4, "waits": 4e-5}
-    expected |= {"vector": 66 * 1e4 / 1.5e13 * 4, "elements": 6.6e5 / 1.5e13}
-    expected["waits_of_block"] = 4e-5
+    expected = {"overhead": 4e-6, "memory": 1e-6, "cache": 66 * 3e5 / 6e12 * 4, "waits": 4e-5}
+    expected |= {"products": 66 * 1e6 / 2e14 * 2, "vector": 66 * 2.3e4 / 1.5e13 * 4}
+    expected |= {"total": 4.4e-5, "reduced": 66 * 5e3 / 1.5e13 * 4, "atomics": 6.6e-8}
+    expected |= {"transcendentals": 66 * 2e3 / 1.5e13 * 4, "scalars": 1.6e-6}
+    expected |= {"elements": 6.6e5 / 1.5e13, "waits_of_block": 4e-5}
     assert costs == pytest.approx({name: 2 * seconds for name, seconds in expected.items()})
     rounds = call._replace(blocks=132 * 8 + 1)
     assert call_costs(rounds, [work])[COSTS.index("waits")] == pytest.approx(2 * 2 * 4e-5)
     costs = dict(
         zip(COSTS, call_costs(Call("operator", "mm", 1, 8_000_000, 10**10, 0, 4, 1.0)), strict=True)
     )
-    assert costs["total"] == pytest.approx(5e-5)
+    assert costs["total"] == costs["products"] == pytest.approx(5e-5)
     assert costs["memory"] == pytest.approx(2e-6)
 
 
