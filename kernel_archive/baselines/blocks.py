@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import math
 import warnings
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -25,7 +26,7 @@ UNKNOWN_TRIPS: Final = (1.0, 4.0, 16.0, 64.0, 256.0)
 MAX_CHARACTERS: Final = 200_000
 #: Expressions of one kernel that are looked at; then it counts as unknown.
 MAX_STEPS: Final = 20_000
-_MAX_DEPTH: Final = 4  # of functions in functions
+_MAX_DEPTH: Final = 4  # of functions in functions, and of loops of unknown trips
 _MAX_AXES: Final = 8
 _LARGEST: Final = 1e9
 _OPERATORS: Final[dict[type[ast.operator], str]] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
@@ -42,8 +43,7 @@ class Tile(NamedTuple):
     near: frozenset[tuple[int, int]] = frozenset()
 
 
-@dataclass
-class Work:
+class Work(NamedTuple):
     """Count what one block does."""
 
     elements: float = 0.0  # loaded or stored
@@ -117,13 +117,25 @@ class _Walk:
     functions: Mapping[str, ast.FunctionDef]
     known: Mapping[str, float]
     within: list[str]
-    unknown_trips: float
-    work: Work = field(default_factory=Work)
+    #: (field of :class:`Work`, in how many loops of unknown trips) -> count.
+    counts: defaultdict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
     sizes: dict[tuple[int, int], float] = field(default_factory=dict)
     names: dict[str, Tile] = field(default_factory=dict)
-    times: float = 1.0  # how often what is looked at happens
+    times: float = 1.0  # how often what is looked at happens, in loops of unknown trips once
+    unknown: int = 0  # how many of these loops it is in
     returned: Tile = field(default_factory=Tile)
     steps: int = 0
+
+    def count(self, name: str, amount: float) -> None:
+        """Count what happens here."""
+        self.counts[name, self.unknown] += self.times * amount
+
+    def work(self, trips: float) -> Work:
+        """Return the counts, with this for the trips that are unknown."""
+        sums: defaultdict[str, float] = defaultdict(float)
+        for (name, unknown), amount in self.counts.items():
+            sums[name] += amount * trips**unknown
+        return Work(**sums)
 
     def elements(self, axes: frozenset[tuple[int, int]]) -> float:
         """Multiply the sizes of axes."""
@@ -133,10 +145,12 @@ class _Walk:
         """Walk through statements."""
         for node in statements:
             if isinstance(node, (ast.For, ast.While)):
-                trips = self.trips(node.iter) if isinstance(node, ast.For) else self.unknown_trips
-                times, self.times = self.times, min(1e15, self.times * trips)
+                trips = self.trips(node.iter) if isinstance(node, ast.For) else None
+                times, unknown = self.times, self.unknown
+                self.times = min(1e15, times * (trips or 1.0))
+                self.unknown = min(_MAX_DEPTH, unknown + (trips is None))
                 self.body(node.body)
-                self.times = times
+                self.times, self.unknown = times, unknown
             elif isinstance(node, ast.If):
                 share = 0.5 if node.orelse else 1.0
                 self.value(node.test)
@@ -157,14 +171,14 @@ class _Walk:
             elif isinstance(node, ast.Expr):
                 self.value(node.value)
 
-    def trips(self, called: ast.expr) -> float:
-        """Count the trips of a range whose ends are known."""
+    def trips(self, called: ast.expr) -> float | None:
+        """Count the trips of a range; ``None`` unless its ends are known."""
         ends = [_number(a, self.known) for a in getattr(called, "args", ())]
         start, stop, step = {1: [0.0, *ends, 1.0], 2: [*ends, 1.0], 3: ends}.get(
             len(ends), [None, None, None]
         )
         if start is None or stop is None or not step:
-            return self.unknown_trips
+            return None
         return max(1.0, math.ceil((stop - start) / step))
 
     def bind(self, target: ast.expr, tile: Tile) -> None:
@@ -201,19 +215,19 @@ class _Walk:
         method = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         tiles = [self.value(e) for e in [*node.args, *(k.value for k in node.keywords)]]
         all_of = _union([*tiles, *map(self.value, method)])
-        work, times, size = self.work, self.times, self.elements(all_of.axes)
+        size = self.elements(all_of.axes)
         if tiles and (name in ("load", "store") or name.startswith("atomic")):
             return self.access(name, tiles[0])
         if name in ("dot", "dot_scaled") and len(tiles) > 1:
             left, right = (max(256.0, self.elements(t.axes)) for t in tiles[:2])
-            work.flops += times * 2 * (left * right) ** 0.75  # m n k of square tiles
-            work.waits += times * 0.5
+            self.count("flops", 2 * (left * right) ** 0.75)  # m n k of square tiles
+            self.count("waits", 0.5)
             return Tile((tiles[0].axes ^ tiles[1].axes) or all_of.axes)
         if name in _REDUCTIONS:
-            work.reduced += times * size
+            self.count("reduced", size)
             return Tile(frozenset(sorted(all_of.axes)[1:]))
         if name in _TRANSCENDENTALS:
-            work.transcendentals += times * size
+            self.count("transcendentals", size)
         function = self.functions.get(getattr(node.func, "id", ""))
         if function is None or name in self.within or len(self.within) > _MAX_DEPTH:
             return all_of
@@ -227,13 +241,12 @@ class _Walk:
 
     def access(self, name: str, pointer: Tile) -> Tile:
         """Count a load, a store or an atomic."""
-        work, times, size = self.work, self.times, self.elements(pointer.axes)
-        run = self.elements(pointer.near & pointer.axes)
-        work.elements += times * size
-        work.sectors += times * size / run * max(32.0, 4.0 * run)
-        work.waits += times * (0.2 if name == "store" else 1.0)
-        work.scalars += times * (size == 1.0)
-        work.atomics += times * size * name.startswith("atomic")
+        size, run = self.elements(pointer.axes), self.elements(pointer.near & pointer.axes)
+        self.count("elements", size)
+        self.count("sectors", size / run * max(32.0, 4.0 * run))
+        self.count("waits", 0.2 if name == "store" else 1.0)
+        self.count("scalars", size == 1.0)
+        self.count("atomics", size * name.startswith("atomic"))
         return Tile(pointer.axes)
 
 
@@ -273,11 +286,10 @@ def kernel_work(code: str) -> dict[str, tuple[Work, ...]]:
         return {}
     found = {}
     for name, function in functions.items():
-        walks = [_Walk(functions, known, [name], trips) for trips in UNKNOWN_TRIPS]
+        walk = _Walk(functions, known, [name])
         try:
-            for walk in walks:
-                walk.body(function.body)
+            walk.body(function.body)
         except (ValueError, RecursionError):
             continue
-        found[name] = tuple(walk.work for walk in walks)
+        found[name] = tuple(map(walk.work, UNKNOWN_TRIPS))
     return found

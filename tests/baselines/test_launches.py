@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -83,9 +82,9 @@ def test_features_by_hand(tmp_path):
 def test_costs_by_hand():
     """Of a launch of 66 blocks of 8 warps, twice: half of the GPU, a quarter of its warps."""
     work = Work(elements=1e4, sectors=3e5, waits=100, flops=1e6, reduced=5e3)
-    work = replace(work, transcendentals=2e3, atomics=10, scalars=4)
+    work = work._replace(transcendentals=2e3, atomics=10, scalars=4)
     call = Call("launch", "k", 2, 4_000_000, 0, 66, 8, 100.0)
-    costs = dict(zip(COSTS, call_costs(call, [replace(work, waits=1e6), work]), strict=True))
+    costs = dict(zip(COSTS, call_costs(call, [work._replace(waits=1e6), work]), strict=True))
     expected = {"overhead": 4e-6, "memory": 1e-6, "cache": 66 * 3e5 / 6e12 * 4, "waits": 4e-5}
     expected |= {"products": 66 * 1e6 / 2e14 * 2, "vector": 66 * 2.3e4 / 1.5e13 * 4}
     expected |= {"total": 4.4e-5, "reduced": 66 * 5e3 / 1.5e13 * 4, "atomics": 6.6e-8}
