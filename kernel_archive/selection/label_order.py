@@ -50,8 +50,8 @@ def label_correlations(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     """Correlate every column with the label: ``task``, ``column``, ``value`` and ``limit``.
 
     ``limit`` is what chance gives. Of a pair, a column that says no more than its search or
-    its parent has only so many independent values. The task ``all tasks`` stands for ranks within each.
-    Tasks with few rows and columns with one value are left out.
+    its parent has only so many independent values. The task ``all tasks`` stands for ranks within
+    each. Tasks with few rows and columns with one value are left out.
     """
     aside = {*_LABELS, split.task, split.value, split.anchor, split.candidate}
     rows = rows.with_row_index(_NUMBER)
