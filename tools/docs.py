@@ -140,7 +140,7 @@ def _metrics() -> str:
         "discovery": _record("discovery", EDGES),
     }
     titles = {"eval": "Evaluation splits"} | {
-        spec.kind: spec.title for spec in SPLITS.values() if spec.kind != "eval"
+        spec.kind: spec.title for spec in reversed(SPLITS.values()) if spec.kind != "eval"
     }
     parts = []
     for metric in METRICS.values():
