@@ -10,6 +10,7 @@ import click
 
 import kernel_archive
 from kernel_archive.cli import common
+from kernel_archive.errors import UsageError
 from kernel_archive.storage import check_new
 
 _ROLES = common.Choice(["held_out", "training", "archive"])
@@ -38,10 +39,13 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     build builder.toml.
     """
     from kernel_archive.archive.init import draft_recipe, preview, write_recipe
+    from kernel_archive.archive.recipe import ARCHIVE_NAME
 
     target = Path(output)
     for file in (target, target.parent / "import.sql"):
         check_new(file, force=force)
+    if name is not None and not re.fullmatch(ARCHIVE_NAME, name):
+        raise UsageError(f"--name is OWNER/DATASET, for example me/my-kernels (got {name!r})")
     draft = draft_recipe(Path(place))
     folder = re.sub(r"[^\w-]", "-", Path(place).absolute().name.split(".")[0]).strip("_-")
     own_name = name or f"me/{folder or 'kernels'}"

@@ -28,7 +28,8 @@ _BATCH = 10_000  # rows that are written at once
 #: Lines of a CSV file among which its header is looked for, and bytes of its longest field.
 _HEAD_LINES, _FIELD_BYTES = 50, 16 << 20
 _MAX_DAMAGED = 50  # damaged lines that are listed; the others are left out like them
-#: Options of ``read_csv`` that say what the lines mean; where one stands, they are read as it says.
+#: Options of ``read_csv`` that say what the lines mean; where one stands, they are read as it says,
+#: but for the double quote, which needs no saying.
 _FIXED = frozenset({"columns", "names", "skip", "quote", "escape", "comment"})
 
 
@@ -82,13 +83,14 @@ def _without_damage(
     for call in sorted(calls, key=lambda call: -int(call["query_location"])):
         path, *options = [argument["expression"] for argument in call["function"]["arguments"]]
         stated = {o["left"]["column_names"][0]: o["right"] for o in options if "left" in o}
-        if stated.keys() & _FIXED:
+        said = {name: option.get("literal", {}).get("text") for name, option in stated.items()}
+        if any(name in _FIXED and text != '"' for name, text in said.items()):
             continue
         if path.get("function_name") == "getvariable":
             pattern = request["variables"][path["arguments"][0]["expression"]["literal"]["text"]]
         else:
             pattern = path["literal"]["text"]
-        mark = stated.get("delim", stated.get("sep", {})).get("literal", {}).get("text", ",")
+        mark = said.get("delim", said.get("sep")) or ","
         files = glob.glob(pattern, recursive=True, include_hidden=True)  # noqa: PTH207 - relative
         has_name = "filename" in stated
         tables = [_sound_rows(file, mark, names, has_name, damaged) for file in sorted(files)]

@@ -29,3 +29,13 @@ def test_a_recipe_that_builds_nothing_ends_with_1(
     assert said in err
     assert "kernel-archive build 'my recipe.toml'" in out
     assert run("build", "my recipe.toml", "--jobs", 1)[0] == status
+
+
+def test_a_wrong_name_is_refused_before_anything_is_written(run, tmp_path, monkeypatch):
+    """Only OWNER/DATASET names an archive."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text(f"op,code,speedup\na,{PROGRAM},2\n")
+    status, _, err = run("init", "t.csv", "--name", "my kernels")
+    assert status != 0
+    assert "--name is OWNER/DATASET" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]

@@ -191,7 +191,8 @@ def test_damaged_lines_of_a_csv_file(tmp_path: Path, damage: bytes, place: int) 
     lines.insert(place, damage)
     (tmp_path / "t.csv").write_bytes(b"\n".join(lines) + b"\n")
     query = "SELECT code, TRY_CAST(speedup AS DOUBLE) AS speedup, 'xé' AS problem"
-    dialect = ", all_varchar = true, header = true, delim = ','" if place == 1 else ""
+    dialect = ", all_varchar = true, header = true, delim = ','" if place else ""
+    dialect += """, quote = '"', escape = '"'""" if place == 30 else ""  # as init writes it
     result = ask(tmp_path, f"{query} FROM read_csv('t.csv'{dialect}) t")
     assert len(result.successes) >= 39
     if place or result.findings:  # DuckDB itself passes over some lines above a header
