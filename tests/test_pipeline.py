@@ -37,7 +37,7 @@ COUNTED = {
         (4385, 15, 15)
     ],
     """SELECT count(*), min(n_measurements) FROM kernels JOIN searches USING (search_id)
-       WHERE builder <> 'h200-lm-2026-11'""": [(4370, 2)],
+       WHERE builder IN ('h200-2026-11', 'h200-2026-11-v2')""": [(4370, 2)],
     # What passed and failed in the second measurement is a failure.
     """SELECT count(*), count(*) FILTER (kernel_id IN (SELECT kernel_id FROM failures))
        FROM (SELECT kernel_id FROM evaluations WHERE builder = 'h200-2026-11-v2' GROUP BY 1
@@ -71,7 +71,8 @@ def test_the_reference_drift_flag_finds_the_slow_references(shipped):
     archive = open_archive(shipped / "gpu-forecasters/kernels")
     problems = archive.sql(
         "SELECT k.problem FROM kernels k JOIN searches USING (search_id) "
-        "WHERE list_contains(flags, 'reference_drift') AND builder <> 'h200-lm-2026-11'"
+        "WHERE list_contains(flags, 'reference_drift') "
+        "AND builder IN ('h200-2026-11', 'h200-2026-11-v2')"
     )["problem"].to_pylist()
     slow = {"fp8_quant", "gdn_chunk_fwd_h", "gdn_chunk_fwd_o", "gdn_recompute_w_u"}
     assert set(problems) <= slow
@@ -137,7 +138,9 @@ def test_validate_and_rebuild(shipped):
 def test_natural_programs_do_not_tell_their_speed(shipped):
     """No comment or name of a program that a recipe calls natural says how fast it is."""
     archive = open_archive(shipped / "gpu-forecasters/kernels")
-    builders = [b["name"] for b in archive.manifest.builders if b.get("natural")]
+    # Everybody in the searches wants the fastest program: a "fast" in a name tells nothing there.
+    names = {b["name"] for b in archive.manifest.builders if b.get("natural")}
+    builders = sorted(names - {"h200-search-2026-12"})
     assert builders
     for table in ("kernels", "failures"):
         query = f"SELECT code FROM {table} WHERE list_contains(?, split_part(search_id, '/', 1))"

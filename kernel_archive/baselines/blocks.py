@@ -24,8 +24,10 @@ UNKNOWN_SIZE: Final = 64.0
 #: Trips of a loop that no literal states: the dry run's count decides between them.
 UNKNOWN_TRIPS: Final = (1.0, 4.0, 16.0, 64.0, 256.0)
 MAX_CHARACTERS: Final = 200_000
-#: Expressions of one kernel that are looked at; then it counts as unknown.
+#: Statements and expressions of one kernel that are looked at; then it counts as unknown.
 MAX_STEPS: Final = 20_000
+#: Of a whole program; kernels after that are not looked at.
+MAX_PROGRAM_STEPS: Final = 200_000
 _MAX_DEPTH: Final = 4  # of functions in functions, and of loops of unknown trips
 _MAX_AXES: Final = 8
 _LARGEST: Final = 1e9
@@ -43,7 +45,7 @@ class Tile(NamedTuple):
     near: frozenset[tuple[int, int]] = frozenset()
 
 
-class Work(NamedTuple):
+class BlockWork(NamedTuple):
     """Count what one block does."""
 
     elements: float = 0.0  # loaded or stored
@@ -117,7 +119,7 @@ class _Walk:
     functions: Mapping[str, ast.FunctionDef]
     known: Mapping[str, float]
     within: list[str]
-    #: (field of :class:`Work`, in how many loops of unknown trips) -> count.
+    #: (field of :class:`BlockWork`, in how many loops of unknown trips) -> count.
     counts: defaultdict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
     sizes: dict[tuple[int, int], float] = field(default_factory=dict)
     names: dict[str, Tile] = field(default_factory=dict)
@@ -130,20 +132,27 @@ class _Walk:
         """Count what happens here."""
         self.counts[name, self.unknown] += self.times * amount
 
-    def work(self, trips: float) -> Work:
+    def work(self, trips: float) -> BlockWork:
         """Return the counts, with this for the trips that are unknown."""
         sums: defaultdict[str, float] = defaultdict(float)
         for (name, unknown), amount in self.counts.items():
             sums[name] += amount * trips**unknown
-        return Work(**sums)
+        return BlockWork(**sums)
 
     def elements(self, axes: frozenset[tuple[int, int]]) -> float:
         """Multiply the sizes of axes."""
         return min(_LARGEST, math.prod(self.sizes[axis] for axis in axes))
 
+    def step(self) -> None:
+        """Count what is looked at, and refuse too long a kernel."""
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise ValueError("too long a kernel")
+
     def body(self, statements: list[ast.stmt]) -> None:
         """Walk through statements."""
         for node in statements:
+            self.step()
             if isinstance(node, (ast.For, ast.While)):
                 trips = self.trips(node.iter) if isinstance(node, ast.For) else None
                 times, unknown = self.times, self.unknown
@@ -189,9 +198,7 @@ class _Walk:
 
     def value(self, node: ast.expr) -> Tile:
         """Find the tile of an expression, and count what it does."""
-        self.steps += 1
-        if self.steps > MAX_STEPS:
-            raise ValueError("too long a kernel")
+        self.step()
         if isinstance(node, ast.Name):
             return self.names.get(node.id, Tile())
         if isinstance(node, ast.Subscript):
@@ -258,7 +265,7 @@ def _union(tiles: list[Tile]) -> Tile:
 
 
 @lru_cache(maxsize=20_000)
-def kernel_work(code: str) -> dict[str, tuple[Work, ...]]:
+def kernel_work(code: str) -> dict[str, tuple[BlockWork, ...]]:
     r"""Count what one block of each of a program's kernels does, for each of :data:`UNKNOWN_TRIPS`.
 
     Kernels that are not understood are absent.
@@ -284,12 +291,16 @@ def kernel_work(code: str) -> dict[str, tuple[Work, ...]]:
                 known.setdefault(name, value)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
-    found = {}
+    found, steps = {}, 0
     for name, function in functions.items():
         walk = _Walk(functions, known, [name])
+        if steps > MAX_PROGRAM_STEPS:
+            break
         try:
             walk.body(function.body)
         except (ValueError, RecursionError):
             continue
+        finally:
+            steps += walk.steps
         found[name] = tuple(map(walk.work, UNKNOWN_TRIPS))
     return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from kernel_archive.baselines.blocks import Work, kernel_work
+from kernel_archive.baselines.blocks import BlockWork, kernel_work
 from kernel_archive.ids import program_id
 from kernel_archive.problems import PROBLEMS
 from kernel_archive.scoring.cues import MULTIPROCESSORS
@@ -40,7 +40,7 @@ COSTS: Final = (
 )
 
 
-class Call(NamedTuple):
+class LaunchCall(NamedTuple):
     """Hold one row of the table ``launches``, of a launch or an operator."""
 
     kind: str
@@ -53,7 +53,7 @@ class Call(NamedTuple):
     trips: float
 
 
-def call_costs(call: Call, works: Sequence[Work] = ()) -> Floats:
+def call_costs(call: LaunchCall, works: Sequence[BlockWork] = ()) -> Floats:
     """Estimate seconds that calls take: shape (13,), all of :data:`COSTS`.
 
     ``works`` are what one block may do: the one whose waits are nearest to the dry run's trips
@@ -67,7 +67,7 @@ def call_costs(call: Call, works: Sequence[Work] = ()) -> Floats:
         costs["total"] = max(_OPERATOR, memory, products)
         return call.n * np.array([*costs.values()])
     blocks = call.blocks
-    unknown = Work(sectors=call.bytes / max(1, blocks), waits=call.trips)
+    unknown = BlockWork(sectors=call.bytes / max(1, blocks), waits=call.trips)
     work = min(
         works, default=unknown, key=lambda w: abs(math.log((w.waits + 1) / (call.trips + 1)))
     )
@@ -105,7 +105,7 @@ def _load_costs(archive: Archive, codes: Iterable[str]) -> dict[tuple[str, str, 
         *(c.to_pylist() for c in archive.sql(_CALLS).columns), strict=True
     ):
         if program in texts:
-            call = Call(*row)
+            call = LaunchCall(*row)
             costs = call_costs(call, kernel_work(texts[program]).get(call.name, ()))
             key = (program, problem, case)
             at = sums.setdefault(key, np.zeros(len(COSTS) + 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import polars as pl
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.selection.definitions import Definition
 
 #: Columns of ``kernels`` that say everything but texts, cases and labels.
 KERNEL_COLUMNS: Final = [
@@ -24,6 +23,22 @@ KERNEL_COLUMNS: Final = [
     for name in TABLES["kernels"].schema.names
     if name not in {"code", "cases", "canary", "bin", "bin_scheme"}
 ]
+
+
+class BuilderRule(Protocol):
+    """Say whose programs count: what every split definition states."""
+
+    @property
+    def natural(self) -> bool:
+        """Whether only those of builders count whose recipe says ``natural``."""
+
+    @property
+    def builders(self) -> Sequence[str]:
+        """Only theirs count; everybody's when empty."""
+
+    @property
+    def without_builders(self) -> Sequence[str]:
+        """Theirs do not count."""
 
 
 class ArchiveTables:
@@ -63,7 +78,7 @@ class ArchiveTables:
         names = ["problem", "kernel_id", "program_id", "token_id", "search_id"]
         return self.read("kernels", names, "train")
 
-    def of_searches(self, *which: pl.Expr, rule: Definition | None = None) -> pl.Expr:
+    def of_searches(self, *which: pl.Expr, rule: BuilderRule | None = None) -> pl.Expr:
         """Whether a row's search is one of these, and of a builder that a definition allows."""
         searches = self.searches.filter(*which)
         if rule is not None:

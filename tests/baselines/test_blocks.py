@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernel_archive.baselines.blocks import MAX_STEPS, Work, kernel_work
+from kernel_archive.baselines.blocks import MAX_STEPS, BlockWork, kernel_work
 
 LOOP = """
 @triton.jit
@@ -53,7 +53,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_programs_are_unknown(name):
     """Deep nesting, long sums, endless numbers: no error, and no kernel or an idle one."""
-    assert kernel_work(HOSTILE[name]).get("k", (Work(),))[0] == Work()
+    assert kernel_work(HOSTILE[name]).get("k", (BlockWork(),))[0] == BlockWork()
 
 
 def test_functions_in_functions_do_not_explode():
@@ -66,6 +66,15 @@ def test_functions_in_functions_do_not_explode():
     assert MAX_STEPS < 20**4
     (work, *_) = kernel_work("@triton.jit\ndef k(x):\n    tl.load(x)\n    k(x)\n")["k"]
     assert work.elements == 1
+
+
+def test_a_program_has_a_budget():
+    """Many kernels that call one long helper: those beyond the program's steps are not looked at."""
+    helper = "@triton.jit\ndef h(x):\n" + "    tl.load(x + 1)\n" * 3_000
+    callers = "".join(f"@triton.jit\ndef k{i}(x):\n    h(x)\n" for i in range(100))
+    found = kernel_work(helper + callers)
+    assert "k0" in found
+    assert "k99" not in found
 
 
 def test_huge_numbers_and_no_steps_are_not_counted():

@@ -14,10 +14,10 @@ from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.baselines import make_baseline
-from kernel_archive.baselines.blocks import Work
+from kernel_archive.baselines.blocks import BlockWork
 from kernel_archive.baselines.launches import (
     COSTS,
-    Call,
+    LaunchCall,
     call_costs,
     launch_matrix,
     load_launch_features,
@@ -81,9 +81,9 @@ def test_features_by_hand(tmp_path):
 
 def test_costs_by_hand():
     """Of a launch of 66 blocks of 8 warps, twice: half of the GPU, a quarter of its warps."""
-    work = Work(elements=1e4, sectors=3e5, waits=100, flops=1e6, reduced=5e3)
+    work = BlockWork(elements=1e4, sectors=3e5, waits=100, flops=1e6, reduced=5e3)
     work = work._replace(transcendentals=2e3, atomics=10, scalars=4)
-    call = Call("launch", "k", 2, 4_000_000, 0, 66, 8, 100.0)
+    call = LaunchCall("launch", "k", 2, 4_000_000, 0, 66, 8, 100.0)
     costs = dict(zip(COSTS, call_costs(call, [work._replace(waits=1e6), work]), strict=True))
     expected = {"overhead": 4e-6, "memory": 1e-6, "cache": 66 * 3e5 / 6e12 * 4, "waits": 4e-5}
     expected |= {"products": 66 * 1e6 / 2e14 * 2, "vector": 66 * 2.3e4 / 1.5e13 * 4}
@@ -94,7 +94,11 @@ def test_costs_by_hand():
     rounds = call._replace(blocks=132 * 8 + 1)
     assert call_costs(rounds, [work])[COSTS.index("waits")] == pytest.approx(2 * 2 * 4e-5)
     costs = dict(
-        zip(COSTS, call_costs(Call("operator", "mm", 1, 8_000_000, 10**10, 0, 4, 1.0)), strict=True)
+        zip(
+            COSTS,
+            call_costs(LaunchCall("operator", "mm", 1, 8_000_000, 10**10, 0, 4, 1.0)),
+            strict=True,
+        )
     )
     assert costs["total"] == costs["products"] == pytest.approx(5e-5)
     assert costs["memory"] == pytest.approx(2e-6)
