@@ -69,7 +69,7 @@ def test_functions_in_functions_do_not_explode():
 
 
 def test_a_program_has_a_budget():
-    """Many kernels that call one long helper: those beyond the program's steps are not looked at."""
+    """Of many kernels that call one long helper, those beyond the budget are not looked at."""
     helper = "@triton.jit\ndef h(x):\n" + "    tl.load(x + 1)\n" * 3_000
     callers = "".join(f"@triton.jit\ndef k{i}(x):\n    h(x)\n" for i in range(100))
     found = kernel_work(helper + callers)
