@@ -79,6 +79,7 @@ def _without_damage(
     """Write a query anew, with tables of the sound lines in the place of its ``read_csv``."""
     nodes, query = [*nodes_of(request["tree"])], str(request["query"]).encode()
     names = {str(name) for node in nodes for name in node.get("column_names") or ()}
+    sound: dict[str, pa.Table] = {}
     calls = [n for n in nodes if n.get("function", {}).get("function_name") == "read_csv"]
     for call in sorted(calls, key=lambda call: -int(call["query_location"])):
         path, *options = [argument["expression"] for argument in call["function"]["arguments"]]
@@ -95,11 +96,13 @@ def _without_damage(
         has_name = "filename" in stated
         tables = [_sound_rows(file, mark, names, has_name, damaged) for file in sorted(files)]
         table, name = pa.concat_tables(tables), f"sound_{call['query_location']}"
-        connection.register(name, table if "all_varchar" in stated else _typed(table))
+        sound[name] = table if "all_varchar" in stated else _typed(table)
         last = (options or [path])[-1]
         end = int(last["query_location"]) + int(last["query_location_length"])
         close = query.index(b")", end) + 1
         query = query[: int(call["query_location"])] + name.encode() + query[close:]
+    for name, table in sound.items() if damaged else ():
+        connection.register(name, table)
     return query.decode()
 
 
@@ -168,7 +171,9 @@ def main() -> None:
             if "read_csv" not in request["query"]:
                 raise
             try:
-                _answer(connection, _without_damage(connection, request, damaged))
+                query = _without_damage(connection, request, damaged)
+                if damaged:
+                    _answer(connection, query)
             except Exception:  # noqa: BLE001 - the first error is the one to report
                 raise error from None
             if not damaged:
