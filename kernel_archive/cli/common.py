@@ -323,13 +323,18 @@ def print_table(
     click.echo("\n".join(lines).strip("\n"))
 
 
-def print_findings(findings: Sequence[Finding], *, total: int | None = None) -> None:
-    """Print findings on stderr, one a line, the first twenty in full and the rest counted."""
+def print_findings(
+    findings: Sequence[Finding], *, total: int | None = None, show: Callable[[str], None] = say
+) -> None:
+    """Print findings on stderr, one a line, the first twenty in full and the rest counted.
+
+    ``show`` is :func:`tell` where they are the result of a command.
+    """
     for finding in findings[:SHOWN_FINDINGS]:
-        say(f"{finding.severity}: {finding.render()}")
+        show(f"{finding.severity}: {finding.render()}")
     rest = (len(findings) if total is None else total) - min(len(findings), SHOWN_FINDINGS)
     if rest > 0:
-        say(f"... and {rest} more (all of them with --json)")
+        show(f"... and {rest} more (all of them with --json)")
 
 
 @contextmanager

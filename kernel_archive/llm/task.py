@@ -123,9 +123,9 @@ def scored(archive: str | None, split: str, scheme: str) -> Metric:
     def compute(scores: list[SampleScore]) -> dict[str, str | int | float | bool | None]:
         rows = _rows(archive, split, scheme)
         lines = [sample.score.metadata["line"] for sample in scores if sample.score.metadata]
-        forecasts, _ = check_forecasts(lines, rows)
+        forecasts, report = check_forecasts(lines, rows)
         if forecasts is None:
-            return {}
+            return {"coverage": report.coverage, "parse_rate": report.parse_rate}
         record = score(rows, forecasts, draws=0)
         means = {name: figure.mean for name, figure in record.metrics.items() if name in METRICS}
         return {

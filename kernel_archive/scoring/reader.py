@@ -7,6 +7,7 @@ reads.
 from __future__ import annotations
 
 import hashlib
+import math
 import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -49,6 +50,8 @@ ForecastSource: TypeAlias = "Forecasts | RowSource"
 KEPT_FINDINGS: Final = 20_000
 #: Remember this many labels, unknown ids and unknown fields; a file with more is hostile.
 _MAX_NAMES: Final = 100
+#: Refuse a file in which a smaller share of the lines can be read as forecasts.
+_LEAST_READ: Final = 0.05
 _AMOUNTS: Final = ("expected_speedup", "input_tokens", "output_tokens", "latency_s")
 
 
@@ -202,8 +205,9 @@ class _Collector:
         if low <= raw_sum <= high and line.raw_probability_sum is not None:
             raw_sum, what = line.raw_probability_sum, "before renormalisation they summed"
         if raw_sum < low or raw_sum > high:
-            what += f" to {raw_sum:.4g}, not {low:g} to {high:g}: it counts as no forecast"
-            self.fault(code, what, severity="warning", line=number, field="probabilities")
+            what += f" to {raw_sum:.4g}, not {low:g} to {high:g}"
+            where = {"severity": "warning", "line": number, "field": "probabilities"}
+            self.fault(code, what, **where, fix="Without a sum near 1 it counts as no forecast")
             line.probabilities = None
         if not self.keep_rationales:
             line.rationale = None
@@ -250,21 +254,38 @@ class _Collector:
             self.fault("repeat-gap", what, field="repeat", fix=fix)
         if 4 * self.counts["unknown-row"] > self.n_lines:
             self._check_split()
-        if n := self.counts["percent"]:
-            first = next((f.line for f in self.findings if f.code == "percent"), None)
-            self._take_back("percent", severity="warning")
-            what = (
-                f"the probabilities of {n:,} of {counted(self.n_lines, 'line')} sum to about 100, "
-            )
-            fix = "Divide percentages by 100: each of these lines counts as no forecast"
-            where = {"line": first, "field": "probabilities", "severity": "warning"}
-            self.fault("percent", f"{what}first in this one", **where, fix=fix)
+        self._check_sums()
         if not self.n_lines and not self.n_errors:
             fix = "See: kernel-archive template"
             self.fault("no-forecasts", "the file holds no forecast", fix=fix)
         for field, count in self.unread.items():
             what = f"nothing reads this field ({counted(count, 'line')})"
             self.fault("unknown-field", what, severity="warning", field=printable(field))
+
+    def _check_sums(self) -> None:
+        """Say in one warning that lines hold percentages; refuse a file that holds no forecast."""
+        if n := self.counts["percent"]:
+            first = next((f.line for f in self.findings if f.code == "percent"), None)
+            self._take_back("percent", severity="warning")
+            what = f"the probabilities of {n:,} of {counted(self.n_lines, 'line')} sum to about 100"
+            fix = "Divide percentages by 100: each of these lines counts as no forecast"
+            where = {"line": first, "field": "probabilities", "severity": "warning"}
+            self.fault("percent", f"{what}, first in this one", **where, fix=fix)
+        stated = [(line, total) for _, line, total in self.cells.values()]
+        n_read = sum(line.probabilities is not None for line, _ in stated)
+        n_deferred = sum(line.defer and math.isnan(total) for line, total in stated)
+        if n_read >= _LEAST_READ * (len(stated) - n_deferred):
+            return
+        what = f"{n_read or 'none'} of {counted(self.n_lines, 'line')} can be read as a forecast"
+        reason = next((f for f in self.findings if f.code in ("percent", "raw-sum")), None)
+        if reason is None:
+            fix = "See what the forecaster answered, then forecast again"
+            self.fault("no-forecasts", f"{what}: they say parse_failed", fix=fix)
+            return
+        for code in ("percent", "raw-sum"):
+            self._take_back(code, severity="warning")
+        message = f"{what}: {reason.message}"
+        self.add(msgspec.structs.replace(reason, severity="error", message=message))
 
     def _check_split(self) -> None:
         """Say in one fault that many lines are of another split or data version, and of which."""
