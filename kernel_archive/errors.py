@@ -44,6 +44,16 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     return f"Did you mean {near[0]!r}?" if near else f"Choose one of: {', '.join(names) or 'none'}"
 
 
+def place_of(file: str, line: int | None) -> str:
+    """Name a place as editors do; a row where the file has no lines of text.
+
+    >>> place_of("a.csv", 3), place_of("b.parquet", 3), place_of("c.csv", None)
+    ('a.csv:3', 'b.parquet row 3', 'c.csv')
+    """
+    is_rows = file.removesuffix(".gz").removesuffix(".zst").endswith((".parquet", ".json"))
+    return file if line is None else f"{file}{' row ' if is_rows else ':'}{line}"
+
+
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One fault or remark about one place."""
 
@@ -58,9 +68,9 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def render(self) -> str:
         """Write one line: ``file:line: field: message (got value). fix``."""
-        place = "" if self.file is None else printable(self.file, 300)
-        if self.line is not None:
-            place += f":{self.line}" if place else f"line {self.line}"
+        place = "" if self.line is None else f"line {self.line}"
+        if self.file is not None:
+            place = place_of(printable(self.file, 300), self.line)
         field = "" if self.field is None else printable(self.field)
         text = ": ".join(part for part in (place, field, self.message) if part)
         if self.value is not None:

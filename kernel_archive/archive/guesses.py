@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 
-from kernel_archive.readers.sql import QueryError, run_query
-from kernel_archive.untrusted import UntrustedFileError, open_uncompressed
+from kernel_archive.readers.sql import QueryError, csv_mark, run_query
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,13 +37,8 @@ def uncompressed(name: str) -> Path:
 
 def _reader(folder: Path, name: str) -> str:
     """Write the call that reads a table; the mark between fields of CSV is the header's."""
-    suffix = uncompressed(name).suffix.lower()
-    header = ""
-    with suppress(UntrustedFileError), open_uncompressed(folder / name) as f:
-        header = f.read(1 << 16).split(b"\n", 1)[0].decode("utf-8", "replace")
-    marks = "\t" if suffix == ".tsv" else ",;\t"
-    mark = next((mark for mark in marks if mark in header), marks[0])
-    return str(KNOWN["tables"][suffix]).format(mark)
+    call = str(KNOWN["tables"][uncompressed(name).suffix.lower()])
+    return call.format(csv_mark(folder / name)) if "{}" in call else call
 
 
 def answer_of(folder: Path, file: str, select: str) -> pa.Table:
@@ -78,6 +71,8 @@ def look_at(folder: Path, name: str) -> Table:
     whole = read.replace("')", "'), map_inference_threshold = -1") if is_json else read
     fields = answer_of(folder, name, f"SELECT * FROM {whole} LIMIT 0").schema
     leaves = dict(islice(_leaves(fields), _MAX_COLUMNS))
+    numbered = "(SELECT *, row_number() OVER () AS source_line FROM {})".format
+    rows = numbered if uncompressed(name).suffix.lower() in (".jsonl", ".ndjson") else str
     ways = []
     for above in dict.fromkeys(p[:n] for n in (0, 1) for p in leaves if is_json):
         n = len(above)
@@ -90,14 +85,14 @@ def look_at(folder: Path, name: str) -> Table:
             text = "json_extract_string({}, '$.{{}}')".format
             inner = _columns(dict.fromkeys(p[1:] for p in own), text('t."item"."value"'))
             outer = _columns((p for p in leaves if p[:n] != above), text("t.json"))
-            objects = f"(SELECT json, {each} FROM {read.replace('(', '_objects(', 1)})"
+            objects = f"(SELECT *, {each} FROM {rows(read.replace('(', '_objects(', 1))})"
             ways.append((objects, inner | {"name": 't."item"."key"'}, outer))
     for path, kind in leaves.items():
         if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
             inner = _columns((p for p, _ in _leaves(kind.value_type)), 't."item".{}')
             outer = _columns((p for p in leaves if p != path), "t.{}")
             each = f"unnest({'.'.join(map(quoted, path))}) AS item"
-            ways.append((f"(SELECT *, {each} FROM {read})", inner, outer))
+            ways.append((f"(SELECT *, {each} FROM {rows(read)})", inner, outer))
     for rows_of, inner, outer in ways:
         known, around = ({*matched(c), *times(c)} for c in (inner, outer))
         is_row = "code" in around and around & _SPEED

@@ -22,7 +22,7 @@ from kernel_archive.archive import guesses
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.open import literal_path
 from kernel_archive.archive.recipe import load_recipe
-from kernel_archive.errors import DataError, Finding, counted, printable
+from kernel_archive.errors import DataError, Finding, counted, place_of, printable
 from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import Evaluation, SearchFacts
@@ -198,14 +198,19 @@ def _query(
     if free:
         unused = ", ".join(printable(c, 40) for c in [*free][:40])
         notes.append(f"nothing is read from these columns: {unused}")
+    # Of a CSV file the header is row 1; of nested JSON lines each item has the line around it.
+    head = " + 1" if "read_csv" in read else ""
+    line = "source_line" if "AS source_line" in read else "source_row"
+    if line == "source_line" and "node_id" not in matched:
+        lines.append("'row-' || t.source_row AS node_id,")
     query = [
         "-- Written by kernel-archive init from the names of the columns: read it first.",
         *(f"-- LOOK: {note}" for note in notes),
         "SELECT",
         *(f"  {line}" for line in lines),
         "  getvariable('file') AS source_file,",
-        "  t.source_row",
-        f"FROM (SELECT *, row_number() OVER () AS source_row FROM {read}) t",
+        f"  t.{line} AS source_row",
+        f"FROM (SELECT *, row_number() OVER (){head} AS source_row FROM {read}) t",
         *joins,
         "ORDER BY t.source_row",
     ]
@@ -333,7 +338,7 @@ def preview(recipe: Path) -> dict[str, Any]:
             if len(first) < 3 and outcome == "success":
                 code = record.code.strip().split("\n", 1)[0][:80]
                 row = {"problem": problem, "gpu": gpu, "speedup": record.speedup, "code": code}
-                first.append({**row, "from": record.source_file, "line": record.source_line})
+                first.append(row | {"from": place_of(record.source_file, record.source_line)})
     without = {name: counts[name].pop("", 0) for name in ("gpu", "problem")}
     return {
         "runs": len(jobs),

@@ -6,7 +6,9 @@ its source and with no file outside of it. :mod:`kernel_archive.readers.sql_doub
 
 from __future__ import annotations
 
+import csv
 import glob
+import io
 import json
 import os
 import subprocess
@@ -14,7 +16,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,8 +29,9 @@ from kernel_archive.readers import sql_doubts, sql_sandbox
 from kernel_archive.readers.files import ReaderSpec, RunFiles, is_file
 from kernel_archive.readers.records import Evaluation, Record, SearchFacts
 from kernel_archive.readers.sql_doubts import COLUMNS
-from kernel_archive.readers.sql_sandbox import nodes_of
+from kernel_archive.readers.sql_sandbox import FIELD_BYTES, nodes_of
 from kernel_archive.readers.values import object_of
+from kernel_archive.untrusted import UntrustedFileError, open_uncompressed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -141,8 +144,9 @@ class _Query:
         self.folder = run.root.resolve()
         self.variables = {"file": run.path.name} if run.path.is_file() else {}
 
+    @cached_property
     def inputs(self) -> dict[str, bool]:
-        """List the files that it may read, relative to its folder, and whether each lies in it."""
+        """The files that it may read, relative to its folder, and whether each lies in it."""
         paths: set[str] = set()
         for pattern in patterns_of(check_query(self.text), self.variables.values()):
             paths.update(islice(_matches(self.folder, pattern), MAX_FILES + 1))
@@ -155,23 +159,72 @@ class _Query:
             for path in sorted(paths)
         }
 
-    def answer(self) -> pa.Table:
-        """Run the query, unless a file is or is behind a link that leads out of the folder."""
-        for name, is_inside in self.inputs().items():
+    def answer(self) -> tuple[pa.Table, list[Any]]:
+        """Run the query, unless a file is or is behind a link that leads out of the folder.
+
+        Return the rows, and the damaged lines of CSV files.
+        """
+        for name, is_inside in self.inputs.items():
             if not is_inside:
                 message = f"the link {printable(name)} leads out of the folder: nothing is read"
                 fix = f"{_OUTSIDE}: copy the file into it, or take the link away"
                 raise QueryError(message, fix)
         table = run_query(self.text, self.folder, self.variables)
         _check_columns(table.column_names)
-        return table
+        report = json.loads(table.schema.metadata[b"report"])
+        return self._with_lines(table, report["lines"]), report["damaged"]
+
+    def _with_lines(self, table: pa.Table, lines: dict[str, list[int]]) -> pa.Table:
+        """Replace the number of a CSV file's row, whose header is 1, by the line where it begins.
+
+        ``lines`` are those of damaged files.
+        """
+        names = table.column_names
+        if "source_row" not in names or not pa.types.is_integer(table["source_row"].type):
+            return table
+        rows = table["source_row"].to_pylist()
+        files = table["source_file"].to_pylist() if "source_file" in names else [None] * len(rows)
+        known: dict[Any, list[int]] = {}
+        for i, file in enumerate(files):
+            name = file or self.variables.get("file")
+            if name not in known:
+                known[name] = lines.get(name) or self._row_lines(name)
+            if rows[i] is not None and 0 < rows[i] <= len(known[name]):
+                rows[i] = known[name][rows[i] - 1]
+        return table.set_column(names.index("source_row"), "source_row", pa.array(rows, pa.int64()))
+
+    def _row_lines(self, name: object) -> list[int]:
+        """List the lines where the rows of a CSV file begin, which the query read."""
+        lines, begin = list[int](), 1
+        if not str(name).removesuffix(".gz").removesuffix(".zst").endswith((".csv", ".tsv")):
+            return lines
+        path = self.folder / str(name)
+        if not self.inputs.get(os.path.relpath(path, self.folder)):
+            return lines
+        csv.field_size_limit(FIELD_BYTES)
+        with suppress(csv.Error, UntrustedFileError), open_uncompressed(path) as stream:
+            text = io.TextIOWrapper(stream, "utf-8", errors="replace", newline="")
+            reader = csv.reader(text, delimiter=csv_mark(path))
+            for row in reader:
+                lines += [begin] if row else []
+                begin = reader.line_num + 1
+        return lines
+
+
+def csv_mark(path: Path) -> str:
+    """Return the mark between the fields of a CSV file: the likeliest that its header has."""
+    header = ""
+    with suppress(UntrustedFileError), open_uncompressed(path) as stream:
+        header = stream.read(1 << 16).split(b"\n", 1)[0].decode("utf-8", "replace")
+    marks = "\t" if ".tsv" in path.suffixes else ",;\t"
+    return next((mark for mark in marks if mark in header), marks[0])
 
 
 def _also(run: RunFiles) -> Iterator[Path]:
     """Yield the files whose digests name what was read, below the run's own folder."""
     with suppress(QueryError):
         yield from (
-            run.root / name for name, is_inside in _Query(run).inputs().items() if is_inside
+            run.root / name for name, is_inside in _Query(run).inputs.items() if is_inside
         )
 
 
@@ -209,7 +262,7 @@ def run_query(
         if child.returncode == 0:
             answer.seek(0)
             table = pa.ipc.open_stream(answer).read_all()
-            return table.replace_schema_metadata({"damaged": child.stderr or b"[]"})
+            return table.replace_schema_metadata({"report": child.stderr})
     is_refused = child.returncode == sql_sandbox.REFUSED
     message = child.stderr.decode("utf-8", "replace") if is_refused else "its process was ended"
     way_out = None
@@ -240,7 +293,7 @@ def _records(run: RunFiles) -> Iterator[Record]:
     """An evaluation for each row that counts, what was doubted, and how many rows were left out."""
     query = _Query(run)
     try:
-        table = query.answer()
+        table, damaged = query.answer()
     except QueryError as error:
         where: dict[str, Any] = {"file": run.name(run.path), "field": "query", "fix": error.fix}
         yield Finding(code="wrong-format", message=str(error), **where)
@@ -254,7 +307,7 @@ def _records(run: RunFiles) -> Iterator[Record]:
         name = run.name(run.root / below if below else run.path)
         return name if name in known else run.name(run.path)
 
-    for file, line, fault in json.loads((table.schema.metadata or {})[b"damaged"]):
+    for file, line, fault in damaged:
         message = f"no row of a CSV file; left out: {printable(fault, 200)}"
         yield Finding(code="bad-row", message=message, file=named(file), line=line)
     judge = sql_doubts.Judge(table, named)
@@ -272,7 +325,7 @@ SQL: Final = ReaderSpec(
     title="Anybody's tables and programs: a DuckDB query that returns an evaluation a row",
     expects='files or folders; query = "import.sql" or the text of one SELECT (docs/own-data.md)',
     files=(),
-    version=3,
+    version=4,
     records=_records,
     also=_also,
     foreign=True,

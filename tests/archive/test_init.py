@@ -138,6 +138,23 @@ def test_nested_results(tmp_path: Path, n: int, content: Any, words: str) -> Non
     assert words in query
 
 
+def test_every_row_has_a_place_to_open(tmp_path: Path) -> None:
+    """A line of CSV and of JSON lines, also of nested ones; else the number of a row."""
+    rows = [["k0", "def k():\n    0", 2.0], ["k1", "def k():\n    1", 3.0]]
+    write_table(tmp_path / "t.csv", ["op", "code", "speedup"], *rows)
+    runs = [{"runs": [{"kernel": f"k{n}{i}", **record(n)} for i in range(2)]} for n in range(2)]
+    (tmp_path / "n.jsonl").write_text("".join(json.dumps(run) + "\n" for run in runs))
+    (tmp_path / "n.json").write_text(json.dumps(runs, indent=1))
+    places = {
+        "t.csv": ["t.csv:2", "t.csv:4"],
+        "n.jsonl": ["n.jsonl:1", "n.jsonl:1", "n.jsonl:2"],
+        "n.json": ["n.json row 1", "n.json row 2", "n.json row 3"],
+    }
+    for name, expected in places.items():
+        shown, _, _ = start(tmp_path, tmp_path / name, gpu="H100")
+        assert [row["from"] for row in shown["first"]] == expected
+
+
 def test_a_name_without_a_word_says_nothing(tmp_path: Path) -> None:
     """Such a column is no time."""
     write_table(tmp_path / "t.csv", ["#", "op", "code", "speedup"], [7, "p", "def a(): ...", 2.0])

@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
 JOINED = """
 SELECT t.task AS problem, p.content AS code, t.x AS speedup, t.filename AS source_file,
        t.row AS source_row
-FROM (SELECT *, row_number() OVER () AS row FROM read_csv('t.csv', filename = true)) t
+FROM (SELECT *, row_number() OVER () + 1 AS row FROM read_csv('t.csv', filename = true)) t
 LEFT JOIN read_text('k/*.py') p ON ends_with(p.filename, t.path) ORDER BY t.row"""
 
 
@@ -68,7 +68,7 @@ def test_a_table_with_programs_in_files(folder: Path) -> None:
     result = ask(folder, JOINED)
     assert [
         (e.code, e.speedup, e.problem, e.source_file, e.source_line) for e in result.evaluations
-    ] == [("def a(): ...\n", 2.0, "relu", "t.csv", 1), ("def b(): ...\n", 0.5, "relu", "t.csv", 2)]
+    ] == [("def a(): ...\n", 2.0, "relu", "t.csv", 2), ("def b(): ...\n", 0.5, "relu", "t.csv", 3)]
     assert not result.findings
     run = RunFiles(folder, folder, READERS["sql"], JOINED)
     assert [run.name(p) for p in run.files] == ["k/a.py", "k/b.py", "t.csv"]
@@ -198,6 +198,22 @@ def test_damaged_lines_of_a_csv_file(tmp_path: Path, damage: bytes, place: int) 
     if place or result.findings:  # DuckDB itself passes over some lines above a header
         first = result.findings[0]
         assert (first.code, first.file, first.line) == ("bad-row", "t.csv", 2 * place or 1)
+
+
+@pytest.mark.parametrize(("mark", "damage"), [(",", ""), (";", "p;far;too;many"), ("\t", "")])
+def test_a_row_of_a_csv_file_has_the_line_where_it_begins(
+    tmp_path: Path, mark: str, damage: str
+) -> None:
+    """Its header is row 1, programs take several lines, and empty and damaged lines are no rows."""
+    lines = [f'p{mark}"def k{n}():\n  return {n}"{mark}{n}.5' for n in range(1, 4)]
+    lines.insert(2, damage)
+    head = mark.join(("problem", "code", "speedup"))
+    (tmp_path / "t.csv").write_text("\n".join([head, *lines, ""]))
+    query = f"""SELECT code, speedup::DOUBLE AS speedup, source_row, 't.csv' AS source_file FROM (
+      SELECT *, row_number() OVER () + 1 AS source_row
+      FROM read_csv('t.csv', all_varchar = true, header = true, delim = '{mark}'))"""
+    result = ask(tmp_path, query)
+    assert [e.source_line for e in result.evaluations] == [2, 4, 7]
 
 
 # -- doubts
