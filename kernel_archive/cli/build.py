@@ -57,7 +57,9 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     build = f"kernel-archive build {common.argument(output)}"
     facts["next"] = f"read {target} and its query, then: {build}"
     lack = ""
-    if not shown["outcomes"].get("success"):
+    if any(finding.code == "gpu-differs" for finding in shown["findings"]):
+        lack = "--gpu contradicts the files, so that build ends"
+    elif not shown["outcomes"].get("success"):
         lack = "no row is a program with a speedup. Correct the query: findings and notes say why"
     elif not shown["problems"]:
         lack = "no row says its problem. Type --problem NAME, or correct the query: see the notes"

@@ -8,13 +8,19 @@ to training, not the other way round.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 
 from kernel_archive.bins import assign_bins
 from kernel_archive.ids import sha256_hex
-from kernel_archive.selection.definitions import CloseDefinition, SplitNotMadeError, choose_gpu
+from kernel_archive.selection.definitions import (
+    LEAST_BINS,
+    CloseDefinition,
+    SplitNotMadeError,
+    choose_gpu,
+    recorded_definition,
+)
 from kernel_archive.selection.selected import (
     ChosenRows,
     cell_counts,
@@ -23,17 +29,18 @@ from kernel_archive.selection.selected import (
     with_pair_ids,
 )
 from kernel_archive.selection.similarity import near_copies, overlap
-from kernel_archive.selection.tables import has_flag, without
+from kernel_archive.selection.tables import ArchiveTables, has_flag, without
+from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kernel_archive.archive.open import Archive
     from kernel_archive.selection.definitions import (
         EvalDefinition,
         KernelDefinition,
         TransferDefinition,
     )
-    from kernel_archive.selection.tables import ArchiveTables
 
 
 def selection_hash(key: str, kernel_id: str) -> str:
@@ -149,6 +156,49 @@ def select_eval(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None = N
     if len(several):
         facts["several_references"] = dict(several.rows())
     return ChosenRows(with_reference(tables, chosen), facts, chosen_gpu, gpus)
+
+
+def problems_left_out(archive: Archive) -> list[dict[str, Any]]:
+    """List the problems of an archive of one's own of which nothing is asked, each with a reason.
+
+    ``rows`` are kernels, or evaluations where no program passed.
+    """
+    facts, stated = archive.manifest.splits.get("eval"), archive.manifest.evaluation
+    if facts is None or facts.origin != "selected" or stated is None:
+        return []
+    asked = [problem for problem, cells in facts.facts["cells"].items() if sum(cells)]
+    rule = cast("EvalDefinition", recorded_definition(SPLIT_TABLES["eval"], facts.parameters))
+    gpu, least = facts.parameters["gpu"] or rule.gpu, stated.get("bins") or LEAST_BINS
+    tables = ArchiveTables(archive)
+    kernels = tables.kernels().filter(~pl.col("problem").is_in(asked))
+    kernels = kernels.with_columns(
+        bin=pl.Series(assign_bins(kernels["speedup"].to_numpy())),
+        is_held_out=tables.of_searches(pl.col("role") == rule.role),
+        is_written=pl.col("language").is_in(rule.languages) | (not rule.languages),
+    )
+    left_out = []
+    for (problem,), group in kernels.group_by("problem"):
+        held_out = group.filter("is_held_out")
+        written = held_out.filter("is_written")
+        own = written.filter(pl.col("gpu") == gpu)
+        bins = own["bin"].n_unique()
+        reasons = {
+            "its searches are not held out": held_out.is_empty(),
+            f"none is written in {', '.join(rule.languages)}": written.is_empty(),
+            f"none was measured on {gpu}": own.is_empty(),
+            "[eval] tasks does not name it": problem not in rule.problems and "tasks" in stated,
+            f"its speedups fall in {bins} of 8 bins, and {least} are needed ([eval] bins)": (
+                problem not in rule.problems
+            ),
+            "all are flagged, or near copies of training programs": True,
+        }
+        reason = next(reason for reason, holds in reasons.items() if holds)
+        left_out.append({"problem": problem, "reason": reason, "rows": len(group)})
+    others = tables.read("evaluations", ["problem"])["problem"]
+    others = others.filter(~others.is_in([*asked, *kernels["problem"]]))
+    for problem, n in count_values(others).items():
+        left_out.append({"problem": problem, "reason": "no program counts", "rows": n})
+    return sorted(left_out, key=lambda row: (-row["rows"], row["problem"]))
 
 
 def with_reference(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:
