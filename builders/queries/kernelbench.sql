@@ -26,7 +26,8 @@ result AS (  -- every object that is a result, with the numbers of the keys that
   WHERE f.filename LIKE '%baseline_time_torch.json' AND l.key LIKE 'level%'
 )
 SELECT concat_ws('/', p.level, p.problem, sample) AS node_id, 'kernelbench_l' || p.level || '_p' || p.problem AS problem,
-       trim(folder, '/') AS search, k.content AS code, ref.content AS reference_code,
+       trim(folder, '/') AS search, k.content AS code,
+       format('{}level_{}_problem_{}_sample_{}_kernel.py', folder, p.level, p.problem, sample) AS program_file, ref.content AS reference_code,
        coalesce(m->>'hardware', r->>'$.runtime_stats.hardware') AS gpu,
        CASE WHEN own_us IS NULL THEN b.gpu END AS reference_gpu, coalesce(own_us, b.us) AS reference_runtime_us,
        (r->>'runtime')::DOUBLE * 1000 AS runtime_us, (r->>'$.runtime_stats.mean')::DOUBLE * 1000 AS mean_runtime_us,

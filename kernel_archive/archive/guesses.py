@@ -9,7 +9,7 @@ import re
 import tomllib
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 #: Look at this many columns of a table.
 _MAX_COLUMNS: Final = 2_000
 _SPEED: Final = frozenset({"speedup", "runtime_us"})
+#: The name of an object in an object of objects.
+KEY: Final = 't."item"."key"'
 _OBJECT: Final = '"MAP(VARCHAR, JSON)"'
 KNOWN: Final = tomllib.loads(Path(__file__).with_name("init.toml").read_text(encoding="utf-8"))
 UNITS: Final = KNOWN["units"]
 WORDS: Final = {name: frozenset(words) for name, words in KNOWN["words"].items()}
+#: Endings of files with programs, the likeliest last: a log may be a .txt, too.
+PROGRAMS: Final = (".txt", ".py", ".cu", ".cuh", ".cpp", ".hip")
 _Path: TypeAlias = tuple[str, ...]
 #: How the rows of a table are read, and its columns: name -> SQL over the row ``t``.
 Table: TypeAlias = tuple[str, dict[str, str]]
@@ -86,7 +90,7 @@ def look_at(folder: Path, name: str) -> Table:
             inner = _columns(dict.fromkeys(p[1:] for p in own), text('t."item"."value"'))
             outer = _columns((p for p in leaves if p[:n] != above), text("t.json"))
             objects = f"(SELECT *, {each} FROM {rows(read.replace('(', '_objects(', 1))})"
-            ways.append((objects, inner | {"name": 't."item"."key"'}, outer))
+            ways.append((objects, inner | {"name": KEY}, outer))
     for path, kind in leaves.items():
         if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
             inner = _columns((p for p, _ in _leaves(kind.value_type)), 't."item".{}')
@@ -142,3 +146,50 @@ def is_reference(column: str) -> bool:
 def quoted(name: str) -> str:
     """A name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
+
+
+class FileColumn(NamedTuple):
+    """A column that names the file of a program."""
+
+    name: str
+    files: str  # which hold the programs, as SQL
+    ending: str  # that is missing in its cells
+    is_there: bool  # whether most of the files are
+
+
+def file_columns(
+    values: dict[str, list[str]], matched: dict[str, str], programs: Iterable[str]
+) -> dict[str, FileColumn]:
+    """Map code and reference_code to columns that name files: the most varied is the program.
+
+    Files that are not there are looked for only where nothing else is the program.
+    """
+    known = {part: Path(name).suffix for name in programs for part in _endings(name)}
+    code, naming = matched.get("code"), list[FileColumn]()
+    for column, cells in values.items():
+        names = [c.strip().removeprefix("./") for c in cells if "\n" not in c and len(c) < 300]
+        endings = {Path(name).suffix for name in names} & {*PROGRAMS}
+        there = [name for name in names if name in known]
+        if is_there := len(there) > len(cells) / 2:
+            endings = endings or {known[there[0]]}
+        n_paths = sum(name.endswith(PROGRAMS[1:]) for name in names)
+        may_miss = n_paths > len(cells) / 2 and (code in (None, column) or is_reference(column))
+        if is_there or may_miss:
+            patterns = [f"**/*{ending}" for ending in sorted(endings)]
+            files = repr(patterns if len(patterns) > 1 else patterns[0])
+            bare = "" if names[0].endswith(tuple(endings)) else min(endings)
+            naming.append(FileColumn(column, files, bare, is_there))
+    n_values = {column.name: len(set(values[column.name])) for column in naming}
+    naming.sort(key=lambda c: (not c.is_there, -n_values[c.name], c.ending, is_reference(c.name)))
+    # Where a column holds the texts themselves, files can only be the reference's.
+    is_text = code is not None and any("\n" in text for text in values[code])
+    columns = {"code": naming[0]} if naming and not is_text else {}
+    references = [c for c in naming if is_reference(c.name) and c not in columns.values()]
+    return columns | ({"reference_code": references[0]} if references else {})
+
+
+def _endings(name: str) -> set[str]:
+    """List the parts of a path that a cell may name it by: a/b.py, b.py, a/b and b."""
+    parts = Path(name).parts[-4:]
+    tails = {"/".join(parts[i:]) for i in range(len(parts))}
+    return tails | {tail.removesuffix(Path(name).suffix) for tail in tails}

@@ -38,11 +38,11 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     Example: kernel-archive init results/ --name me/my-kernels --gpu H100, then kernel-archive
     build builder.toml.
     """
-    from kernel_archive.archive.init import draft_recipe, preview, write_recipe
+    from kernel_archive.archive.init import draft_recipe, preview, query_of, write_recipe
     from kernel_archive.archive.recipe import ARCHIVE_NAME
 
     target = Path(output)
-    for file in (target, target.parent / "import.sql"):
+    for file in (target, query_of(target)):
         check_new(file, force=force)
     if name is not None and not re.fullmatch(ARCHIVE_NAME, name):
         raise UsageError(f"--name is OWNER/DATASET, for example me/my-kernels (got {name!r})")
@@ -137,8 +137,11 @@ def build(builders: tuple[str, ...], bins: str, **options: Any) -> None:
         if is_empty:
             manifest = kernel_archive.open_archive(result.path).manifest
             common.say(f"Error: no program with a speedup came out: {why_empty(manifest)}")
-        elif result.own and result.rows.get("eval") == 0:
-            show_left_out(kernel_archive.open_archive(result.path).manifest.splits["eval"])
+        elif result.own and "eval" in result.rows:
+            from kernel_archive.selection.evaluation import problems_left_out
+
+            archive = kernel_archive.open_archive(result.path)
+            show_left_out(archive.manifest.splits["eval"], problems_left_out(archive))
 
     common.emit(result, text, ok=not is_empty)
 

@@ -225,7 +225,7 @@ def emit_lines(
 
 
 def print_facts(result: Any) -> None:
-    """Lay out named values: a line for each, a table for a list of records, findings on stderr.
+    """Lay out named values: a line for each, and for each of several sentences; findings on stderr.
 
     ``{"rows": 3, "files": [{"path": "a", "bytes": 5}]}`` is the line ``rows: 3`` and a table with
     the columns ``path`` and ``bytes``. What is empty is not shown.
@@ -246,6 +246,8 @@ def print_facts(result: Any) -> None:
             tell()
         if is_table:
             print_records(value, title=_heading(name))
+        elif isinstance(value, list) and any(" " in str(text) for text in value):
+            tell("\n  ".join([f"{_heading(name)}:", *map(str, value)]))
         else:
             tell(f"{_heading(name)}: {_cell(value)}")
         after_table = is_table

@@ -184,21 +184,21 @@ class _Query:
             return table
         rows = table["source_row"].to_pylist()
         files = table["source_file"].to_pylist() if "source_file" in names else [None] * len(rows)
-        known: dict[Any, list[int]] = {}
+        known: dict[str, list[int]] = {}
         for i, file in enumerate(files):
-            name = file or self.variables.get("file")
+            name = str(file or self.variables.get("file"))
             if name not in known:
                 known[name] = lines.get(name) or self._row_lines(name)
             if rows[i] is not None and 0 < rows[i] <= len(known[name]):
                 rows[i] = known[name][rows[i] - 1]
         return table.set_column(names.index("source_row"), "source_row", pa.array(rows, pa.int64()))
 
-    def _row_lines(self, name: object) -> list[int]:
+    def _row_lines(self, name: str) -> list[int]:
         """List the lines where the rows of a CSV file begin, which the query read."""
         lines, begin = list[int](), 1
-        if not str(name).removesuffix(".gz").removesuffix(".zst").endswith((".csv", ".tsv")):
+        if not name.removesuffix(".gz").removesuffix(".zst").endswith((".csv", ".tsv")):
             return lines
-        path = self.folder / str(name)
+        path = self.folder / name
         if not self.inputs.get(os.path.relpath(path, self.folder)):
             return lines
         csv.field_size_limit(FIELD_BYTES)
@@ -223,9 +223,7 @@ def csv_mark(path: Path) -> str:
 def _also(run: RunFiles) -> Iterator[Path]:
     """Yield the files whose digests name what was read, below the run's own folder."""
     with suppress(QueryError):
-        yield from (
-            run.root / name for name, is_inside in _Query(run).inputs.items() if is_inside
-        )
+        yield from (run.root / name for name, is_inside in _Query(run).inputs.items() if is_inside)
 
 
 def run_query(

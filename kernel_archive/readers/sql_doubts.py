@@ -105,7 +105,9 @@ class Judge:
         has_bad_baseline = any(finding.code == "bad-baseline" for finding in found)
         self.refused = has_bad_baseline or not total or (has_errors and not counting)
         if self.refused:
-            message = f"no row counts, of {total:,}" if total else "the query returns no row"
+            message = (
+                f"none of {counted(total, 'row')} counts" if total else "the query returns no row"
+            )
             fix = "Correct the query: see above, and what its joins and WHERE leave"
             where: dict[str, Any] = {"file": self._file_of(None), "field": "query", "fix": fix}
             yield Finding(code="nothing-counts", message=message, **where)
@@ -129,18 +131,20 @@ class Judge:
     def _bad_values(self) -> Iterator[Finding]:
         """Yield a finding for each column with cells that are no number, or no true or false."""
         for name in (name for name in self._columns if COLUMNS[name][0] != "VARCHAR"):
-            n, first, value = self._all(
-                f"""SELECT count(*), min(n), arg_min(cells.{name}, n)
+            n, file, first, value = self._all(
+                f"""SELECT count(*), arg_min(given.source_file, n),
+                           arg_min(coalesce(given.source_row, n), n), arg_min(cells.{name}, n)
                     FROM cells JOIN given USING (n)
                     WHERE given.{name} IS NULL AND cells.{name} IS NOT NULL"""
             )[0]
             if n:
-                kind = COLUMNS[name][0].lower()
+                kinds = {"DOUBLE": "number", "BOOLEAN": "true or false"}
+                kind = kinds.get(COLUMNS[name][0], "whole number")
                 yield Finding(
                     code="bad-value",
                     severity="warning",
                     message=f"no {kind} in {counted(n, 'cell')}, first in row {first}",
-                    file=self._file_of(None),
+                    file=self._file_of(file),
                     field=name,
                     value=printable(value, 60),
                     fix="They count as missing",

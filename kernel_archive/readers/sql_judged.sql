@@ -74,6 +74,14 @@ SELECT *, count(*) FILTER (is_ratio) OVER () AS n_ratios, median(x) FILTER (is_r
 FROM (SELECT *, coalesce(left_out IS NULL AND excluded IS NULL AND ok AND speedup IS NULL AND NOT coalesce(is_root, false),
                          false) AS is_ratio FROM sorted);
 
+CREATE VIEW missing AS  -- files of programs that are not there, the first three by name
+WITH file AS (
+  SELECT left_out IS NOT NULL AS is_left_out, program_file, min(n) AS first FROM judged
+  WHERE code IS NULL AND program_file IS NOT NULL AND coalesce(left_out, 'no-code') = 'no-code' GROUP BY 1, 2)
+SELECT is_left_out, format('; no file {}', array_to_string(list(program_file ORDER BY first)[:3], ', '))
+                    || CASE WHEN count(*) > 3 THEN format(' and {} more', count(*) - 3) ELSE '' END AS named
+FROM file GROUP BY 1;
+
 CREATE VIEW evaluation AS
 WITH named AS (
   SELECT *, coalesce(node_id, 'row-' || coalesce(source_row, n)) AS base FROM judged WHERE left_out IS NULL)

@@ -152,7 +152,7 @@ def test_columns_are_those_of_an_evaluation(folder: Path) -> None:
     }.items():
         (finding,) = ask(folder, f"SELECT {columns}").findings
         assert said in finding.render()
-    fields = {*COLUMNS} - {"mean_runtime_us", "reference_gpu", "source_row"}
+    fields = {*COLUMNS} - {"mean_runtime_us", "program_file", "reference_gpu", "source_row"}
     known = {"runtime_us", "reference_runtime_us", *Evaluation.__struct_fields__}
     assert fields <= known
 
@@ -277,12 +277,35 @@ def test_a_failure_without_a_program() -> None:
     assert result.codes == ["no-code", "failure-without-program"]
 
 
+def test_missing_files_of_programs_are_named() -> None:
+    """The first three, and how many more; also those of failures."""
+    rows = [(f"k/{n}.py", "success", 2.0, None) for n in (0, 1, 1, 2, 3, 4)]
+    rows += [("k/9.py", "incorrect", None, None), ("k/8.py", "success", 2.0, "def f(): ...")]
+    result = judged(values(*rows, columns="program_file, outcome, speedup, code"))
+    messages = {f.code: f.message for f in result.findings}
+    assert "left out; no file k/0.py, k/1.py, k/2.py and 2 more: 6 rows" in messages["no-code"]
+    assert messages["failure-without-program"].endswith("; no file k/9.py")
+
+
+def test_cells_that_are_no_number_are_said_in_words() -> None:
+    """With the first row."""
+    result = judged(
+        values(("a b", "fast", "x"), ("c d", "slow", "1"), columns="code, speedup, step")
+    )
+    messages = [finding.message for finding in result.findings]
+    assert messages[:2] == [
+        "no number in 2 cells, first in row 1",
+        "no whole number in 1 cell, first in row 1",
+    ]
+
+
 def test_a_baseline_that_cannot_be() -> None:
     """More than half of the rows below 0.25x are refused with the numbers."""
     rows = [(f"def f{n}(): ...", 1000.0, 1.0 + n) for n in range(5)]
     columns = "code, runtime_us, reference_runtime_us"
     result = judged(values(*rows, columns=columns))
     assert (result.codes, result.evaluations) == (["bad-baseline", "nothing-counts"], [])
+    assert result.findings[1].message == "none of 5 rows counts"
     assert "5 of 5 speedups are below 0.25x, their median is 0.003x" in result.findings[0].message
     assert "AS speedup" in str(result.findings[0].fix)
     ratio = "reference_runtime_us / runtime_us AS speedup"
