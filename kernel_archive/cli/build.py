@@ -60,7 +60,8 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     if any(finding.code == "gpu-differs" for finding in shown["findings"]):
         lack = "--gpu contradicts the files, so that build ends"
     elif not shown["outcomes"].get("success"):
-        lack = "no row is a program with a speedup. Correct the query: findings and notes say why"
+        lack = "no row is a program with a speedup. Correct the query: findings and notes say why. "
+        lack += "What it needs from another folder: name one above both (init FOLDER)"
     elif not shown["problems"]:
         lack = "no row says its problem. Type --problem NAME, or correct the query: see the notes"
     if lack:

@@ -78,8 +78,8 @@ CREATE VIEW missing AS  -- files of programs that are not there, the first three
 WITH file AS (
   SELECT left_out IS NOT NULL AS is_left_out, program_file, min(n) AS first FROM judged
   WHERE code IS NULL AND program_file IS NOT NULL AND coalesce(left_out, 'no-code') = 'no-code' GROUP BY 1, 2)
-SELECT is_left_out, format('; no file {}', array_to_string(list(program_file ORDER BY first)[:3], ', '))
-                    || CASE WHEN count(*) > 3 THEN format(' and {} more', count(*) - 3) ELSE '' END AS named
+SELECT is_left_out, format(' (no file {}', array_to_string(list(program_file ORDER BY first)[:3], ', '))
+                    || CASE WHEN count(*) > 3 THEN format(' and {} more)', count(*) - 3) ELSE ')' END AS named
 FROM file GROUP BY 1;
 
 CREATE VIEW evaluation AS

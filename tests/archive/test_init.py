@@ -72,7 +72,7 @@ def test_programs_that_are_missing_are_named(tmp_path: Path, place: str, cells: 
         (tmp_path / f"data/k/v{n}.cu").write_text(f"void k() {{ {n}; }}\n")
     shown, _, notes = start(tmp_path, tmp_path / "data" / place, gpu="H100")
     assert (shown["outcomes"], notes) == ({"success": 3}, [])
-    missing = "; no file k/v0.cu, k/v2.cu: 2 rows (2, 4)".replace("k/", cells[:-5])
+    missing = " (no file k/v0.cu, k/v2.cu): 2 rows (2, 4)".replace("k/", cells[:-5])
     assert [
         f.message.removeprefix("rows without a program are left out") for f in shown["findings"]
     ] == [missing]

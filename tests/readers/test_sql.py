@@ -283,8 +283,8 @@ def test_missing_files_of_programs_are_named() -> None:
     rows += [("k/9.py", "incorrect", None, None), ("k/8.py", "success", 2.0, "def f(): ...")]
     result = judged(values(*rows, columns="program_file, outcome, speedup, code"))
     messages = {f.code: f.message for f in result.findings}
-    assert "left out; no file k/0.py, k/1.py, k/2.py and 2 more: 6 rows" in messages["no-code"]
-    assert messages["failure-without-program"].endswith("; no file k/9.py")
+    assert "left out (no file k/0.py, k/1.py, k/2.py and 2 more): 6 rows" in messages["no-code"]
+    assert "failures without a program (no file k/9.py): " in messages["failure-without-program"]
 
 
 def test_cells_that_are_no_number_are_said_in_words() -> None:
