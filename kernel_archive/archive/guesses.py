@@ -5,12 +5,13 @@ Names are data: they are quoted. ``init.toml`` says what is guessed by.
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Look at this many columns of a table.
 _MAX_COLUMNS: Final = 2_000
+#: Look at this many kinds of objects in nested results.
+_MAX_KINDS: Final = 200
 _SPEED: Final = frozenset({"speedup", "runtime_us"})
 _OBJECT: Final = '"MAP(VARCHAR, JSON)"'
 KNOWN: Final = tomllib.loads(Path(__file__).with_name("init.toml").read_text(encoding="utf-8"))
@@ -99,11 +102,51 @@ def look_at(folder: Path, name: str) -> Table:
             each = f"unnest({'.'.join(map(quoted, path))}) AS item"
             ways.append((f"(SELECT *, {each} FROM {read})", inner, outer))
     for rows_of, inner, outer in ways:
-        known, around = ({*matched(c), *times(c)} for c in (inner, outer))
+        around = {*matched(outer), *times(outer)}
         is_row = "code" in around and around & _SPEED
-        if known & {"code", "problem"} and known & _SPEED and not is_row:
+        if _says_enough(inner) and not is_row:
             return rows_of, inner | {**outer, **inner}
-    return read, _columns(leaves, "t.{}")
+    columns = _columns(leaves, "t.{}")
+    deep = _at_any_depth(folder, name, read) if is_json and not _says_enough(columns) else None
+    return deep or (read, columns)
+
+
+def _says_enough(columns: Iterable[str]) -> bool:
+    """Whether columns name a program or problem, and a speed; a number is a key, no name."""
+    names = [c for c in columns if not any(part.isdigit() for part in c.split("."))]
+    known = {*matched(names), *times(names)}
+    return bool(known & {"code", "problem"} and known & _SPEED)
+
+
+def _at_any_depth(folder: Path, name: str, read: str) -> Table | None:
+    """Look for the most frequent objects, however deep, that hold a program and its speed.
+
+    The keys that lead to one are its problem, but for its place in a list of attempts.
+    """
+    objects = (
+        "SELECT o.value AS json, regexp_replace(o.fullkey, '\\.?[^.]*\\[\\d+\\]$', '') AS place "
+        f"FROM {read.replace('(', '_objects(', 1)} f, json_tree(f.json) o WHERE o.type = 'OBJECT'"
+    )
+    kinds = f"SELECT json_structure(json)::VARCHAR AS kind FROM ({objects}) GROUP BY kind"
+    answer = answer_of(folder, name, f"{kinds} ORDER BY count(*) DESC, kind LIMIT {_MAX_KINDS}")
+    for kind in answer.to_pydict().get("kind", []):
+        columns = _columns(_keys(json.loads(kind)), "json_extract_string(t.json, '$.{}')")
+        used = {**matched(columns), **{ours: c for ours, (c, _) in times(columns).items()}}
+        speed = next((used[name] for name in sorted(_SPEED & {*used}, reverse=True)), None)
+        if speed is not None and "." not in used.get("code", "."):
+            wanted = (columns[c].replace("t.json", "json") for c in (used["code"], speed))
+            where = " AND ".join(f"{c} IS NOT NULL" for c in wanted)
+            problem = "trim(regexp_replace(t.place, '\\W+', '/', 'g'), '/')"
+            places = {} if "problem" in used else {"place.problem": problem}
+            known = {c: sql for c, sql in columns.items() if c in used.values()}
+            return f"(SELECT * FROM ({objects}) WHERE {where})", known | places
+    return None
+
+
+def _keys(value: Any, path: _Path = ()) -> Iterator[_Path]:
+    """Yield the path of each leaf in an object."""
+    for key, inner in value.items():
+        yield from _keys(inner, (*path, key)) if isinstance(inner, dict) else [(*path, key)]
 
 
 def words_of(name: str) -> list[str]:
