@@ -5,13 +5,12 @@ Names are data: they are quoted. ``init.toml`` says what is guessed by.
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -23,13 +22,14 @@ if TYPE_CHECKING:
 
 #: Look at this many columns of a table.
 _MAX_COLUMNS: Final = 2_000
-#: Look at this many kinds of objects in nested results.
-_MAX_KINDS: Final = 200
 _SPEED: Final = frozenset({"speedup", "runtime_us"})
 _OBJECT: Final = '"MAP(VARCHAR, JSON)"'
 KNOWN: Final = tomllib.loads(Path(__file__).with_name("init.toml").read_text(encoding="utf-8"))
 UNITS: Final = KNOWN["units"]
 WORDS: Final = {name: frozenset(words) for name, words in KNOWN["words"].items()}
+#: Keys that number things; in a path: each value of an object with such keys, each item of a list.
+_NUMBERED: Final = re.compile(r"(?:level|problem|task|sample)?_?\d+")
+_EACH, _ITEM = "{}", "[]"
 _Path: TypeAlias = tuple[str, ...]
 #: How the rows of a table are read, and its columns: name -> SQL over the row ``t``.
 Table: TypeAlias = tuple[str, dict[str, str]]
@@ -96,7 +96,8 @@ def look_at(folder: Path, name: str) -> Table:
             objects = f"(SELECT json, {each} FROM {read.replace('(', '_objects(', 1)})"
             ways.append((objects, inner | {"name": 't."item"."key"'}, outer))
     for path, kind in leaves.items():
-        if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+        is_numbered = any(map(_NUMBERED.fullmatch, path))
+        if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type) and not is_numbered:
             inner = _columns((p for p, _ in _leaves(kind.value_type)), 't."item".{}')
             outer = _columns((p for p in leaves if p != path), "t.{}")
             each = f"unnest({'.'.join(map(quoted, path))}) AS item"
@@ -107,46 +108,52 @@ def look_at(folder: Path, name: str) -> Table:
         if _says_enough(inner) and not is_row:
             return rows_of, inner | {**outer, **inner}
     columns = _columns(leaves, "t.{}")
-    deep = _at_any_depth(folder, name, read) if is_json and not _says_enough(columns) else None
+    deep = _at_any_depth(read, leaves) if is_json and not _says_enough(columns) else None
     return deep or (read, columns)
 
 
 def _says_enough(columns: Iterable[str]) -> bool:
     """Whether columns name a program or problem, and a speed; a number is a key, no name."""
-    names = [c for c in columns if not any(part.isdigit() for part in c.split("."))]
+    names = [c for c in columns if not any(map(_NUMBERED.fullmatch, c.split(".")))]
     known = {*matched(names), *times(names)}
     return bool(known & {"code", "problem"} and known & _SPEED)
 
 
-def _at_any_depth(folder: Path, name: str, read: str) -> Table | None:
-    """Look for the most frequent objects, however deep, that hold a program and its speed.
+def _at_any_depth(read: str, leaves: dict[_Path, pa.DataType]) -> Table | None:
+    """Look for the deepest objects below numbered keys that hold a program and its speed.
 
-    The keys that lead to one are its problem, but for its place in a list of attempts.
+    The keys that lead to one name its problem; the items of a list below them are its attempts.
     """
-    objects = (
-        "SELECT o.value AS json, regexp_replace(o.fullkey, '\\.?[^.]*\\[\\d+\\]$', '') AS place "
-        f"FROM {read.replace('(', '_objects(', 1)} f, json_tree(f.json) o WHERE o.type = 'OBJECT'"
-    )
-    kinds = f"SELECT json_structure(json)::VARCHAR AS kind FROM ({objects}) GROUP BY kind"
-    answer = answer_of(folder, name, f"{kinds} ORDER BY count(*) DESC, kind LIMIT {_MAX_KINDS}")
-    for kind in answer.to_pydict().get("kind", []):
-        columns = _columns(_keys(json.loads(kind)), "json_extract_string(t.json, '$.{}')")
-        used = {**matched(columns), **{ours: c for ours, (c, _) in times(columns).items()}}
-        speed = next((used[name] for name in sorted(_SPEED & {*used}, reverse=True)), None)
-        if speed is not None and "." not in used.get("code", "."):
-            wanted = (columns[c].replace("t.json", "json") for c in (used["code"], speed))
-            where = " AND ".join(f"{c} IS NOT NULL" for c in wanted)
-            problem = "trim(regexp_replace(t.place, '\\W+', '/', 'g'), '/')"
-            places = {} if "problem" in used else {"place.problem": problem}
-            known = {c: sql for c, sql in columns.items() if c in used.values()}
-            return f"(SELECT * FROM ({objects}) WHERE {where})", known | places
+    kinds: dict[_Path, dict[_Path, None]] = {}
+    for path, kind in leaves.items():
+        steps = tuple(_EACH if _NUMBERED.fullmatch(part) else part for part in path)
+        n = len(steps) - steps[::-1].index(_EACH) if _EACH in steps else 0
+        if n and pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+            inner = kinds.setdefault((*steps, _ITEM), {})
+            inner.update((p, None) for p, _ in _leaves(kind.value_type))
+        elif n and path[n:]:
+            kinds.setdefault(steps[:n], {})[path[n:]] = None
+    for above, paths in sorted(kinds.items(), key=lambda item: -len(item[0])):
+        columns = _columns(paths, "json_extract_string(t.json, '$.{}')")
+        if "code" in matched(columns) and _says_enough(columns):
+            rows_of = f"(SELECT json, '' AS place FROM {read.replace('(', '_objects(', 1)})"
+            key: list[str] = []
+            for step in above:
+                value = "json" + "".join(f"->'$.{quoted(k)}'" for k in key)
+                if step == _EACH:
+                    each = f"unnest(map_entries(from_json({value}, '{_OBJECT}'))) AS e"
+                    words = [f"'{re.sub(r'[^A-Za-z0-9]', '', k).removesuffix('s')}'" for k in key]
+                    place = ", ".join(["nullif(place, '')", *words, "e.key"])
+                    rows_of = f"(SELECT place, {each} FROM {rows_of})"
+                    rows_of = (
+                        f"(SELECT e.value AS json, concat_ws('_', {place}) AS place FROM {rows_of})"
+                    )
+                elif step == _ITEM:
+                    each = f"unnest(from_json({value}, '[\"JSON\"]')) AS json"
+                    rows_of = f"(SELECT place, {each} FROM {rows_of})"
+                key = [] if step in (_EACH, _ITEM) else [*key, step]
+            return rows_of, columns | {"place": "t.place"}
     return None
-
-
-def _keys(value: Any, path: _Path = ()) -> Iterator[_Path]:
-    """Yield the path of each leaf in an object."""
-    for key, inner in value.items():
-        yield from _keys(inner, (*path, key)) if isinstance(inner, dict) else [(*path, key)]
 
 
 def words_of(name: str) -> list[str]:

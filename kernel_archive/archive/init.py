@@ -139,7 +139,9 @@ def _table(folder: Path, names: Sequence[str]) -> Draft | None:
     best = max(n_known, key=n_known.__getitem__, default=None)
     if best is None or n_known[best] < 2:
         return None
-    same = [name for name in seen if tables[name] == tables[best]]
+    # Read as JSON, a file may lack a column; the others are read by their very columns.
+    n = 1 if "read_json_objects(" in tables[best][0] else 2
+    same = [name for name in seen if tables[name][:n] == tables[best][:n]]
     query, notes = _query(folder, best, tables[best], names)
     if "getvariable('file')" in query:
         sources = _sources(folder, same, rest)
