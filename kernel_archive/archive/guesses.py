@@ -27,6 +27,9 @@ _OBJECT: Final = '"MAP(VARCHAR, JSON)"'
 KNOWN: Final = tomllib.loads(Path(__file__).with_name("init.toml").read_text(encoding="utf-8"))
 UNITS: Final = KNOWN["units"]
 WORDS: Final = {name: frozenset(words) for name, words in KNOWN["words"].items()}
+#: Keys that number things; in a path: each value of an object with such keys, each item of a list.
+_NUMBERED: Final = re.compile(r"(?:level|problem|task|sample)?_?\d+")
+_EACH, _ITEM = "{}", "[]"
 _Path: TypeAlias = tuple[str, ...]
 #: How the rows of a table are read, and its columns: name -> SQL over the row ``t``.
 Table: TypeAlias = tuple[str, dict[str, str]]
@@ -93,17 +96,64 @@ def look_at(folder: Path, name: str) -> Table:
             objects = f"(SELECT json, {each} FROM {read.replace('(', '_objects(', 1)})"
             ways.append((objects, inner | {"name": 't."item"."key"'}, outer))
     for path, kind in leaves.items():
-        if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+        is_numbered = any(map(_NUMBERED.fullmatch, path))
+        if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type) and not is_numbered:
             inner = _columns((p for p, _ in _leaves(kind.value_type)), 't."item".{}')
             outer = _columns((p for p in leaves if p != path), "t.{}")
             each = f"unnest({'.'.join(map(quoted, path))}) AS item"
             ways.append((f"(SELECT *, {each} FROM {read})", inner, outer))
     for rows_of, inner, outer in ways:
-        known, around = ({*matched(c), *times(c)} for c in (inner, outer))
+        around = {*matched(outer), *times(outer)}
         is_row = "code" in around and around & _SPEED
-        if known & {"code", "problem"} and known & _SPEED and not is_row:
+        if _says_enough(inner) and not is_row:
             return rows_of, inner | {**outer, **inner}
-    return read, _columns(leaves, "t.{}")
+    columns = _columns(leaves, "t.{}")
+    deep = _at_any_depth(read, leaves) if is_json and not _says_enough(columns) else None
+    return deep or (read, columns)
+
+
+def _says_enough(columns: Iterable[str]) -> bool:
+    """Whether columns name a program or problem, and a speed; a number is a key, no name."""
+    names = [c for c in columns if not any(map(_NUMBERED.fullmatch, c.split(".")))]
+    known = {*matched(names), *times(names)}
+    return bool(known & {"code", "problem"} and known & _SPEED)
+
+
+def _at_any_depth(read: str, leaves: dict[_Path, pa.DataType]) -> Table | None:
+    """Look for the deepest objects below numbered keys that hold a program and its speed.
+
+    The keys that lead to one name its problem; the items of a list below them are its attempts.
+    """
+    kinds: dict[_Path, dict[_Path, None]] = {}
+    for path, kind in leaves.items():
+        steps = tuple(_EACH if _NUMBERED.fullmatch(part) else part for part in path)
+        n = len(steps) - steps[::-1].index(_EACH) if _EACH in steps else 0
+        if n and pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+            inner = kinds.setdefault((*steps, _ITEM), {})
+            inner.update((p, None) for p, _ in _leaves(kind.value_type))
+        elif n and path[n:]:
+            kinds.setdefault(steps[:n], {})[path[n:]] = None
+    for above, paths in sorted(kinds.items(), key=lambda item: -len(item[0])):
+        columns = _columns(paths, "json_extract_string(t.json, '$.{}')")
+        if "code" in matched(columns) and _says_enough(columns):
+            rows_of = f"(SELECT json, '' AS place FROM {read.replace('(', '_objects(', 1)})"
+            key: list[str] = []
+            for step in above:
+                value = "json" + "".join(f"->'$.{quoted(k)}'" for k in key)
+                if step == _EACH:
+                    each = f"unnest(map_entries(from_json({value}, '{_OBJECT}'))) AS e"
+                    words = [f"'{re.sub(r'[^A-Za-z0-9]', '', k).removesuffix('s')}'" for k in key]
+                    place = ", ".join(["nullif(place, '')", *words, "e.key"])
+                    rows_of = f"(SELECT place, {each} FROM {rows_of})"
+                    rows_of = (
+                        f"(SELECT e.value AS json, concat_ws('_', {place}) AS place FROM {rows_of})"
+                    )
+                elif step == _ITEM:
+                    each = f"unnest(from_json({value}, '[\"JSON\"]')) AS json"
+                    rows_of = f"(SELECT place, {each} FROM {rows_of})"
+                key = [] if step in (_EACH, _ITEM) else [*key, step]
+            return rows_of, columns | {"place": "t.place"}
+    return None
 
 
 def words_of(name: str) -> list[str]:

@@ -139,9 +139,14 @@ def _table(folder: Path, names: Sequence[str]) -> Draft | None:
     best = max(n_known, key=n_known.__getitem__, default=None)
     if best is None or n_known[best] < 2:
         return None
-    same = [name for name in seen if tables[name] == tables[best]]
+    # Read as JSON, a file may lack a column; the others are read by their very columns.
+    n = 1 if "read_json_objects(" in tables[best][0] else 2
+    same = [name for name in seen if tables[name][:n] == tables[best][:n]]
     query, notes = _query(folder, best, tables[best], names)
-    sources = _sources(folder, same, rest)
+    if "getvariable('file')" in query:
+        sources = _sources(folder, same, rest)
+    else:
+        same, sources = [best], _sources(folder, ["."])
     more = f", and {len(same) - 1} like it" if len(same) > 1 else ""
     if n := len(listed) - len(same) - len(rest) * (len(sources) < len(same)):
         notes.append(f"not read: {counted(n, 'more table')}")
@@ -163,14 +168,15 @@ def _query(
     if kernel.rpartition(".")[2] == "kernel" and not any("\n" in text for text in values[kernel]):
         # It holds names, not texts.
         matched = {"problem": kernel, **guesses.matched(c for c in columns if c != kernel)}
-    lines, joins = [], []
+    lines, joins, found_at = [], [], list[Path]()
     programs = [name for name in names if Path(name).suffix in _PROGRAMS]
     places = [c for c in columns if guesses.WORDS["file"].intersection(guesses.words_of(c))]
     naming = {c: values[c] for c in (*matched.values(), *places)}
     in_files = _programs(naming, matched, programs)
     for ours, theirs in in_files.items():
         first = values[theirs][0].strip().removeprefix("./")
-        ending = Path(next(n for n in programs if first in _endings(n))).suffix
+        found_at.append(Path(next(n for n in programs if first in _endings(n))))
+        ending = found_at[-1].suffix
         alias = "program" if ours == "code" else "reference"
         lines.append(f"{alias}.content AS {ours},  -- the file that {printable(theirs, 40)} names")
         path = columns[theirs] + ("" if first.endswith(ending) else f" || '{ending}'")
@@ -191,7 +197,9 @@ def _query(
     for ours, theirs in matched.items():
         is_guess = ours == "problem" and "problem" not in guesses.words_of(theirs)
         remark = "  -- LOOK: is this the problem?" if is_guess else ""
-        lines.append(f"{columns[theirs]} AS {ours},{remark}")
+        level = _level(values) if ours == "problem" else None
+        cell = f"concat_ws('_', 'level', {columns[level]}, {columns[theirs]})" if level else ""
+        lines.append(f"{cell or columns[theirs]} AS {ours},{remark}")
     text = "\n".join([*lines, *joins])
     free = {c: values[c] for c, sql in columns.items() if sql not in text}
     notes += _lacking(found, free)
@@ -209,7 +217,17 @@ def _query(
         *joins,
         "ORDER BY t.source_row",
     ]
-    return "\n".join(query) + "\n", notes
+    written = "\n".join(query) + "\n"
+    if not all(path.is_relative_to(Path(file).parent) for path in found_at):
+        # Nothing above the matched file is read, and a program lies there: the folder is the match.
+        written = written.replace("getvariable('file')", "'" + file.replace("'", "''") + "'")
+    return written, notes
+
+
+def _level(values: dict[str, list[str]]) -> str | None:
+    """The column of KernelBench's levels, whose problems have the same numbers."""
+    named = (c for c in values if guesses.words_of(c) in (["level"], ["level", "id"]))
+    return next((c for c in named if values[c] and all(map(str.isdigit, values[c]))), None)
 
 
 def _lacking(found: set[str], free: dict[str, list[str]]) -> Iterator[str]:

@@ -107,6 +107,7 @@ class Judge:
         if self.refused:
             message = f"no row counts, of {total:,}" if total else "the query returns no row"
             fix = "Correct the query: see above, and what its joins and WHERE leave"
+            fix += "" if total else "; or let path match only files that hold results"
             where: dict[str, Any] = {"file": self._file_of(None), "field": "query", "fix": fix}
             yield Finding(code="nothing-counts", message=message, **where)
 
