@@ -48,6 +48,7 @@ class Proposal:
     dry_run: float | None = None
     outcome: str | None = None
     speedup: float | None = None
+    parent_beside: float | None = None  # of the parent, where it was measured in the same log
     order: int = 0
 
 
@@ -85,8 +86,13 @@ def result(evaluation: dict[str, Any]) -> tuple[str, float]:
     return feedback["kind"], feedback.get("aggregated_speedup") or FAILED
 
 
-def read_search(folder: Path, arm: str, later: dict[str, tuple[str, float]]) -> Search:
-    """Read one search; ``later`` are measurements of proposals that it passed over, by program."""
+def read_search(
+    folder: Path, arm: str, later: dict[str, tuple[str, float, float | None]]
+) -> Search:
+    """Read one search.
+
+    ``later`` are measurements of proposals that it passed over, by program, and of their parents.
+    """
     task = folder.name.split("__")[0]
     guesses = {
         row["request_id"]: row["expected_speedup"] for row in lines(folder / "guesses.jsonl")
@@ -121,18 +127,24 @@ def read_search(folder: Path, arm: str, later: dict[str, tuple[str, float]]) -> 
                 search.nodes[requests[key][1]] = proposal.speedup
     for proposal in proposals.values():
         if not proposal.chosen and proposal.code in later:
-            proposal.outcome, proposal.speedup = later[proposal.code]
+            proposal.outcome, proposal.speedup, proposal.parent_beside = later[proposal.code]
     search.proposals = list(proposals.values())
     return search
 
 
 def read(folder: Path) -> list[Search]:
-    """Read both arms of every task."""
-    later = {
-        row["code"]: result(row["evaluation"])
-        for run in sorted((folder / "unchosen").glob("*/*"))
-        for row in lines(run / "attempts.jsonl")
-    }
+    """Read the arms of every task, of which there may be one alone.
+
+    Of a program that was measured twice afterwards, the measurement with its parent counts.
+    """
+    later: dict[str, tuple[str, float, float | None]] = {}
+    for run in sorted((folder / "unchosen").glob("*/*")):
+        rows = lines(run / "attempts.jsonl")
+        found = {row["attempt"]: result(row["evaluation"]) for row in rows}
+        for row in rows:
+            parent = found.get(row.get("parent_attempt"))
+            if parent or row["code"] not in later:
+                later[row["code"]] = *found[row["attempt"]], parent[1] if parent else None
     return [
         read_search(run, arm, later)
         for arm in ARMS
@@ -150,18 +162,26 @@ def table(columns: list[str], rows: list[list[Any]]) -> None:
 
 
 def rates(searches: list[Search]) -> None:
-    """Natural rates: what share of the measured children passes and beats its parent."""
-    rows = []
+    """Natural rates: what share of the measured children passes and beats its parent.
+
+    First of each arm, then of both together, where the children that they share count once.
+    """
+    of_arm: dict[tuple[str, ...], dict[str, float]] = {}
+    pooled: dict[tuple[str, ...], dict[str, float]] = {}
     for search in searches:
-        children = [p for p in search.proposals if p.outcome is not None]
-        passed = [p for p in children if p.outcome == "success"]
-        gains = [(p.speedup or FAILED) / search.nodes[p.parent] for p in children]
-        shares = [sum(g > over for g in gains) / len(gains) for over in (1.05, 1.25, 1.5, 2.0)]
-        rows.append(
-            [search.task, search.arm, len(children), f"{len(passed) / len(children):.0%}"]
-            + [f"{share:.0%}" for share in shares]
-        )
-    table(["task", "arm", "children", "pass", "> 1.05x", "> 1.25x", "> 1.5x", "> 2x"], rows)
+        for p in (p for p in search.proposals if p.outcome is not None):
+            gain = (p.speedup or FAILED) / (p.parent_beside or search.nodes[p.parent])
+            of_arm.setdefault((search.task, search.arm), {})[p.code] = gain
+            pooled.setdefault((search.task,), {}).setdefault(p.code, gain)
+    for columns, groups in ((["task", "arm"], of_arm), (["problem"], pooled)):
+        rows = []
+        for names, gains in sorted(groups.items()):
+            shares = (
+                sum(gain > over for gain in gains.values()) / len(gains)
+                for over in (0.0, 1.05, 1.25, 1.5, 2.0)
+            )
+            rows.append([*names, len(gains), *(f"{share:.0%}" for share in shares)])
+        table([*columns, "children", "pass", "> 1.05x", "> 1.25x", "> 1.5x", "> 2x"], rows)
 
 
 def progress(searches: list[Search]) -> None:
@@ -175,11 +195,16 @@ def progress(searches: list[Search]) -> None:
         rows.append([s.task, s.arm, *known, len(s.proposals)])
     table(["task", "arm", *(f"after {n}" for n in counts), "proposals"], rows)
     ratios = []
-    for task in dict.fromkeys(s.task for s in searches):
-        one, other = (next(s for s in searches if (s.arm, s.task) == (arm, task)) for arm in ARMS)
+    arms = {(s.task, s.arm): s for s in searches}
+    for task in sorted({s.task for s in searches}):
+        if not all((task, arm) in arms for arm in ARMS):
+            continue
+        one, other = (arms[task, arm] for arm in ARMS)
         count = min(len(one.measured()), len(other.measured()))
         ratios.append(other.best_after(count) / one.best_after(count))
         print(f"{task}: forecast / all after {count} measurements = {ratios[-1]:.3f}")
+    if not ratios:
+        return
     logs = [math.log(r) for r in ratios]
     rng = random.Random(0)
     means = sorted(statistics.fmean(rng.choices(logs, k=len(logs))) for _ in range(10_000))

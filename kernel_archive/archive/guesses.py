@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 #: Look at this many columns of a table.
 _MAX_COLUMNS: Final = 2_000
 _SPEED: Final = frozenset({"speedup", "runtime_us"})
-#: The name of an object in an object of objects.
-KEY: Final = 't."item"."key"'
+#: The name of an object in an object of objects, and of one below numbered keys.
+KEY, PLACE = 't."item"."key"', "t.place"
 _OBJECT: Final = '"MAP(VARCHAR, JSON)"'
 KNOWN: Final = tomllib.loads(Path(__file__).with_name("init.toml").read_text(encoding="utf-8"))
 UNITS: Final = KNOWN["units"]
 WORDS: Final = {name: frozenset(words) for name, words in KNOWN["words"].items()}
 #: Endings of files with programs, the likeliest last: a log may be a .txt, too.
 PROGRAMS: Final = (".txt", ".py", ".cu", ".cuh", ".cpp", ".hip")
+#: Keys that number things; in a path: each value of an object with such keys, each item of a list.
+_NUMBERED: Final = re.compile(r"(?:level|problem|task|sample)?_?\d+")
+_EACH, _ITEM = "{}", "[]"
 _Path: TypeAlias = tuple[str, ...]
 #: How the rows of a table are read, and its columns: name -> SQL over the row ``t``.
 Table: TypeAlias = tuple[str, dict[str, str]]
@@ -77,6 +80,7 @@ def look_at(folder: Path, name: str) -> Table:
     leaves = dict(islice(_leaves(fields), _MAX_COLUMNS))
     numbered = "(SELECT *, row_number() OVER () AS source_line FROM {})".format
     rows = numbered if uncompressed(name).suffix.lower() in (".jsonl", ".ndjson") else str
+    objects = rows(read.replace("(", "_objects(", 1))
     ways = []
     for above in dict.fromkeys(p[:n] for n in (0, 1) for p in leaves if is_json):
         n = len(above)
@@ -89,20 +93,65 @@ def look_at(folder: Path, name: str) -> Table:
             text = "json_extract_string({}, '$.{{}}')".format
             inner = _columns(dict.fromkeys(p[1:] for p in own), text('t."item"."value"'))
             outer = _columns((p for p in leaves if p[:n] != above), text("t.json"))
-            objects = f"(SELECT *, {each} FROM {rows(read.replace('(', '_objects(', 1))})"
-            ways.append((objects, inner | {"name": KEY}, outer))
+            ways.append((f"(SELECT *, {each} FROM {objects})", inner | {"name": KEY}, outer))
     for path, kind in leaves.items():
-        if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+        is_numbered = any(map(_NUMBERED.fullmatch, path))
+        if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type) and not is_numbered:
             inner = _columns((p for p, _ in _leaves(kind.value_type)), 't."item".{}')
             outer = _columns((p for p in leaves if p != path), "t.{}")
             each = f"unnest({'.'.join(map(quoted, path))}) AS item"
             ways.append((f"(SELECT *, {each} FROM {rows(read)})", inner, outer))
     for rows_of, inner, outer in ways:
-        known, around = ({*matched(c), *times(c)} for c in (inner, outer))
+        around = {*matched(outer), *times(outer)}
         is_row = "code" in around and around & _SPEED
-        if known & {"code", "problem"} and known & _SPEED and not is_row:
+        if _says_enough(inner) and not is_row:
             return rows_of, inner | {**outer, **inner}
-    return read, _columns(leaves, "t.{}")
+    columns = _columns(leaves, "t.{}")
+    deep = _at_any_depth(objects, leaves) if is_json and not _says_enough(columns) else None
+    return deep or (read, columns)
+
+
+def _says_enough(columns: Iterable[str]) -> bool:
+    """Whether columns name a program or problem, and a speed; a number is a key, no name."""
+    names = [c for c in columns if not any(map(_NUMBERED.fullmatch, c.split(".")))]
+    known = {*matched(names), *times(names)}
+    return bool(known & {"code", "problem"} and known & _SPEED)
+
+
+def _at_any_depth(objects: str, leaves: dict[_Path, pa.DataType]) -> Table | None:
+    """Look for the deepest objects below numbered keys that hold a program and its speed.
+
+    The keys that lead to one name its problem; the items of a list below them are its attempts.
+    """
+    kinds: dict[_Path, dict[_Path, None]] = {}
+    for path, kind in leaves.items():
+        steps = tuple(_EACH if _NUMBERED.fullmatch(part) else part for part in path)
+        n = len(steps) - steps[::-1].index(_EACH) if _EACH in steps else 0
+        if n and pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+            inner = kinds.setdefault((*steps, _ITEM), {})
+            inner.update((p, None) for p, _ in _leaves(kind.value_type))
+        elif n and path[n:]:
+            kinds.setdefault(steps[:n], {})[path[n:]] = None
+    for above, paths in sorted(kinds.items(), key=lambda item: -len(item[0])):
+        columns = _columns(paths, "json_extract_string(t.json, '$.{}')")
+        if "code" in matched(columns) and _says_enough(columns):
+            rows_of = f"(SELECT *, '' AS place FROM {objects})"
+            key: list[str] = []
+            for step in above:
+                value = "json" + "".join(f"->'$.{quoted(k)}'" for k in key)
+                if step == _EACH:
+                    each = f"unnest(map_entries(from_json({value}, '{_OBJECT}'))) AS e"
+                    words = [f"'{re.sub(r'[^A-Za-z0-9]', '', k).removesuffix('s')}'" for k in key]
+                    place = ", ".join(["nullif(place, '')", *words, "e.key"])
+                    named = f"e.value AS json, concat_ws('_', {place}) AS place"
+                    rows_of = f"(SELECT * EXCLUDE (json), {each} FROM {rows_of})"
+                    rows_of = f"(SELECT * EXCLUDE (e, place), {named} FROM {rows_of})"
+                elif step == _ITEM:
+                    each = f"unnest(from_json({value}, '[\"JSON\"]')) AS json"
+                    rows_of = f"(SELECT * EXCLUDE (json), {each} FROM {rows_of})"
+                key = [] if step in (_EACH, _ITEM) else [*key, step]
+            return rows_of, columns | {"place": PLACE}
+    return None
 
 
 def words_of(name: str) -> list[str]:
@@ -154,7 +203,7 @@ class FileColumn(NamedTuple):
     name: str
     files: str  # which hold the programs, as SQL
     ending: str  # that is missing in its cells
-    is_there: bool  # whether most of the files are
+    found: str | None  # the first of the files, if most are there
 
 
 def file_columns(
@@ -164,23 +213,23 @@ def file_columns(
 
     Files that are not there are looked for only where nothing else is the program.
     """
-    known = {part: Path(name).suffix for name in programs for part in _endings(name)}
+    known = {p: n for n in programs if n.endswith(PROGRAMS) for p in _endings(n)}
     code, naming = matched.get("code"), list[FileColumn]()
     for column, cells in values.items():
         names = [c.strip().removeprefix("./") for c in cells if "\n" not in c and len(c) < 300]
         endings = {Path(name).suffix for name in names} & {*PROGRAMS}
-        there = [name for name in names if name in known]
-        if is_there := len(there) > len(cells) / 2:
-            endings = endings or {known[there[0]]}
+        there = [known[name] for name in names if name in known]
+        found = there[0] if len(there) > len(cells) / 2 else None
+        endings = endings or {Path(name).suffix for name in there[:1] if found}
         n_paths = sum(name.endswith(PROGRAMS[1:]) for name in names)
         may_miss = n_paths > len(cells) / 2 and (code in (None, column) or is_reference(column))
-        if is_there or may_miss:
+        if found or may_miss:
             patterns = [f"**/*{ending}" for ending in sorted(endings)]
             files = repr(patterns if len(patterns) > 1 else patterns[0])
             bare = "" if names[0].endswith(tuple(endings)) else min(endings)
-            naming.append(FileColumn(column, files, bare, is_there))
+            naming.append(FileColumn(column, files, bare, found))
     n_values = {column.name: len(set(values[column.name])) for column in naming}
-    naming.sort(key=lambda c: (not c.is_there, -n_values[c.name], c.ending, is_reference(c.name)))
+    naming.sort(key=lambda c: (c.found is None, -n_values[c.name], c.ending, is_reference(c.name)))
     # Where a column holds the texts themselves, files can only be the reference's.
     is_text = code is not None and any("\n" in text for text in values[code])
     columns = {"code": naming[0]} if naming and not is_text else {}

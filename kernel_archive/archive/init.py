@@ -164,9 +164,14 @@ def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft |
     best = max(n_known, key=n_known.__getitem__, default=None)
     if best is None or n_known[best] < 2:
         return None
-    same = [name for name in seen if tables[name] == tables[best]]
+    # Read as JSON, a file may lack a column; the others are read by their very columns.
+    n = 1 if "read_json_objects(" in tables[best][0] else 2
+    same = [name for name in seen if tables[name][:n] == tables[best][:n]]
     query, notes = _query(folder, best, tables[best], around)
-    sources = _sources(folder, same, rest)
+    if "getvariable('file')" in query:
+        sources = _sources(folder, same, rest)
+    else:
+        same, sources = [best], _sources(folder, ["."])
     more = f", and {len(same) - 1} like it" if len(same) > 1 else ""
     if n := len(listed) - len(same) - len(rest) * (len(sources) < len(same)):
         notes.append(f"not read: {counted(n, 'more table')}")
@@ -190,7 +195,10 @@ def _query(
         matched = {"problem": kernel, **guesses.matched(c for c in columns if c != kernel)}
     timed = {theirs for theirs, _ in times.values()}
     may_name = {c: values[c] for c in columns if c not in timed}
-    in_files = guesses.file_columns(may_name, matched, names)
+    # Of files of one name those beside the table count, the last of the list.
+    beside = Path(file).parent
+    ordered = sorted(names, key=lambda name: Path(name).is_relative_to(beside))
+    in_files = guesses.file_columns(may_name, matched, ordered)
     if kernel and "code" in in_files and in_files["code"].name == matched.get("problem"):
         matched["problem"] = kernel
     matched = {ours: theirs for ours, theirs in matched.items() if ours not in in_files}
@@ -207,9 +215,12 @@ def _query(
     for ours, theirs in matched.items():
         is_guess = ours == "problem" and "problem" not in guesses.words_of(theirs)
         remark = "  -- LOOK: is this the problem?" if is_guess else ""
-        lines.append(f"{columns[theirs]} AS {ours},{remark}")
+        level = _level(values) if ours == "problem" else None
+        cell = f"concat_ws('_', 'level', {columns[level]}, {columns[theirs]})" if level else ""
+        lines.append(f"{cell or columns[theirs]} AS {ours},{remark}")
     text = "\n".join([*lines, *joins])
-    free = {c: values[c] for c, sql in columns.items() if sql not in text and sql != guesses.KEY}
+    keys = (guesses.KEY, guesses.PLACE)
+    free = {c: values[c] for c, sql in columns.items() if sql not in text and sql not in keys}
     notes += _lacking(found, free)
     if free:
         unused = ", ".join(printable(c, 40) for c in [*free][:40])
@@ -230,7 +241,17 @@ def _query(
         *joins,
         "ORDER BY t.source_row",
     ]
-    return "\n".join(query) + "\n", notes
+    written = "\n".join(query) + "\n"
+    if not all(Path(column.found or file).is_relative_to(beside) for column in in_files.values()):
+        # Nothing above the matched file is read, and a program lies there: the folder is the match.
+        written = written.replace("getvariable('file')", "'" + file.replace("'", "''") + "'")
+    return written, notes
+
+
+def _level(values: dict[str, list[str]]) -> str | None:
+    """The column of KernelBench's levels, whose problems have the same numbers."""
+    named = (c for c in values if guesses.words_of(c) in (["level"], ["level", "id"]))
+    return next((c for c in named if values[c] and all(map(str.isdigit, values[c]))), None)
 
 
 def _joins(

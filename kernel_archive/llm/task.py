@@ -24,6 +24,7 @@ from kernel_archive.llm.inspect_logs import answer_of
 from kernel_archive.llm.prompts import ANSWER_FORMS, TOOL_NAME, AnswerForm, Prompt, answer_schema
 from kernel_archive.llm.questions import load_questions
 from kernel_archive.scoring import METRICS, check_forecasts, load_split, score
+from kernel_archive.scoring.formats import read_line
 
 if TYPE_CHECKING:
     from kernel_archive.scoring import Split
@@ -147,7 +148,7 @@ def forecasts(prompt: Prompt) -> Scorer:
         if isinstance(answer, str):
             return None
         line = answer.line(prompt, state.metadata["question"])
-        masses = line.get("probabilities")
+        masses = read_line(line).probabilities
         best = "" if masses is None else str(1 + masses.index(max(masses)))
         return SampleResult(
             value=float(best == target.text),

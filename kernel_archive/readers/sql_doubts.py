@@ -109,6 +109,7 @@ class Judge:
                 f"none of {counted(total, 'row')} counts" if total else "the query returns no row"
             )
             fix = "Correct the query: see above, and what its joins and WHERE leave"
+            fix += "" if total else "; or let path match only files that hold results"
             where: dict[str, Any] = {"file": self._file_of(None), "field": "query", "fix": fix}
             yield Finding(code="nothing-counts", message=message, **where)
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
 import msgspec
 import numpy as np
 
-from kernel_archive.bins import N_BINS
 from kernel_archive.errors import Finding, ForecastError, UsageError, counted, printable
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, Forecasts
 from kernel_archive.scoring.formats import (
@@ -198,6 +197,11 @@ class _Collector:
             what = f"no row of the {self.split.spec.name} split has this id"
             fix = f"Ids come from: kernel-archive template --split {self.split.spec.name}"
             raise LineError(fault_of("unknown-row", what, "row_id", line.row_id, fix))
+        form = "probabilities" if line.p_passes is None else "p_passes"
+        wanted = "p_passes" if self.split.kind == "validity" else "probabilities"
+        if line.probabilities and form != wanted:
+            what = f"rows of the {self.split.spec.name} split have another form of forecast"
+            raise LineError(fault_of("other-form", what, form, fix=f"Give {wanted}"))
         raw_sum = reduce(operator.add, line.probabilities or (np.nan,))
         low, high = self.options.get("raw_sum_bounds", RAW_SUM_BOUNDS)
         code = "percent" if 95 < raw_sum < 105 else "raw-sum"
@@ -320,7 +324,7 @@ class _Collector:
                 out[repeats, rows] = [empty if value is None else value for value in values]
             return out
 
-        raw = spread([line.probabilities for line in lines], [1.0 / N_BINS] * N_BINS)
+        raw = spread([line.probabilities for line in lines], self.split.uniform)
         amounts = {
             field: spread([getattr(line, field) for line in lines], np.nan) for field in _AMOUNTS
         }

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 import msgspec
 import numpy as np
 
-from kernel_archive.bins import DEFAULT_SCHEME, N_BINS, Scheme, assign_bins, representatives
+from kernel_archive.bins import (
+    DEFAULT_SCHEME,
+    N_BINS,
+    Scheme,
+    assign_bins,
+    outcome_speedups,
+    representatives,
+)
 from kernel_archive.errors import DataError, UsageError, printable, suggestion
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY, SplitSpec, split_of
 
@@ -142,7 +149,8 @@ class Split:
     ) -> Split:
         """Make a split of n rows from plain arrays, in the form of the split of that name.
 
-        Row ids are distinct; speedups are in x, finite and above 0. What else may be known is in
+        Row ids are distinct; speedups are in x, finite and above 0; of ``validity`` they are 1 for
+        a program that passes, else 0. What else may be known is in
         :class:`SplitOptions`.
 
         Raises:
@@ -155,6 +163,7 @@ class Split:
         n, spec, scheme = len(row_ids), split_of(split), options.get("scheme", DEFAULT_SCHEME)
         groups = options.get("groups") or tasks
         s = np.ascontiguousarray(speedups, dtype=np.float64)
+        s = outcome_speedups(s) if spec.kind == "validity" else s
         if not n:
             raise DataError("a split without rows can't be scored")
         if s.shape != (n,) or len(tasks) != n or len(groups) != n:
@@ -193,6 +202,12 @@ class Split:
     def kind(self) -> Kind:
         """Kind of the split: it decides which metrics there are."""
         return self.spec.kind
+
+    @property
+    def uniform(self) -> Floats:
+        """What a missing forecast counts as: even odds of the bins, or of two outcomes: (8,)."""
+        ends = np.arange(N_BINS) % (N_BINS - 1) == 0
+        return np.where(ends, 0.5, 0.0) if self.kind == "validity" else np.full(N_BINS, 1 / N_BINS)
 
     @cached_property
     def index(self) -> dict[str, int]:

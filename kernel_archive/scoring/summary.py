@@ -28,6 +28,7 @@ _FURTHER = ("accuracy", "crps")
 #: Kind of split -> shown for several scores beside the first figure and its interval.
 _BESIDE: dict[Kind, tuple[str, ...]] = {
     "eval": ("close_pairs", "pair_accuracy", "speedup_recovered"),
+    "validity": (*HEADLINE["validity"], "accuracy"),
     "close": HEADLINE["close"],
     "discovery": ("average_precision_1.5", "accuracy"),
 }
@@ -62,7 +63,7 @@ def score_sheets(record: Score) -> list[Sheet]:
     notes = [
         f"{counted(facts.n_repeats, 'repeat')}, {_shares(facts)}",
         intervals if record.draws else "No intervals",
-        "Uniform: the figure of a forecast that gives each of the eight bins 1/8, for scale",
+        "Uniform: the figure of even odds, for scale; of an average precision the base rate",
         "Best control: the best figure of the forecasts that read no program, metric by metric",
         "Oracle: the figure of a forecast that knows every bin; behind a stroke, every speedup",
     ]
@@ -105,12 +106,13 @@ def score_remarks(record: Score) -> list[str]:
         differing = f"{f.n_stated_differs:,} of {f.n_stated:,} stated bins"
         out.append(f"{differing} are not the most probable one; scored: {record.predicted_bin}.")
     if deferral is not None:
-        accuracy, error = (
-            METRICS[name].format(deferral.accepted[name].mean)
-            for name in ("accuracy", "forecast_error")
+        figures = ", ".join(
+            f"{word} {METRICS[name].format(deferral.accepted[name].mean)}"
+            for word, name in (("accuracy", "accuracy"), ("error", "forecast_error"))
+            if name in deferral.accepted
         )
         rate = f"Deferred: {_share(f.deferral_rate)} of the forecasts; the tables hold all of them"
-        out.append(f"{rate}. On those not deferred alone: accuracy {accuracy}, error {error}.")
+        out.append(f"{rate}. On those not deferred alone: {figures}.")
         if deferral.deferred_accuracy is not None:
             n, accuracy = deferral.n_deferred_parsed, f"{deferral.deferred_accuracy:.3f}"
             out.append(f"Accuracy on the {n:,} deferred that have a distribution: {accuracy}.")

@@ -123,6 +123,10 @@ class EvalDefinition(KernelDefinition, frozen=True, kw_only=True):
     cap: _Positive
 
 
+class ValidityDefinition(KernelDefinition, frozen=True, kw_only=True):
+    """Which programs are asked about that pass or fail (``splits/validity.toml``)."""
+
+
 class CloseDefinition(KernelDefinition, frozen=True, kw_only=True):
     """Which two kernels make a close pair; the fields are explained in ``splits/eval_close.toml``.
 
@@ -204,6 +208,7 @@ def _refuse(field: str, value: object, fix: str) -> None:
 _Struct = TypeVar("_Struct", bound=Definition)
 _TYPES: Final[dict[Kind, type[Definition]]] = {
     "eval": EvalDefinition,
+    "validity": ValidityDefinition,
     "close": CloseDefinition,
     "discovery": DiscoveryDefinition,
     "train": TrainDefinition,

@@ -14,6 +14,7 @@ import polars as pl
 
 from kernel_archive.bins import assign_bins
 from kernel_archive.ids import sha256_hex
+from kernel_archive.schema import OUTCOMES
 from kernel_archive.selection.definitions import (
     LEAST_BINS,
     CloseDefinition,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         EvalDefinition,
         KernelDefinition,
         TransferDefinition,
+        ValidityDefinition,
     )
 
 
@@ -58,11 +60,16 @@ def by_hash(kernels: pl.DataFrame, key: str) -> pl.DataFrame:
     return kernels.with_columns(pl.Series("hash", hashes, pl.String)).sort("hash").drop("hash")
 
 
-def candidates(tables: ArchiveTables, rule: KernelDefinition, gpu: str | None) -> ChosenRows:
+def candidates(
+    tables: ArchiveTables,
+    rule: KernelDefinition,
+    gpu: str | None,
+    failures: pl.DataFrame | None = None,
+) -> ChosenRows:
     """Select the kernels of one GPU that a definition's words allow.
 
-    ``gpu`` is the GPU, where the definition's rule should not choose. The facts are counts of what
-    was left out, by reason.
+    ``gpu`` is the GPU, where the definition's rule should not choose; ``failures`` are programs
+    that count besides. The facts are counts of what was left out, by reason.
     """
     own = tables.archive.manifest.evaluation is not None
     reference = pl.concat_str("reference_id", "problem", separator="\0")
@@ -80,7 +87,8 @@ def candidates(tables: ArchiveTables, rule: KernelDefinition, gpu: str | None) -
         "no_goal": pl.col("goal_bin").is_null() & isinstance(rule, CloseDefinition),
     }
     dropped: Counter[str] = Counter()
-    kernels = without(tables.kernels("test"), reasons, dropped)
+    everything = [tables.kernels("test"), *([] if failures is None else [failures])]
+    kernels = without(pl.concat(everything, how="diagonal"), reasons, dropped)
     gpus = count_values(kernels["gpu"])
     chosen = choose_gpu(gpus, rule.gpu, gpu)
     return ChosenRows(kernels.filter(pl.col("gpu") == (chosen or "")), dropped, chosen, gpus)
@@ -199,6 +207,30 @@ def problems_left_out(archive: Archive) -> list[dict[str, Any]]:
     for problem, n in count_values(others).items():
         left_out.append({"problem": problem, "reason": "no program counts", "rows": n})
     return sorted(left_out, key=lambda row: (-row["rows"], row["problem"]))
+
+
+def select_validity(
+    tables: ArchiveTables, rule: ValidityDefinition, gpu: str | None = None
+) -> ChosenRows:
+    """Select programs that pass and programs that fail (docs/splits.md).
+
+    All that the definition's words allow and that a measurement judged, but for near copies of
+    training programs. A program passes if no measurement of it failed.
+    """
+    shared = ("kernel_id", "program_id", "token_id", "problem", "language", "gpu")
+    failures = tables.read("failures", [*shared, "search_id", "reference_id"])
+    programs, reasons, chosen_gpu, gpus = candidates(tables, rule, gpu, failures)
+    dropped = {**reasons, "other_gpu": sum(gpus.values()) - len(programs)}
+    judged = tables.read("evaluations", ["kernel_id", "outcome", "excluded"]).filter(
+        pl.col("excluded").is_null(), pl.col("outcome") != "infrastructure_failure"
+    )
+    worst = pl.col("outcome").cast(pl.Enum(OUTCOMES)).max().cast(pl.String)
+    programs = programs.join(judged.group_by("kernel_id").agg(worst), on="kernel_id")
+    rows = without_near_training(tables, programs, rule.near_copy)
+    dropped["near_training"] = len(programs) - len(rows)
+    rows = rows.with_columns(passes=(pl.col("outcome") == "success").cast(pl.Int8))
+    facts = {"excluded": dict(sorted(dropped.items())), "gpus": gpus}
+    return ChosenRows(with_reference(tables, rows), facts, chosen_gpu, gpus)
 
 
 def with_reference(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:

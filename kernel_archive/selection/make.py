@@ -23,13 +23,14 @@ from kernel_archive.selection.definitions import (
     SplitNotMadeError,
     TrainDefinition,
     TransferDefinition,
+    ValidityDefinition,
     canonical_definition,
     load_definition,
     variant_name,
     with_changes,
 )
 from kernel_archive.selection.discovery import select_discovery
-from kernel_archive.selection.evaluation import select_eval, select_transfer
+from kernel_archive.selection.evaluation import select_eval, select_transfer, select_validity
 from kernel_archive.selection.inputs import write_inputs
 from kernel_archive.selection.leakage import present_members, prove
 from kernel_archive.selection.published import read_published
@@ -81,6 +82,8 @@ def select_split(
     match rule:
         case EvalDefinition():
             choice = select_eval(tables, rule, gpu)
+        case ValidityDefinition():
+            choice = select_validity(tables, rule, gpu)
         case CloseDefinition():
             choice = select_close(tables, rule, gpu)
         case TransferDefinition():

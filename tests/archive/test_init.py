@@ -213,14 +213,64 @@ def test_every_row_has_a_place_to_open(tmp_path: Path) -> None:
     runs = [{"runs": [{"kernel": f"k{n}{i}", **record(n)} for i in range(2)]} for n in range(2)]
     (tmp_path / "n.jsonl").write_text("".join(json.dumps(run) + "\n" for run in runs))
     (tmp_path / "n.json").write_text(json.dumps(runs, indent=1))
+    deep = [{str(n): {"turns": [record(n)] * 2}} for n in range(2)]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(run) + "\n" for run in deep))
     places = {
         "t.csv": ["t.csv:2", "t.csv:4"],
         "n.jsonl": ["n.jsonl:1", "n.jsonl:1", "n.jsonl:2"],
+        "d.jsonl": ["d.jsonl:1", "d.jsonl:1", "d.jsonl:2"],
         "n.json": ["n.json row 1", "n.json row 2", "n.json row 3"],
     }
     for name, expected in places.items():
         shown, _, _ = start(tmp_path, tmp_path / name, gpu="H100")
         assert [row["from"] for row in shown["first"]] == expected
+
+
+def test_attempts_below_levels_and_problems(tmp_path: Path) -> None:
+    """Numbered keys name the problem, a list below them holds its attempts; all runs are read."""
+    for run, device in (("a", "cuda:1"), ("b", "cuda:0")):
+        stats = {"device": device, "hardware": "H100", "runtime_error": None}
+        turns = [
+            {"extracted_code": f"def k():\n    {n}", "eval": {"runtime": 2.0, "ref_runtime": 3.0}}
+            | {"status": "correct", f"only_in_{run}": 1, "metadata": stats}
+            for n in range(2)
+        ]
+        problems = {str(p): {"extracted_code": "def k():\n  1", "turns": turns} for p in (2, 7)}
+        file = tmp_path / f"runs/{run}/results.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"meta": {"n": 1}, "levels": {"1": problems, "2": problems}}))
+    shown, query, _ = start(tmp_path, tmp_path / "runs")
+    assert (shown["runs"], shown["outcomes"], shown["problems"]) == (2, {"success": 16}, 4)
+    assert (shown["first"][0]["problem"], shown["first"][0]["speedup"]) == ("level_1_2", 1.5)
+    assert shown["gpus"] == {"H100": 16}
+    assert "t.place AS problem,  -- LOOK" in query
+
+
+def test_programs_beside_the_folder_of_the_table(tmp_path: Path) -> None:
+    """The folder above is read then; problems of two levels with one number are two."""
+    rows = [[level, 1, f"{level}.py", 2.0, True, "H100"] for level in (1, 2)]
+    head = ["level", "problem_id", "solution", "speedup", "correct", "hardware"]
+    write_table(tmp_path / "in/results/all.csv", head, *rows)
+    (tmp_path / "in/solutions").mkdir()
+    for level in (1, 2):
+        (tmp_path / f"in/solutions/{level}.py").write_text(f"class New: n = {level}\n")
+    shown, query, _ = start(tmp_path, tmp_path / "in")
+    assert (shown["outcomes"], shown["problems"]) == ({"success": 2}, 2)
+    places = [row["from"].removeprefix("in/") for row in shown["first"]]
+    assert places == ["results/all.csv:2", "results/all.csv:3"]
+    assert "getvariable" not in query
+
+
+def test_runs_with_programs_of_one_name(tmp_path: Path) -> None:
+    """Each run's own count: the folder above is not read."""
+    for run in ("a", "b"):
+        write_table(tmp_path / f"{run}/t.csv", ["op", "file", "speedup"], ["gemm", "k.cu", 2.0])
+        (tmp_path / f"{run}/k.cu").write_text(f"void {run}() {{}}\n")
+    shown, _, _ = start(tmp_path, tmp_path, gpu="H100")
+    assert (shown["runs"], [row["code"] for row in shown["first"]]) == (
+        2,
+        ["void a() {}", "void b() {}"],
+    )
 
 
 def test_a_name_without_a_word_says_nothing(tmp_path: Path) -> None:

@@ -152,7 +152,13 @@ def test_columns_are_those_of_an_evaluation(folder: Path) -> None:
     }.items():
         (finding,) = ask(folder, f"SELECT {columns}").findings
         assert said in finding.render()
-    fields = {*COLUMNS} - {"mean_runtime_us", "program_file", "reference_gpu", "source_row"}
+    fields = {*COLUMNS} - {
+        "mean_runtime_us",
+        "program_file",
+        "baseline_us",
+        "reference_gpu",
+        "source_row",
+    }
     known = {"runtime_us", "reference_runtime_us", *Evaluation.__struct_fields__}
     assert fields <= known
 
@@ -458,6 +464,32 @@ def test_kernelbench_baselines(tmp_path: Path) -> None:
     got = ask(kernelbench(tmp_path, odd), shipped("queries/kernelbench"))
     assert [(e.node_id, e.speedup) for e in got.successes] == [("1/1/1", 0.5)]
     assert "runtime-contradicted" in got.codes
+
+
+@pytest.mark.parametrize(("own", "counting"), [(3.1, [True, True]), (30.0, [False, True])])
+def test_a_baseline_that_the_run_contradicts(
+    tmp_path: Path, own: float, counting: list[bool]
+) -> None:
+    """The timing file of another version of a problem is known by what the run itself timed."""
+    results = {"1": [result(0, 1.5), result(1, 1.5, ref_runtime=own)]}
+    got = ask(kernelbench(tmp_path, results), shipped("queries/kernelbench"))
+    assert [e.excluded is None for e in got.successes] == counting
+    assert [e.speedup for e in got.successes] == [2.0, own / 1.5]
+    assert got.codes == ([] if all(counting) else ["baseline-contradicted"])
+    assert all("in 1 of 1 rows, 10x another" in f.message for f in got.findings)
+
+
+def test_the_baseline_of_the_compile_mode_and_the_gpu(tmp_path: Path) -> None:
+    """The line BASELINE chooses the timing file; a problem without a level is no error."""
+    place = kernelbench(tmp_path)
+    name = "baseline_time_torch_compile_inductor_default.json"
+    text = (place / "timing/NVIDIA L40S/baseline_time_torch.json").read_text()
+    (place / f"timing/NVIDIA L40S/{name}").write_text(text.replace("3.0", "1.5"))
+    query = shipped("queries/kernelbench").replace("'baseline_time_torch.json'", f"'{name}'")
+    assert [e.speedup for e in ask(place, query).successes] == [1.0, 0.25]
+    for program in place.glob("runs/mine/*.py"):
+        program.unlink()
+    assert "no-measurement" in ask(place, query).codes
 
 
 PROGRAMS = [
