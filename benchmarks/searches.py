@@ -5,7 +5,8 @@
 The folder holds ``all/`` and ``forecast/``, the searches of the two arms, and ``unchosen/``, the
 proposals that the forecaster passed over, measured afterwards. Prints Markdown: natural rates, the
 best program over the measurements, and what other ways of choosing would have chosen. With an
-archive that holds the searches, the baseline `dry-run` chooses as well.
+archive that holds the searches, a program's speedup is its label, the median of all its
+measurements, and the baseline `dry-run` chooses as well.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.baselines import BASELINES
 from kernel_archive.baselines.launches import load_launch_features
 from kernel_archive.baselines.pairs import load_asked_pairs, load_training_pairs
+from kernel_archive.ids import program_id
 
 #: A program that failed is worth nothing to a search.
 FAILED = 0.0
@@ -54,12 +56,13 @@ class Proposal:
 
 @dataclass
 class Search:
-    """One arm on one task: the proposals, and the speedups of nodes by id."""
+    """One arm on one task: the proposals, and the speedups and programs of nodes by id."""
 
     arm: str
     task: str
     proposals: list[Proposal]
     nodes: dict[str, float]
+    codes: dict[str, str]
 
     def measured(self) -> list[Proposal]:
         """What the search itself measured, in order."""
@@ -97,7 +100,7 @@ def read_search(
     guesses = {
         row["request_id"]: row["expected_speedup"] for row in lines(folder / "guesses.jsonl")
     }
-    search, step, order = Search(arm, task, [], {}), 0, itertools.count(1)
+    search, step, order = Search(arm, task, [], {}, {}), 0, itertools.count(1)
     asked: dict[str, str] = {}
     proposals: dict[str, Proposal] = {}
     requests: dict[str, tuple[str, str]] = {}
@@ -107,6 +110,7 @@ def read_search(
             case "search_initialized":
                 root = event["root"]
                 search.nodes[root["ulid"]] = result(root["evaluation"])[1]
+                search.codes[root["ulid"]] = root["program_code"]
             case "step_started":
                 step = event["step"]
             case "mutation_requested":
@@ -125,6 +129,7 @@ def read_search(
                 proposal.outcome, proposal.speedup = result(event["evaluation"])
                 proposal.order = next(order)
                 search.nodes[requests[key][1]] = proposal.speedup
+                search.codes[requests[key][1]] = proposal.code
     for proposal in proposals.values():
         if not proposal.chosen and proposal.code in later:
             proposal.outcome, proposal.speedup, proposal.parent_beside = later[proposal.code]
@@ -244,9 +249,21 @@ def siblings_in_order(group: list[Proposal], value: str) -> tuple[float, int]:
     return right, n
 
 
-def dry_run(searches: list[Search], directory: str) -> None:
+def take_labels(searches: list[Search], archive: Archive) -> None:
+    """Take the archive's label of each program for its speedup; one without a label failed."""
+    rows = archive.sql("SELECT problem, program_id, speedup FROM kernels").to_pylist()
+    labels = {(row["problem"], row["program_id"]): row["speedup"] for row in rows}
+    for search in searches:
+        for node, code in search.codes.items():
+            search.nodes[node] = labels.get((search.task, program_id(code)), FAILED)
+        for p in search.proposals:
+            p.parent_beside = None
+            if p.outcome is not None:
+                p.speedup = labels.get((search.task, program_id(p.code)), FAILED)
+
+
+def dry_run(searches: list[Search], archive: Archive) -> None:
     """Have the baseline forecast every proposal of both arms, those that failed included."""
-    archive = open_archive(directory)
     asked = load_asked_pairs(archive, "eval_search")
     anchors = dict(zip(asked.problems, asked.anchors, strict=True))
     proposals = [p for s in searches for p in s.proposals if s.task in anchors]
@@ -318,7 +335,9 @@ def main() -> None:
     options = parser.parse_args()
     searches = read(options.logs)
     if options.archive:
-        dry_run(searches, options.archive)
+        archive = open_archive(options.archive)
+        take_labels(searches, archive)
+        dry_run(searches, archive)
     rates(searches)
     progress(searches)
     decisions(searches)

@@ -71,18 +71,19 @@ FROM (SELECT * REPLACE (CASE WHEN outcome = 'success' AND excluded IS NULL
       FROM current);
 
 -- The measurements of a kernel taken together: the median one, of an even number the lower middle one, since a label is
--- what was measured, with its own times. What two searches share stands in both of their logs: it has a vote in the median
--- for each, and is one measurement.
+-- what was measured, with its own times. What two searches share stands in both of their logs, and is one measurement.
 CREATE TABLE measured AS
 SELECT * EXCLUDE (sorted), sorted[(len(sorted) + 1) // 2] AS speedup
 FROM (SELECT kernel_id, any_value(program_id) AS program_id, any_value(token_id) AS token_id,
              any_value(problem) AS problem, any_value(reference_id) AS reference_id, any_value(gpu) AS gpu,
              list_sort(list(speedup)) AS sorted,
-             count(DISTINCT (coalesce(started_at::VARCHAR, evaluation_id), speedup, nth))::INTEGER AS n_measurements,
+             count(*)::INTEGER AS n_measurements,
              min(speedup) AS speedup_min, max(speedup) AS speedup_max,
              bool_or(artificial) AS artificial, bool_or(narrow_domain) AS narrow_domain,
              kernel_id IN (SELECT kernel_id FROM evaluation WHERE role = 'held_out' AND found) AS held_out
-      FROM evaluation WHERE good GROUP BY kernel_id);
+      FROM (SELECT DISTINCT ON (kernel_id, coalesce(started_at::VARCHAR, evaluation_id), speedup, nth) *
+            FROM evaluation WHERE good)
+      GROUP BY kernel_id);
 
 -- Which evaluation found each program, and which gives its label.
 CREATE TABLE first_found AS

@@ -166,10 +166,13 @@ def _of_kernels(archive: Archive, kernels: Sequence[str], columns: Sequence[str]
 def _repeated(archive: Archive, kernels: Sequence[str]) -> Floats | None:
     """Return the first measured speedups of kernels: shape (n, k); ``None`` without any."""
     speedups: dict[str, list[float]] = {name: [] for name in kernels}
-    columns = ("kernel_id", "speedup", "excluded")
-    for name, speedup, excluded in table_rows(archive, "evaluations", *columns):
-        if name in speedups and speedup and not excluded:
+    counted = set()  # what two searches share stands in both of their logs
+    columns = ("kernel_id", "speedup", "excluded", "started_at")
+    for name, speedup, excluded, started in table_rows(archive, "evaluations", *columns):
+        if name in speedups and speedup and not excluded and (name, started, speedup) not in counted:
             speedups[name].append(speedup)
+            if started is not None:
+                counted.add((name, started, speedup))
     first = [speedups[name][:MAX_MEASURED] for name in kernels]
     out = np.array([row + [np.nan] * (MAX_MEASURED - len(row)) for row in first])
     return None if np.isnan(out).all() else out
