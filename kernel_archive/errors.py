@@ -58,11 +58,11 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def render(self) -> str:
         """Write one line: ``file:line: field: message (got value). fix``."""
-        place = "" if self.file is None else printable(self.file, 300)
+        location = "" if self.file is None else printable(self.file, 300)
         if self.line is not None:
-            place += f":{self.line}" if place else f"line {self.line}"
+            location += f":{self.line}" if location else f"line {self.line}"
         field = "" if self.field is None else printable(self.field)
-        text = ": ".join(part for part in (place, field, self.message) if part)
+        text = ": ".join(part for part in (location, field, self.message) if part)
         if self.value is not None:
             text += f" (got {printable(self.value)})"
         return f"{text}. {self.fix}" if self.fix else text

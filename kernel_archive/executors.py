@@ -63,12 +63,12 @@ def iterate_results(
         Exception: that of a call, with a note that names the call.
     """
     running: dict[Future[Any], int] = {}
-    most = 1 if isinstance(executor, SerialExecutor) else MAX_IN_FLIGHT
+    limit = 1 if isinstance(executor, SerialExecutor) else MAX_IN_FLIGHT
     waiting = iter(enumerate(calls))
     try:
         while True:
             _check_scheduler(executor)
-            for i, call in itertools.islice(waiting, most - len(running)):
+            for i, call in itertools.islice(waiting, limit - len(running)):
                 running[executor.submit(_run_call, call)] = i
             if not running:
                 return
@@ -173,11 +173,11 @@ def _dask_executor(jobs: int, scheduler: str | None) -> Iterator[Executor]:
         ) from None
     # What Dask prints of lost connections stands in the cluster's own log.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    place: dict[str, Any] = {"address": scheduler, "timeout": CONNECT_SECONDS}
+    arguments: dict[str, Any] = {"address": scheduler, "timeout": CONNECT_SECONDS}
     if scheduler is None:
-        place = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+        arguments = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
     try:
-        client = Client(**place, set_as_default=False)
+        client = Client(**arguments, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         raise UsageError(
             f"no Dask scheduler answers at {printable(scheduler)}: {printable(str(error), 200)}. "

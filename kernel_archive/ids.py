@@ -48,16 +48,16 @@ def by_digest(function: Callable[[str], Result]) -> Callable[[str], Result]:
 
     A result is small, a text may have megabytes; of too many texts all is forgotten.
     """
-    known: dict[bytes, Result] = {}
+    results: dict[bytes, Result] = {}
 
     @wraps(function)
     def remembered(text: str) -> Result:
         key = hashlib.sha256(_utf8(text)).digest()
-        if key not in known:
-            if len(known) >= MOST_REMEMBERED:
-                known.clear()
-            known[key] = function(text)
-        return known[key]
+        if key not in results:
+            if len(results) >= MOST_REMEMBERED:
+                results.clear()
+            results[key] = function(text)
+        return results[key]
 
     return remembered
 

@@ -35,7 +35,7 @@ def _make(table: str, *, archive_path: str | None, **how: Any) -> None:
     from kernel_archive.pipeline import ensure_archive, remake_split
 
     with common.progress("Reading") as advance:
-        directory = ensure_archive(archive_path, say=common.say, advance=advance)
+        directory = ensure_archive(archive_path, notify=common.say, advance=advance)
     made = remake_split(directory, table, **how)
     split, changed = made.facts, made.changed
 

@@ -187,8 +187,8 @@ def read_clusters(
 
     A row of a search that is no natural one is its own cluster.
     """
-    if spec.drawn:
-        unit, names = "problems", list(rows[spec.drawn])
+    if spec.cluster:
+        unit, names = "problems", list(rows[spec.cluster])
     else:
         clusters, searches = search_clusters(archive), rows["search_id"]
         if clusters.keys().isdisjoint(searches):

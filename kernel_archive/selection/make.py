@@ -188,25 +188,44 @@ def remade_split(
     one as it is.
 
     Raises:
-        KernelArchiveError: there is no archive, another process is at work on it, training would
-            leak, the definition is at fault, the GPU has no kernel, or one must be named.
+        UsageError: the labels are withheld, others published the split and it is to be changed,
+            the definition is at fault, or the GPU has no kernel or must be named.
+        KernelArchiveError: there is no archive, another process is at work on it, or training
+            would leak.
     """
-    place, split = Path(directory), SPLIT_TABLES[table]
-    with locked_archive(place) as archive:
-        facts = archive.manifest.splits.get(table)
-        if facts is not None and facts.origin == "published":
-            yield RemadeSplit(facts=facts, kept=True)
+    archive_path, split = Path(directory), SPLIT_TABLES[table]
+    with locked_archive(archive_path) as archive:
+        present = archive.manifest.splits.get(table)
+        if present is not None and present.origin != "selected":
+            _refuse_changes(table, present, {"definition": definition, "gpu": gpu, **changes})
+            yield RemadeSplit(facts=present, kept=True)
             return
-        own = None if definition is None else load_definition(table, definition)
-        rule = own or canonical_definition(split, ArchiveTables(archive))
+        if definition is None:
+            rule = canonical_definition(split, ArchiveTables(archive))
+        else:
+            rule = load_definition(table, definition)
         rule = with_changes(rule, **changes)
-        with replaced_directory(place, copy=True) as new:
-            remade = make_splits(new, names=[table], rule=rule, gpu=gpu)
+        with replaced_directory(archive_path, copy=True) as new:
+            manifest = make_splits(new, names=[table], rule=rule, gpu=gpu)
             # What this split asks about now may not be shown there.
-            if table != "eval_transfer" and "eval_transfer" in remade.splits:
-                remade = make_splits(new, names=["eval_transfer"])
-            after = remade.splits[table]
-            yield RemadeSplit(facts=after, changed=after != facts, directory=new)
+            if table != "eval_transfer" and "eval_transfer" in manifest.splits:
+                manifest = make_splits(new, names=["eval_transfer"])
+            facts = manifest.splits[table]
+            yield RemadeSplit(facts=facts, changed=facts != present, directory=new)
+
+
+def _refuse_changes(table: str, facts: SplitFacts, options: Mapping[str, Any]) -> None:
+    """Refuse to make a split again whose labels are withheld, or to change a published one."""
+    if facts.origin == "withheld":
+        raise UsageError(
+            f"{table} can't be made again: its labels are withheld, and the kernels behind them. "
+            "Build the archive again from its logs"
+        )
+    if changes := ", ".join(name for name, value in options.items() if value is not None):
+        raise UsageError(
+            f"{table} of this archive was published by others and is kept as it is: it can't have "
+            f"another {changes}. score --bins labels its rows by another scheme"
+        )
 
 
 @contextmanager
