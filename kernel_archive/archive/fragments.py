@@ -61,7 +61,7 @@ def too_large(record: Evaluation | SearchFacts) -> list[str]:
 
 
 def json_text(value: Any) -> str | None:
-    """Canonical JSON of a value, ``None`` for ``None``."""
+    """Write a value as canonical JSON, ``None`` for ``None``."""
     return None if value is None else canonical_json(value).decode()
 
 

@@ -246,11 +246,11 @@ def _refuse_foreign_names(manifest: Manifest, path: Path) -> None:
     """Refuse names outside of our layout: they go into paths and queries."""
     for table, facts in manifest.tables.items():
         if table not in TABLES or not facts.splits.keys() <= {*TABLES[table].splits}:
-            what = f"a table or split that this version does not know: {printable(table)}"
-            raise ArchiveMismatchError(f"{path} names {what}")
+            unknown = f"a table or split that this version does not know: {printable(table)}"
+            raise ArchiveMismatchError(f"{path} names {unknown}")
         for split, shards in facts.splits.items():
             pattern = rf"data/{table}/{split}-\d{{5}}-of-\d{{5}}\.parquet"
             for shard in shards:
                 if not re.fullmatch(pattern, shard.path):
-                    what = f"a shard outside the layout: {printable(shard.path)}"
-                    raise ArchiveMismatchError(f"{path} names {what}")
+                    foreign = f"a shard outside the layout: {printable(shard.path)}"
+                    raise ArchiveMismatchError(f"{path} names {foreign}")

@@ -288,14 +288,14 @@ def load_recipes(builders: Sequence[str]) -> list[LoadedRecipe]:
 
 def common_table(recipes: Iterable[LoadedRecipe], key: Literal["archive", "eval"]) -> Any:
     """Return the one ``[archive]`` or ``[eval]`` of several recipes, if any; two are an error."""
-    stated: Any = None
+    common: Any = None
     for loaded in recipes:
-        own = getattr(loaded.recipe, key)
-        if None not in (stated, own) and own != stated:
+        value = getattr(loaded.recipe, key)
+        if None not in (common, value) and value != common:
             message = f"two recipes that are built into one archive state a different [{key}]"
             raise loaded.error("bad-recipe", message, key, fix="State it in one of them")
-        stated = stated if own is None else own
-    return stated
+        common = common if value is None else value
+    return common
 
 
 def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:

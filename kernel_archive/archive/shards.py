@@ -41,12 +41,12 @@ SHARD_ROWS: Final = 200_000
 
 
 def writer_version() -> str:
-    """Name and version of the Parquet writer; the bytes of shards may differ between versions."""
+    """Name the Parquet writer and its version; the bytes of shards may differ between versions."""
     return f"pyarrow {pa.__version__}"
 
 
 def _mark(key: str) -> int:
-    """A number that a key always has, evenly spread."""
+    """Hash a key to a number, evenly spread."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest(), "big")
 
 
@@ -70,9 +70,9 @@ def group_ends(keys: Sequence[str], searches: Sequence[str]) -> Iterator[int]:
 
 def row_groups(table: str, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Cut the rows of all parts into row groups; parts without rows are one empty group."""
-    held: list[pa.Table] = []
+    open_group: list[pa.Table] = []
     for part in parts:
-        rows = pa.concat_tables([*held, part])
+        rows = pa.concat_tables([*open_group, part])
         keys = rows.column(TABLES[table].key).to_pylist()
         by_search = "search_id" in rows.column_names
         searches = rows.column("search_id").to_pylist() if by_search else [""] * len(keys)
@@ -81,12 +81,12 @@ def row_groups(table: str, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
         for end in list(group_ends(keys, searches))[:-1]:
             yield rows.slice(start, end - start)
             start = end
-        held = [rows.slice(start)]
-    yield from held
+        open_group = [rows.slice(start)]
+    yield from open_group
 
 
 def digest_rows(table: str, rows: pa.Table) -> list[tuple[str, bytes]]:
-    """Key and digest of every row, from its canonical JSON; times are microseconds since 1970."""
+    """List key and digest of every row, of its canonical JSON; times are microseconds since 1970."""
     for i, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
             rows = rows.set_column(i, field.name, rows.column(i).cast(pa.int64()))

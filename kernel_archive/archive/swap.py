@@ -29,7 +29,7 @@ OURS: Final = frozenset(
 
 
 def stage_directory(target: Path) -> Path:
-    """The hidden folder beside a target for fragments and unfinished versions; safe to delete."""
+    """Name the hidden folder beside a target for fragments and unfinished versions."""
     resolved = target.absolute()
     return resolved.parent / f".{resolved.name}.stage"
 
@@ -125,7 +125,7 @@ def replaced_directory(
 
 
 def _link(source: str, destination: str) -> str:
-    """A hard link, which costs nothing, else a copy."""
+    """Make a hard link, which costs nothing, else a copy."""
     try:
         os.link(source, destination, follow_symlinks=False)
     except OSError:

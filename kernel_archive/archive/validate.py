@@ -89,7 +89,7 @@ def _columns(schema: pa.Schema) -> list[str]:
 
 def _schema(archive: Archive) -> Iterator[Finding]:
     for table in archive.tables:
-        wanted = _columns(TABLES[table].schema)
+        expected = _columns(TABLES[table].schema)
         for shard in archive.manifest.shards(table):
             file = str(archive.path / shard.path)
             try:
@@ -99,9 +99,9 @@ def _schema(archive: Archive) -> Iterator[Finding]:
                 message = f"cannot be read: {printable(str(error), 200)}"
                 yield Finding(code="bad-parquet", message=message, file=file)
                 continue
-            if columns != wanted:
+            if columns != expected:
                 message = f"columns of {table} differ from the data contract"
-                different = ", ".join(sorted({*columns} ^ {*wanted})) or "their order"
+                different = ", ".join(sorted({*columns} ^ {*expected})) or "their order"
                 yield Finding(code="wrong-columns", message=message, file=file, value=different)
             if rows != shard.rows:
                 message = f"the file has {counted(rows, 'row')}, the manifest says {shard.rows:,}"
@@ -141,7 +141,7 @@ def _ids(archive: Archive) -> Iterator[Finding]:
     for table in ("kernels", "failures"):
         wrong = [
             row["kernel_id"]
-            for batch in archive.batches(table, ["kernel_id", "token_id", "code"])
+            for batch in archive.batches(table, columns=["kernel_id", "token_id", "code"])
             for row in batch.to_pylist()
             if token_id(row["code"]) != row["token_id"]
         ]
@@ -182,11 +182,11 @@ def _cross_references(archive: Archive) -> Iterator[Finding]:
     values = {"outcomes": sql_texts(OUTCOMES), "roles": sql_texts(ROLES), "unanimous": unanimous}
     text = Path(__file__).with_name("crosschecks.toml").read_text(encoding="utf-8")
     for check in tomllib.loads(text)["check"]:
-        stated = {
+        filled = {
             key: Template(value).substitute(SQL_NAMES, **values) for key, value in check.items()
         }
-        keys = _sorted_column(archive, stated["query"])
-        yield from _rows(stated["code"], stated["message"], stated["table"], keys)
+        keys = _sorted_column(archive, filled["query"])
+        yield from _rows(filled["code"], filled["message"], filled["table"], keys)
 
 
 def _canary(archive: Archive) -> Iterator[Finding]:

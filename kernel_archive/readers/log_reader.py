@@ -159,16 +159,16 @@ class LogReader:
 
     def _set_success(self, record: Evaluation, feedback: Feedback, field: str) -> None:
         """Set speedup and times of a program that passed."""
-        stated = feedback.aggregated_speedup
-        if stated is None:
-            stated = feedback.speedup
+        logged = feedback.aggregated_speedup
+        if logged is None:
+            logged = feedback.speedup
         record.cases = tuple(map(self._case, feedback.per_case_speedups or ()))
-        record.speedup = positive(stated)
+        record.speedup = positive(logged)
         if record.speedup is None:
             # Non-finite numbers are written as null: no measurement, not the program's fault.
             self.facts.counts["successes_without_speedup"] += 1
             line = record.source_line
-            message = f"success without a finite speedup above 0: {stated}"
+            message = f"success without a finite speedup above 0: {logged}"
             self.warning("null-score", message, line=line, field=field if line is None else None)
             record.outcome, record.error_type = "infrastructure_failure", "missing_speedup"
             record.error_text = "logged as a success without a finite speedup above 0"

@@ -147,7 +147,7 @@ def present_members(
             columns += ["pair_type"] if split.kind == "train" else []
             parts = [
                 members_of(split, with_ids(split, pl.DataFrame(batch)))
-                for batch in tables.archive.batches(name, columns)
+                for batch in tables.archive.batches(name, columns=columns)
             ]
             members[name] = pl.concat([MEMBER.to_frame(), *parts])
     return members

@@ -98,7 +98,7 @@ class ArchiveTables:
         wanted = programs.unique().implode()
         parts = [pl.DataFrame(schema={"program_id": pl.String, "code": pl.String})]
         for table, key in (("kernels", "program_id"), ("references", "reference_id")):
-            for rows in map(pl.DataFrame, self.archive.batches(table, [key, "code"])):
+            for rows in map(pl.DataFrame, self.archive.batches(table, columns=[key, "code"])):
                 parts.append(rows.select(program_id=key, code="code"))
                 parts[-1] = parts[-1].filter(pl.col("program_id").is_in(wanted))
         return pl.concat(parts).unique("program_id", keep="last")
