@@ -205,9 +205,10 @@ class SearchRows:
         return row
 
     def _archive_name(self, problem: str, reference: str | None) -> str:
-        """Name a problem in the archive; the builder's name goes before where it only sounds like ours.
+        """Name a problem in the archive, with the builder's name before it where it isn't ours.
 
-        In a table of others a problem of this package is ours only with our reference.
+        A problem of a table of others that is called like one of ours is ours only with our
+        reference.
         """
         ours = REFERENCE_IDS.get(problem)
         if ours is None or not READERS[self.job.source.format].foreign:

@@ -86,7 +86,7 @@ def row_groups(table: str, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def digest_rows(table: str, rows: pa.Table) -> list[tuple[str, bytes]]:
-    """List key and digest of every row, of its canonical JSON; times are microseconds since 1970."""
+    """List key and digest of every row, as canonical JSON; times are microseconds since 1970."""
     for i, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
             rows = rows.set_column(i, field.name, rows.column(i).cast(pa.int64()))

@@ -82,11 +82,13 @@ def draw_pairs(pairs: pl.DataFrame, classes: Mapping[str, str], rule: CloseDefin
     def next_pairs(rows: pl.DataFrame) -> Iterator[str]:
         kernels = rows.select("first_kernel_id", "second_kernel_id").rows()
         programs = rows.select("first_program_id", "second_program_id").rows()
-        for row_id, both, texts in zip(rows["row_id"], kernels, programs, strict=True):
-            key = tuple(sorted(classes.get(name, name) for name in texts))
-            if key not in drawn_classes and all(uses[k] < rule.pairs_per_program for k in both):
+        for row_id, kernel_ids, program_ids in zip(rows["row_id"], kernels, programs, strict=True):
+            key = tuple(sorted(classes.get(name, name) for name in program_ids))
+            if key not in drawn_classes and all(
+                uses[k] < rule.pairs_per_program for k in kernel_ids
+            ):
                 drawn_classes.add(key)
-                uses.update(both)
+                uses.update(kernel_ids)
                 yield row_id
 
     tasks = pairs.sort("first_problem", maintain_order=True).partition_by("first_problem")

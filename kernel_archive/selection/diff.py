@@ -84,11 +84,11 @@ def _read_rows(archive: Archive, table: str) -> pl.DataFrame:
 def _compare(table: str, old: Archive, new: Archive) -> TableDifference:
     """Compare the rows of one table."""
     before, after = _read_rows(old, table), _read_rows(new, table)
-    both = before.join(after, on="id", suffix="_new", maintain_order="left")
+    joined = before.join(after, on="id", suffix="_new", maintain_order="left")
     digests = [archive.manifest.tables[table].logical_digest for archive in (old, new)]
 
     def changes(column: str) -> list[Change]:
-        differ = both.filter(pl.col(column).ne_missing(pl.col(f"{column}_new")))
+        differ = joined.filter(pl.col(column).ne_missing(pl.col(f"{column}_new")))
         return [Change(*row) for row in differ.select("id", column, f"{column}_new").rows()]
 
     return TableDifference(

@@ -15,7 +15,7 @@ import polars as pl
 
 from kernel_archive.archive.labels import OVERRULED
 from kernel_archive.selection.selected import ChosenRows, with_pair_ids
-from kernel_archive.selection.tables import has_flag, pair_key, without
+from kernel_archive.selection.tables import has_flag, leave_out, pair_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,8 +68,8 @@ def find_edges(
         columns = kernels.select(pl.all().name.prefix(f"{side}_"))
         rows = rows.join(columns, on=f"{side}_kernel_id", how="left", maintain_order="left")
     ratio = pl.col("child_speedup") / pl.col("parent_speedup")
-    own, parent = pl.col("excluded"), pl.col("parent_excluded")
-    allowed = pl.all_horizontal(e.is_null() | e.is_in(list(OVERRULED)) for e in (own, parent))
+    exclusions = child, parent = pl.col("excluded"), pl.col("parent_excluded")
+    allowed = pl.all_horizontal(e.is_null() | e.is_in(list(OVERRULED)) for e in exclusions)
 
     def differ(column: str) -> pl.Expr:
         return pl.col(f"child_{column}").ne_missing(pl.col(f"parent_{column}"))
@@ -79,7 +79,7 @@ def find_edges(
         "child_failed": pl.col("outcome") != "success",
         "parent_not_in_log": pl.col("parent_outcome").is_null(),
         "parent_failed": pl.col("parent_outcome") != "success",
-        "overruled_on_one_side": allowed & (own.is_null() != parent.is_null()),
+        "overruled_on_one_side": allowed & (child.is_null() != parent.is_null()),
         "excluded": ~allowed,
         "not_in_kernels": pl.col("child_speedup").is_null() | pl.col("parent_speedup").is_null(),
         "self_edge": ~differ("kernel_id"),
@@ -89,7 +89,7 @@ def find_edges(
         **refuse,
     }
     dropped: Counter[str] = Counter()
-    rows = without(rows, reasons, dropped)
+    rows = leave_out(rows, reasons, dropped)
     edges = rows.filter(pair_key("child_kernel_id", "parent_kernel_id").is_first_distinct())
     if len(edges) < len(rows):
         dropped["repeat"] += len(rows) - len(edges)

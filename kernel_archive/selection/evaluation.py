@@ -23,7 +23,7 @@ from kernel_archive.selection.selected import (
     with_pair_ids,
 )
 from kernel_archive.selection.similarity import near_copies, overlap
-from kernel_archive.selection.tables import has_flag, without
+from kernel_archive.selection.tables import has_flag, leave_out
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,7 @@ def candidates(tables: ArchiveTables, rule: KernelDefinition, gpu: str | None) -
     ``gpu`` is the GPU, where the definition's rule should not choose. The facts are counts of what
     was left out, by reason.
     """
-    own = tables.archive.manifest.evaluation is not None
+    own_archive = tables.archive.manifest.evaluation is not None
     reference = pl.concat_str("reference_id", "problem", separator="\0")
     references = tables.references.select(reference)["reference_id"]
     reasons = {
@@ -65,15 +65,15 @@ def candidates(tables: ArchiveTables, rule: KernelDefinition, gpu: str | None) -
         "not_held_out": ~tables.of_searches(pl.col("role") == rule.role),
         "other_builder": ~tables.of_searches(rule=rule),
         "other_language": ~pl.col("language").is_in(rule.languages) & bool(rule.languages),
-        "unknown_reference": ~reference.is_in(references.implode()) & (not own),
+        "unknown_reference": ~reference.is_in(references.implode()) & (not own_archive),
         # The shipped definitions keep what they selected before this rule.
-        "reference_itself": (pl.col("program_id") == pl.col("reference_id")) & own,
+        "reference_itself": (pl.col("program_id") == pl.col("reference_id")) & own_archive,
         "flagged": has_flag(rule.exclude_flags),
         "measured_too_seldom": pl.col("n_measurements") < rule.measured,
         "no_goal": pl.col("goal_bin").is_null() & isinstance(rule, CloseDefinition),
     }
     dropped: Counter[str] = Counter()
-    kernels = without(tables.kernels("test"), reasons, dropped)
+    kernels = leave_out(tables.kernels("test"), reasons, dropped)
     gpus = count_values(kernels["gpu"])
     chosen = choose_gpu(gpus, rule.gpu, gpu)
     return ChosenRows(kernels.filter(pl.col("gpu") == (chosen or "")), dropped, chosen, gpus)
@@ -193,10 +193,10 @@ def select_transfer(
     first = pl.col("program_id").first().over(program)
     kernels = kernels.filter(pl.col("program_id") == first)
     # Neither a kernel that another split asks about nor the programs of a close pair are shown.
-    asked, pairs = rows_of(members, "eval")["row_id"], rows_of(members, "close")
+    eval_ids, pairs = rows_of(members, "eval")["row_id"], rows_of(members, "close")
     in_pairs = pl.concat([pairs["anchor_program"], pairs["candidate_program"]])
     shown = kernels.filter(
-        ~pl.col("kernel_id").is_in(asked.implode()),
+        ~pl.col("kernel_id").is_in(eval_ids.implode()),
         ~pl.col("program_id").is_in(in_pairs.implode()),
     ).unique(program, keep="first", maintain_order=True)
     known = pl.col("gpu", "speedup", "kernel_id").name.prefix("known_")

@@ -81,8 +81,8 @@ def freeze(archive: str | Path, folder: Path | None = None) -> list[Path]:
         if facts.origin == "withheld" or facts.name != CANONICAL:
             state = f"{name} is {facts.name}, {facts.origin}"
             raise UsageError(f"only canonical splits with their labels are frozen: {state}")
-    place = frozen_folder(manifest.version) if folder is None else folder
-    place.mkdir(parents=True, exist_ok=True)
+    target = frozen_folder(manifest.version) if folder is None else folder
+    target.mkdir(parents=True, exist_ok=True)
     files = []
     for table, facts in manifest.splits.items():
         frozen = FrozenSplit(
@@ -95,7 +95,7 @@ def freeze(archive: str | Path, folder: Path | None = None) -> list[Path]:
             columns=frozen_columns(SPLIT_TABLES[table]),
             rows=frozen_rows(opened, table),
         )
-        files.append(place / f"{table}.json")
+        files.append(target / f"{table}.json")
         files[-1].write_bytes(frozen.encode())
     return files
 
@@ -124,7 +124,7 @@ def compare_split(
 
     Facts that only one side states are let be. ``what`` names the other side in messages.
     """
-    found = partial(Finding, field=table)
+    finding = partial(Finding, field=table)
     want, have = ({row[0]: row for row in rows} for rows in (wanted, frozen_rows(archive, table)))
 
     def differ(column: int) -> set[str]:
@@ -139,24 +139,26 @@ def compare_split(
     for code, message, ids in faults:
         if ids:
             named = name_rows(sorted(ids), 120)
-            yield found(code=code, message=f"{message}: {len(ids)} rows", value=named)
+            yield finding(code=code, message=f"{message}: {len(ids)} rows", value=named)
     if any(ids for _, _, ids in faults):
         return
-    stated = archive.manifest.splits[table]
-    ours, theirs = ({**msgspec.structs.asdict(f), **f.facts} for f in (stated, facts))
-    shared = ours.keys() & theirs.keys() - {"facts"}
-    names = sorted(name for name in shared if ours[name] != theirs[name])
+    present = archive.manifest.splits[table]
+    present_facts, other_facts = (
+        {**msgspec.structs.asdict(f), **f.facts} for f in (present, facts)
+    )
+    shared = present_facts.keys() & other_facts.keys() - {"facts"}
+    names = sorted(name for name in shared if present_facts[name] != other_facts[name])
     if list(want) != list(have):
-        yield found(code="split-order", message=f"the rows stand in another order than {what}")
+        yield finding(code="split-order", message=f"the rows stand in another order than {what}")
     elif "logical_digest" in names:
         message = f"the rows are those of {what}, but other columns or texts differ"
-        yield found(code="split-content", message=message)
+        yield finding(code="split-content", message=message)
     elif names == ["name"]:
-        message = f"is called {printable(stated.name)!r}; {what} says {facts.name!r}"
-        yield found(code="split-name", severity="warning", message=message)
+        message = f"is called {printable(present.name)!r}; {what} says {facts.name!r}"
+        yield finding(code="split-name", severity="warning", message=message)
     elif names:
         message = f"facts differ from those of {what}: {', '.join(names)}"
-        yield found(code="split-facts", message=message, fix="Make the split again")
+        yield finding(code="split-facts", message=message, fix="Make the split again")
 
 
 def check_frozen(archive: Archive) -> Iterator[Finding]:

@@ -54,10 +54,10 @@ def check_inputs(archive: Archive) -> Iterator[Finding]:
     for table in INPUTS:
         facts = archive.manifest.tables.get(table)
         for name, rows in _inputs(archive, table).items():
-            found = partial(Finding, field=f"{table}.{name}", fix="Make the split again")
+            finding = partial(Finding, field=f"{table}.{name}", fix="Make the split again")
             if facts is None or name not in facts.splits:
                 message = "the evaluation split has no rows without labels"
-                yield found(code="inputs-missing", severity="warning", message=message)
+                yield finding(code="inputs-missing", severity="warning", message=message)
             elif archive.arrow(table, name) != rows.cast(TABLES[table].schema):
                 message = "the evaluation split has other rows without labels"
-                yield found(code="inputs-differ", message=message)
+                yield finding(code="inputs-differ", message=message)

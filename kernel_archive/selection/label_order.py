@@ -53,9 +53,9 @@ def label_correlations(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     its parent has only so many independent values. The task ``all tasks`` stands for ranks within
     each. Tasks with few rows and columns with one value are left out.
     """
-    aside = {*_LABELS, split.task, split.value, split.anchor, split.candidate}
+    left_out = {*_LABELS, split.task, split.value, split.anchor, split.candidate}
     rows = rows.with_row_index(_NUMBER)
-    names = [name for name in rows.columns if name not in aside]
+    names = [name for name in rows.columns if name not in left_out]
     task = pl.col(split.task).alias("task")
     ranks = pl.col(split.value, *names).rank("average").over(split.task)
     size = pl.len().over(split.task)
@@ -73,8 +73,8 @@ def label_correlations(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
         task=pl.lit("all tasks"),
         degrees=(pl.len() - (n_tasks - 1)).cast(pl.UInt32),
     )
-    both = pl.concat([ranked, overall])
-    by_task = both.group_by("task", "degrees")
+    all_ranks = pl.concat([ranked, overall])
+    by_task = all_ranks.group_by("task", "degrees")
     parts = []
     for name in names:
         group = pl.col(f"group of {name}").n_unique() if name in shared else pl.len()

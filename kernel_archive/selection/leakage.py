@@ -118,7 +118,7 @@ def _near_copies(
     foreign = _foreign_grams(tables, trained)
     for split in EVALUATIONS.values():
         chosen = selections.get(split.table)
-        stated = chosen.stated if chosen else tables.archive.manifest.splits.get(split.table)
+        stated = chosen.base_facts if chosen else tables.archive.manifest.splits.get(split.table)
         limit = None if stated is None else stated.parameters.get("near_copy")
         # What is no number selects nothing, either: a finding of its own.
         if not isinstance(limit, int | float):
@@ -183,7 +183,7 @@ def leakage_findings(
     ]
 
 
-def prove(
+def refuse_leaks(
     tables: ArchiveTables, members: Mapping[str, pl.DataFrame], selections: Mapping[str, Selection]
 ) -> dict[str, Any]:
     """Refuse leaks; return what is only a warning, for the manifest's reports.

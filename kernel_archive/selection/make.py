@@ -1,4 +1,4 @@
-"""Making the splits of an archive directory: decide, prove that nothing leaks, write."""
+"""Making the splits of an archive directory: decide, refuse_leaks that nothing leaks, write."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from kernel_archive.selection.definitions import (
 from kernel_archive.selection.discovery import select_discovery
 from kernel_archive.selection.evaluation import select_eval, select_transfer
 from kernel_archive.selection.inputs import write_inputs
-from kernel_archive.selection.leakage import present_members, prove
+from kernel_archive.selection.leakage import present_members, refuse_leaks
 from kernel_archive.selection.published import read_published
 from kernel_archive.selection.selected import Selection, label_rows, members_of
 from kernel_archive.selection.tables import ArchiveTables
@@ -80,31 +80,31 @@ def select_split(
     rule = rule or standard
     match rule:
         case EvalDefinition():
-            choice = select_eval(tables, rule, gpu)
+            chosen = select_eval(tables, rule, gpu)
         case CloseDefinition():
-            choice = select_close(tables, rule, gpu)
+            chosen = select_close(tables, rule, gpu)
         case TransferDefinition():
-            choice = select_transfer(tables, rule, members)
+            chosen = select_transfer(tables, rule, members)
         case DiscoveryDefinition():
-            choice = select_discovery(tables, rule)
+            chosen = select_discovery(tables, rule)
         case TrainDefinition():
-            choice = select_train(tables, rule, members)
+            chosen = select_train(tables, rule, members)
         case _:
             raise UsageError(f"no rule selects by a {type(rule).__name__}")
-    rows, facts = label_rows(split, choice.rows, rule.scheme)
+    rows, facts = label_rows(split, chosen.rows, rule.scheme)
     parameters = msgspec.to_builtins(rule)
     if isinstance(rule, KernelDefinition):
-        parameters |= {"preferred_gpu": rule.gpu, "gpu": choice.gpu}
-    stated = SplitFacts(
-        name=variant_name(split, rule, standard, choice),
+        parameters |= {"preferred_gpu": rule.gpu, "gpu": chosen.gpu}
+    split_facts = SplitFacts(
+        name=variant_name(split, rule, standard, chosen),
         origin="selected",
         scheme=rule.scheme,
         logical_digest="",
         rows=len(rows),
         parameters=parameters,
-        facts={**facts, **choice.facts},
+        facts={**facts, **chosen.facts},
     )
-    return Selection(split=split, rows=rows, source=tables, stated=stated)
+    return Selection(split=split, rows=rows, source=tables, base_facts=split_facts)
 
 
 def _write_selections(
@@ -114,11 +114,11 @@ def _write_selections(
     tables, splits = dict(manifest.tables), dict(manifest.splits)
     for selection in selections:
         name = selection.split.table
-        metadata = {"bin_scheme": selection.stated.scheme, "split": selection.stated.name}
+        metadata = {"bin_scheme": selection.base_facts.scheme, "split": selection.base_facts.name}
         (part,) = TABLES[name].splits
         tables[name] = write_table(directory, name, {part: selection.parts()}, metadata=metadata)
         digest = tables[name].logical_digest
-        splits[name] = msgspec.structs.replace(selection.stated, logical_digest=digest)
+        splits[name] = msgspec.structs.replace(selection.base_facts, logical_digest=digest)
     return msgspec.structs.replace(
         manifest,
         tables=tables,
@@ -147,13 +147,13 @@ def make_splits(
         LeakageError: training would hold something of the evaluation; the rows are named.
         SplitNotMadeError: there are no rows by the definition that is given.
     """
-    place = Path(directory)
-    archive = Archive(place, manifest) if manifest else open_archive(place)
+    path = Path(directory)
+    archive = Archive(path, manifest) if manifest else open_archive(path)
     tables = ArchiveTables(archive)
     members = present_members(tables, [n for n in SPLIT_TABLES if n not in names])
     selections: dict[str, Selection] = {}
-    before = archive.manifest.reports.get("splits_not_made", {})
-    not_made = {name: why for name, why in before.items() if name not in names}
+    reasons_before = archive.manifest.reports.get("splits_not_made", {})
+    not_made = {name: why for name, why in reasons_before.items() if name not in names}
     for name in (n for n in SPLIT_TABLES if n in names):
         try:
             selections[name] = select_split(SPLIT_TABLES[name], tables, members, rule, gpu)
@@ -162,10 +162,10 @@ def make_splits(
             if rule is not None:
                 raise
             not_made[name] = str(error)
-    reports = {"leakage": prove(tables, members, selections), "splits_not_made": not_made}
-    written = _write_selections(place, archive.manifest, selections.values(), **reports)
-    written = write_inputs(place, written)
-    return written if manifest else write_manifest(place, written)
+    reports = {"leakage": refuse_leaks(tables, members, selections), "splits_not_made": not_made}
+    result = _write_selections(path, archive.manifest, selections.values(), **reports)
+    result = write_inputs(path, result)
+    return result if manifest else write_manifest(path, result)
 
 
 @contextmanager

@@ -60,7 +60,7 @@ class Selection:
     #: Every column but the canary, and the ids of MEMBER; texts only where no source has them.
     rows: pl.DataFrame
     source: ArchiveTables | None = None  # has the texts of the programs, by their ids
-    stated: SplitFacts  # facts of the rows, but for their digest
+    base_facts: SplitFacts  # facts of the rows, but for their digest
 
     def parts(self) -> Iterator[pa.Table]:
         """Yield the table in parts, exactly in the schema of its name."""
@@ -90,7 +90,7 @@ class Selection:
         """What the manifest keeps of the split, with the logical digest over the rows."""
         name = self.split.table
         digests = [row for part in self.parts() for row in digest_rows(name, part)]
-        return msgspec.structs.replace(self.stated, logical_digest=logical_digest(digests))
+        return msgspec.structs.replace(self.base_facts, logical_digest=logical_digest(digests))
 
 
 def label_rows(
@@ -116,13 +116,13 @@ def label_rows(
         "cells": cell_counts(rows.select(split.task, "bin").iter_rows()),
         "gpus": count_values(rows["gpu"]),
     }
-    return rows if split.kind == "train" else rows[asked_order(names)], facts
+    return rows if split.kind == "train" else rows[hashed_order(names)], facts
 
 
-def asked_order(row_ids: Sequence[str]) -> list[int]:
+def hashed_order(row_ids: Sequence[str]) -> list[int]:
     """Order rows that are asked about: their positions by a hash of the id, which tells no label.
 
-    >>> asked_order(["a", "b", "c"])
+    >>> hashed_order(["a", "b", "c"])
     [1, 2, 0]
     """
     hashes = [sha256_hex(f"order:{row_id}".encode()) for row_id in row_ids]

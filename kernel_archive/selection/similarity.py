@@ -99,12 +99,12 @@ def _near_pairs(
     owners = np.repeat(np.arange(len(programs)), sizes)[order]
     distinct, starts, numbers = np.unique(grams[order], return_index=True, return_counts=True)
     for name, other in others.items() if len(distinct) else ():
-        found = np.searchsorted(distinct, other)
-        found = found[np.take(distinct, found, mode="clip") == other]
-        counts = numbers[found]
+        positions = np.searchsorted(distinct, other)
+        positions = positions[np.take(distinct, positions, mode="clip") == other]
+        counts = numbers[positions]
         ends = np.cumsum(counts)
         # The places of all 5-grams of the programs that the other has, too.
-        places = np.repeat(starts[found] - ends + counts, counts) + np.arange(counts.sum())
+        places = np.repeat(starts[positions] - ends + counts, counts) + np.arange(counts.sum())
         shared = np.bincount(owners[places], minlength=len(programs))
         similarity = shared / np.maximum(sizes + len(other) - shared, 1)
         for i in np.flatnonzero(similarity >= limit).tolist():

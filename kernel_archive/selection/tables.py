@@ -79,7 +79,7 @@ class ArchiveTables:
         return self.read("kernels", names, "train")
 
     def of_searches(self, *which: pl.Expr, rule: BuilderRule | None = None) -> pl.Expr:
-        """Whether a row's search is one of these, and of a builder that a definition allows."""
+        """Tell whether a row's search is one of these, and of a builder that the rule allows."""
         searches = self.searches.filter(*which)
         if rule is not None:
             builder, natural = pl.col("builder"), self.archive.manifest.natural_builders
@@ -95,12 +95,12 @@ class ArchiveTables:
 
         An id that the archive does not know has no row.
         """
-        wanted = programs.unique().implode()
+        program_ids = programs.unique().implode()
         parts = [pl.DataFrame(schema={"program_id": pl.String, "code": pl.String})]
         for table, key in (("kernels", "program_id"), ("references", "reference_id")):
             for rows in map(pl.DataFrame, self.archive.batches(table, columns=[key, "code"])):
                 parts.append(rows.select(program_id=key, code="code"))
-                parts[-1] = parts[-1].filter(pl.col("program_id").is_in(wanted))
+                parts[-1] = parts[-1].filter(pl.col("program_id").is_in(program_ids))
         return pl.concat(parts).unique("program_id", keep="last")
 
     def grams(self, programs: pl.Series) -> dict[str, Grams]:
@@ -124,7 +124,7 @@ class ArchiveTables:
 
 
 def has_flag(flags: Sequence[str], column: str = "flags") -> pl.Expr:
-    """Whether a list of audit flags holds one of these."""
+    """Tell whether a list of audit flags holds one of these."""
     named = pl.col(column).list.eval(pl.element().is_in(list(flags)))
     return named.list.any().fill_null(value=False)
 
@@ -135,7 +135,7 @@ def pair_key(first: str, second: str) -> pl.Expr:
     return pl.concat_str(pl.min_horizontal(ids), pl.max_horizontal(ids), separator=" ")
 
 
-def without(
+def leave_out(
     rows: pl.DataFrame, reasons: Mapping[str, pl.Expr], dropped: Counter[str]
 ) -> pl.DataFrame:
     """Leave out the rows that a reason holds for, and count them by the first one."""
