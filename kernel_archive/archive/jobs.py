@@ -121,7 +121,7 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.loaded.recipe.eval.roles if self.loaded.recipe.eval else {}
 
     def role_of(self, problem: str) -> Role:
-        """Return the role of a problem's rows: what ``[eval]`` of the recipe says, else the source."""
+        """Return the role of a problem's rows: that of the recipe's ``[eval]``, else its source."""
         for role, patterns in self.roles.items():
             names = filter(None, (problem, normalise_problem(problem)))
             if any(fnmatch.fnmatchcase(name, p) for name in names for p in patterns):

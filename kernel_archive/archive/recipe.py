@@ -254,7 +254,7 @@ def explained_keys() -> dict[str, str]:
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """Name -> ``builder.toml`` of the builders that ship with the package."""
+    """Map the builders that ship with the package to their ``builder.toml``."""
     files = sorted(content_path("builders").glob(f"*/{RECIPE_NAME}"))
     return {path.parent.name: path for path in files}
 

@@ -140,7 +140,7 @@ def _logs(values: Iterable[int]) -> list[float]:
 
 
 def _host_loops(host: str) -> tuple[int, int]:
-    """Deepest nesting of host loops, and calls on lines inside one."""
+    """Count the deepest nesting of host loops, and the calls on lines inside one."""
     depth = calls = 0
     open_loops: list[int] = []
     for line in host.split("\n"):

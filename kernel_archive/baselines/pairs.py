@@ -49,7 +49,7 @@ class ProgramPairs:
         return len(self.problems)
 
     def take(self, rows: Sequence[int] | NDArray[np.intp]) -> Self:
-        """Only these pairs, in this order."""
+        """Select pairs, in this order."""
         picked: dict[str, Any] = {}
         for column in {each.name for each in fields(self)} - _OF_ALL:
             values = getattr(self, column)
@@ -58,7 +58,7 @@ class ProgramPairs:
         return replace(self, **picked)
 
     def joined(self, more: ProgramPairs) -> ProgramPairs:
-        """These pairs and then more of them, without labels."""
+        """Append more pairs; labels are left out."""
         return ProgramPairs(
             problems=self.problems + more.problems,
             gpus=self.gpus + more.gpus,
@@ -112,7 +112,7 @@ class TrainingPairs(ProgramPairs):
 
 
 def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
-    """The rows of a split, without their labels.
+    """Load the rows of a split, without their labels.
 
     Raises:
         UsageError: the split's name is wrong, or the archive has no such split yet.
@@ -152,7 +152,7 @@ def _read_rows(archive: Archive, spec: SplitSpec, *more: str) -> tuple[pa.Table,
 
 
 def load_training_pairs(archive: Archive) -> TrainingPairs:
-    """The training pairs of an archive, sorted by row id.
+    """Load the training pairs of an archive, sorted by row id.
 
     They come from ``train_pairs`` alone, the table cut from training searches and checked for
     leaks against every evaluation split.

@@ -79,7 +79,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 
 def _pairs(board: Standings) -> dict[str, list[Any]]:
-    """Metric -> low, high and verdict of each pair, upper triangle row by row."""
+    """Map each metric to low, high and verdict of each pair, upper triangle row by row."""
     packed_pairs = {}
     for name, pairs in board.pairs.items():
         upper = np.triu_indices(len(pairs.real), 1)

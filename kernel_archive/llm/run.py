@@ -67,7 +67,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("--max-cost needs the price of tokens: --price IN OUT, per million")
 
     def cost(self, input_tokens: int, output_tokens: int) -> float | None:
-        """Price of some tokens; ``None`` where no price is known."""
+        """Price some tokens; ``None`` where no price is known."""
         if self.price is None:
             return None
         return (self.price[0] * input_tokens + self.price[1] * output_tokens) / 1e6

@@ -61,13 +61,13 @@ class PullResult(msgspec.Struct, kw_only=True):
 
 
 def is_digest(version: str) -> bool:
-    """Whether a version names content: ``sha256:`` and hex digits, or at least 12 hex digits."""
+    """Tell whether a version names content: ``sha256:`` and hex digits, or 12 or more of them."""
     commit = len(version) == _COMMIT_LENGTH and ":" not in version
     return _DIGEST.fullmatch(version) is not None and not commit
 
 
 def is_version_of(manifest: Manifest, version: str) -> bool:
-    """Whether a version names an archive: its release (with or without ``v``), or its digest."""
+    """Tell whether a version names an archive: its release (with or without ``v``) or digest."""
     if is_digest(version):
         own = manifest.whole_digest.removeprefix("sha256:")
         return own.startswith(version.removeprefix("sha256:"))

@@ -54,7 +54,7 @@ class Control:
 
 @cache
 def _normal_table() -> tuple[Floats, Floats]:
-    """The normal distribution function as a table, to six decimals."""
+    """Tabulate the normal distribution function, to six decimals."""
     x = np.linspace(-9.0, 9.0, 3601)
     return x, np.array([0.5 * math.erfc(-v / math.sqrt(2.0)) for v in x.tolist()])
 
@@ -67,7 +67,7 @@ def _quantile(shares: Floats) -> Floats:
 
 
 def normal_scores(cue: Floats) -> Floats:
-    """Normal scores of the mean ranks of rows by a value, shape (n,); rows that tie share one."""
+    """Compute normal scores of the rows' mean ranks by a value: (n,); rows that tie share one."""
     ties = group_ties(cue)
     sizes = np.bincount(ties)
     middle = np.cumsum(sizes) - 0.5 * sizes
@@ -81,12 +81,12 @@ def spread_ranks(scores: Floats, cumulative: Floats, strength: float) -> Floats:
     whatever the strength: the correlation of the copula, above -1 and below 1.
     """
     edges = _quantile(cumulative)
-    at = (edges - strength * scores[:, None]) / math.sqrt(1.0 - strength * strength)
-    return np.interp(at, *_normal_table())
+    quantiles = (edges - strength * scores[:, None]) / math.sqrt(1.0 - strength * strength)
+    return np.interp(quantiles, *_normal_table())
 
 
 def to_bins(cumulative: Floats) -> Floats:
-    """Probabilities of the eight bins from cumulative ones: shape (n, 8)."""
+    """Turn cumulative probabilities into those of the eight bins: shape (n, 8)."""
     n = len(cumulative)
     steps = np.diff(cumulative, axis=1, prepend=np.zeros((n, 1)), append=np.ones((n, 1)))
     return np.maximum(steps, 0.0)
@@ -104,12 +104,12 @@ def by_cue(cue: Floats, split: Split) -> Floats:
         spread = (spread_ranks(scores[task][fitted], cumulative, rho) for rho in STRENGTHS)
         losses[task] = np.array([((p - below) ** 2).mean() * n for p in spread])
     total = np.sum(list(losses.values()), axis=0)
-    out = np.empty((len(split), N_BINS))
+    masses = np.empty((len(split), N_BINS))
     for task, rows in split.task_rows.items():
         best = STRENGTHS[int(np.argmin(total - losses[task]))]
         strength = best if len(losses) > 1 else 0.0
-        out[rows] = to_bins(spread_ranks(scores[task], cumulative, strength))
-    return out
+        masses[rows] = to_bins(spread_ranks(scores[task], cumulative, strength))
+    return masses
 
 
 def _frequencies(split: Split) -> Floats:

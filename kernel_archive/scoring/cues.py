@@ -110,8 +110,10 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
     if spec.kind == "close":  # what the second program has more than the first one
         first = _read_cues(archive, anchors, rows[spec.task])
         cues = {name: cue - first[name] for name, cue in cues.items()}
-        own, of_first = (_repeated(archive, rows[n]) for n in (spec.kernel, spec.anchor_kernel))
-        measured = None if own is None or of_first is None else own / of_first
+        of_second, of_first = (
+            _repeated(archive, rows[n]) for n in (spec.kernel, spec.anchor_kernel)
+        )
+        measured = None if of_second is None or of_first is None else of_second / of_first
         return replace(surface, cues=cues, measured=measured)
     changed = [
         language_of(code) != language for code, language in zip(anchors, languages, strict=True)
@@ -169,8 +171,8 @@ def _repeated(archive: Archive, kernels: Sequence[str]) -> Floats | None:
         if name in speedups and speedup and not excluded:
             speedups[name].append(speedup)
     first = [speedups[name][:MAX_MEASURED] for name in kernels]
-    out = np.array([row + [np.nan] * (MAX_MEASURED - len(row)) for row in first])
-    return None if np.isnan(out).all() else out
+    table = np.array([row + [np.nan] * (MAX_MEASURED - len(row)) for row in first])
+    return None if np.isnan(table).all() else table
 
 
 def _spread(low: Floats, high: Floats, unknown: Floats | float = 1.0) -> Floats:

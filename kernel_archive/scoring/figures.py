@@ -97,7 +97,7 @@ def bootstrap(
 
 
 def interval(values: Floats) -> tuple[float, float] | None:
-    """Percentile interval of the draws of a metric; ``None`` where too few of them are defined.
+    """Take the percentile interval of a metric's draws; ``None`` where too few are defined.
 
     >>> [round(end, 9) for end in interval(np.arange(1001.0))]
     [25.0, 975.0]

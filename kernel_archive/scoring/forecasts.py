@@ -81,11 +81,11 @@ class Forecasts:
         if raw.shape != (*shape, N_BINS) or shape[0] == 0:
             expected = f"(repeats, {len(split)}, {N_BINS})"
             raise DataError(f"probabilities have shape {raw.shape}, expected {expected}")
-        use = _shaped(parsed, shape, True, "parsed")
-        if not np.isfinite(raw[use]).all() or (raw[use] < 0).any():
+        usable = _shaped(parsed, shape, True, "parsed")
+        if not np.isfinite(raw[usable]).all() or (raw[usable] < 0).any():
             raise DataError("probabilities must be finite and at least 0")
         sums = np.full(shape, np.nan)
-        sums[use] = row_sums(raw[use])
+        sums[usable] = row_sums(raw[usable])
         if (sums <= 0).any():
             raise DataError("the probabilities of a row must not all be 0")
         valid = (sums >= RAW_SUM_BOUNDS[0]) & (sums <= RAW_SUM_BOUNDS[1])  # never of NaN
@@ -131,7 +131,7 @@ class Forecasts:
         return float(self.parsed[answerable].mean()) if answerable.any() else None
 
     def predicted(self, rule: str = "argmax") -> NDArray[np.int8]:
-        """Predicted bins, shape (R, n), 0 without a distribution; by ``stated`` the bins named."""
+        """Predict bins, shape (R, n), 0 without a distribution; by ``stated`` those named."""
         best = predicted_bins(probabilities=self.probabilities, stated_bins=self.stated_bins)
         if rule == "stated":
             best = np.where(self.stated_bins > 0, self.stated_bins, best)

@@ -137,8 +137,8 @@ def read_line(fields: Mapping[str, Any]) -> ForecastLine:
     present = {name: value for name, value in fields.items() if value is not None}
     forms = ("probabilities", "bin_probabilities", TOOL_FIELDS[0])
     if sum(form in present for form in forms) > 1:
-        what, fix = "there are two distributions", f"Keep one of {', '.join(forms)}"
-        raise LineError(fault_of("contradiction", what, "probabilities", fix=fix))
+        message, fix = "there are two distributions", f"Keep one of {', '.join(forms)}"
+        raise LineError(fault_of("contradiction", message, "probabilities", fix=fix))
     present = _one_form(present)
     for name in ("repeat", "predicted_bin"):  # data frames write whole numbers as 5.0 beside gaps
         if isinstance(present.get(name), float) and present[name].is_integer():
@@ -149,12 +149,12 @@ def read_line(fields: Mapping[str, Any]) -> ForecastLine:
         raise LineError(*_faults(present)) from None
     masses, field = line.probabilities, "probabilities"
     if masses is not None and line.parse_failed:
-        what = "parse_failed is true and there are probabilities"
-        raise LineError(fault_of("contradiction", what, field, fix="Drop one of the two"))
+        message = "parse_failed is true and there are probabilities"
+        raise LineError(fault_of("contradiction", message, field, fix="Drop one of the two"))
     fix = "Write parse_failed: true where the forecaster gave no distribution"
     if masses is not None and not any(masses):
-        what = "the probabilities must not all be 0"
-        raise LineError(fault_of("zero-sum", what, field, masses, fix))
+        message = "the probabilities must not all be 0"
+        raise LineError(fault_of("zero-sum", message, field, masses, fix))
     if masses is None and not (line.parse_failed or line.defer):
         raise LineError(fault_of("missing-field", "there are no probabilities", field, fix=fix))
     return line
@@ -162,18 +162,18 @@ def read_line(fields: Mapping[str, Any]) -> ForecastLine:
 
 def _one_form(fields: dict[str, Any]) -> dict[str, Any]:
     """Bring a tool call and a row of the published predictions into the form of a line."""
-    named = dict(fields)
+    renamed = dict(fields)
     for name in _PUBLISHED.keys() & fields.keys():
-        named.setdefault(_PUBLISHED[name], named.pop(name))
+        renamed.setdefault(_PUBLISHED[name], renamed.pop(name))
     if not fields.keys().isdisjoint(TOOL_FIELDS):
         for name in TOOL_FIELDS:
             if name not in fields:
-                what = "one of the eight probabilities is missing"
-                raise LineError(fault_of("missing-field", what, name))
-        named["probabilities"] = [fields[name] for name in TOOL_FIELDS]
+                message = "one of the eight probabilities is missing"
+                raise LineError(fault_of("missing-field", message, name))
+        renamed["probabilities"] = [fields[name] for name in TOOL_FIELDS]
     if "bin_probabilities" in fields:
-        named["probabilities"] = _masses_by_bin(fields["bin_probabilities"])
-    return named
+        renamed["probabilities"] = _masses_by_bin(fields["bin_probabilities"])
+    return renamed
 
 
 def _masses_by_bin(masses: Any) -> list[Any] | None:
@@ -185,11 +185,11 @@ def _masses_by_bin(masses: Any) -> list[Any] | None:
         fault = fault_of("wrong-shape", "must be a list of {bin, p} or a map", field, masses)
         raise LineError(fault) from None
     by_bin = {str(label): mass for label, mass in pairs}
-    wanted = [str(label) for label in range(1, N_BINS + 1)]
-    if by_bin and (len(pairs) != N_BINS or sorted(by_bin) != wanted):
+    labels = [str(label) for label in range(1, N_BINS + 1)]
+    if by_bin and (len(pairs) != N_BINS or sorted(by_bin) != labels):
         fault = fault_of("wrong-length", "must hold the bins 1 to 8, each once", field, masses)
         raise LineError(fault)
-    return [by_bin[label] for label in wanted] if by_bin else None
+    return [by_bin[label] for label in labels] if by_bin else None
 
 
 def _faults(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -211,10 +211,10 @@ def _faults(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _mass_faults(masses: list[Any]) -> Iterator[dict[str, Any]]:
     for number, mass in enumerate(masses):
-        place = f"probabilities[{number}]"
+        field = f"probabilities[{number}]"
         if type(mass) not in (int, float):
-            yield fault_of("not-a-number", "a probability must be a number", place, mass)
+            yield fault_of("not-a-number", "a probability must be a number", field, mass)
         elif mass < 0:
-            yield fault_of("negative", "a probability must not be negative", place, mass)
+            yield fault_of("negative", "a probability must not be negative", field, mass)
         elif not mass < 1e300:
-            yield fault_of("not-finite", "a probability must be finite", place, mass)
+            yield fault_of("not-finite", "a probability must be finite", field, mass)

@@ -79,11 +79,11 @@ def load_split(
         raise ArchiveMismatchError.from_findings(faults)
     withheld = facts.origin == "withheld"
     if withheld and labels is None and not blind:
-        what = f"the labels of {spec.name} are withheld from the archive in {opened.path}"
-        raise UsageError(f"{what}. Whoever holds them scores with the option --labels DIR")
+        message = f"the labels of {spec.name} are withheld from the archive in {opened.path}"
+        raise UsageError(f"{message}. Whoever holds them scores with the option --labels DIR")
     if labels is not None and not withheld:
-        what = f"the labels of {spec.name} are in the archive"
-        raise UsageError(f"{what}: --labels is for withheld ones")
+        message = f"the labels of {spec.name} are in the archive"
+        raise UsageError(f"{message}: --labels is for withheld ones")
     reference = spec.anchor if spec.kind == "eval" else ""  # many long texts, which nothing reads
     columns = [name for name in TABLES[spec.table].schema.names if name != reference]
     table = opened.arrow(spec.table, columns=columns)
@@ -154,13 +154,15 @@ def _other_rows(archive: Archive, split: SplitSpec) -> Iterator[OtherRows]:
         ids = {row for (row,) in table_rows(archive, other.table, "row_id")}
         if other.table != split.table and ids:
             yield OtherRows(other.name, f"Use --split {other.name}", ids)
-    own = archive.manifest.version
-    folders = [f for f in (content_path("splits") / "frozen").iterdir() if f.name != own]
+    version = archive.manifest.version
+    folders = [f for f in (content_path("splits") / "frozen").iterdir() if f.name != version]
     for folder in sorted(folders, key=lambda f: [int(n) for n in f.name.split(".")], reverse=True):
         for spec in FORECAST_SPLITS.values():
             path = folder / f"{spec.table}.json"
             if path.is_file():
-                fix = f"This archive is version {own}: forecast its rows, or build the other one"
+                fix = (
+                    f"This archive is version {version}: forecast its rows, or build the other one"
+                )
                 name = f"{spec.name} in data version {folder.name}"
                 yield OtherRows(name, fix, {row[0] for row in read_frozen(path).rows})
 
@@ -199,7 +201,7 @@ def read_clusters(
 
 
 def search_clusters(archive: Archive) -> dict[str, str]:
-    """Search of natural programs -> its author, or the search itself, a chain, if it names none."""
+    """Map each search of natural programs to its author, or to itself, a chain, without one."""
     natural = archive.manifest.natural_builders
     clusters = {}
     columns = ("search_id", "builder", "hyperparameters")

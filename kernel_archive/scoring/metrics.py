@@ -132,15 +132,15 @@ def _lift(sample: RowSample, cutoff: float) -> Floats:
         return np.full(sample.weights.shape[1], np.nan)
     once = single_draw(len(split))
     better = max(cues, key=lambda cue: precision(scores=cue, weights=once).item())
-    own = METRICS[f"average_precision_{cutoff:g}"].of(sample)
-    return own - precision(scores=better, weights=sample.weights)
+    value = METRICS[f"average_precision_{cutoff:g}"].of(sample)
+    return value - precision(scores=better, weights=sample.weights)
 
 
 def _skill(sample: RowSample, over: str) -> Floats:
-    own = METRICS["crps"].of(sample)
+    value = METRICS["crps"].of(sample)
     zero = sample.mean_over_rows(getattr(sample.rows, over)[None])
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(zero > 0, 1.0 - own / zero, np.nan)
+        return np.where(zero > 0, 1.0 - value / zero, np.nan)
 
 
 def _of_probabilities(formula: Callable[..., Floats], rows: ForecastRows) -> Floats:

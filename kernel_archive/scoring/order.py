@@ -110,7 +110,7 @@ class PairTable:
 
 
 def shares_above(cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
-    """Share of every bin's mass above a cutoff in x, log-uniform inside the bin: shape (8,).
+    """Compute the share of each bin above a cutoff in x, log-uniform inside the bin: shape (8,).
 
     Raises:
         ValueError: the cutoff lies inside an open end bin.
@@ -124,7 +124,7 @@ def shares_above(cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
 
 
 def exceedance(*, probabilities: Floats, cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
-    """Pr[g >= cutoff] of every forecast, shape (...,), of probabilities (..., 8); cutoff in x."""
+    """Compute Pr[g >= cutoff] of probabilities (..., 8): shape (...,); cutoff in x."""
     return row_sums(probabilities * shares_above(cutoff, scheme))
 
 
@@ -139,7 +139,7 @@ def named_faster(*, above: Floats, speedups: Floats) -> Floats:
 
 
 def precision_recall(*, scores: Floats, positive: Bools) -> tuple[Floats, Floats]:
-    """Precision and recall over the distinct scores, highest first; tied scores are one step.
+    """Compute precision and recall over the distinct scores, highest first; a tie is one step.
 
     >>> positive = np.array([True, False, True])
     >>> p, r = precision_recall(scores=np.array([0.9, 0.5, 0.5]), positive=positive)
@@ -153,7 +153,7 @@ def precision_recall(*, scores: Floats, positive: Bools) -> tuple[Floats, Floats
 
 
 def average_precision(*, scores: Floats, positive: Bools, weights: Floats) -> Floats:
-    """Average precision sum_n (R_n - R_{n-1}) P_n over the distinct scores: shape (D,).
+    """Compute the average precision, sum_n (R_n - R_{n-1}) P_n over distinct scores: shape (D,).
 
     As ``sklearn.metrics.average_precision_score``; a constant score gives the share of positives,
     and without a positive it is NaN.

@@ -50,7 +50,7 @@ def recovered_at(
     weights: Floats,
     budgets: tuple[int, ...] = BUDGETS,
 ) -> Floats:
-    """Speedup recovered in one candidate set of n rows at K budgets, in percent: shape (K, D).
+    """Compute the speedup recovered from n candidates at K budgets, in percent: shape (K, D).
 
     The candidates with the largest expected speedup are measured; the value is 100 times their best
     measured speedup over the best of the whole set. A tie at the cut counts with its exact
@@ -82,7 +82,7 @@ def recovered_at(
 
 
 def best_of_draws(size: int, drawn: Ints) -> Floats:
-    """P(the j-th best of ``size`` is the best drawn), for each of K numbers drawn: shape (K, size).
+    """Compute P(the j-th best of ``size`` is the best of r drawn), for K numbers r: (K, size).
 
     C(size-j, r-1) / C(size, r) without replacement, as a running product that neither overflows nor
     cancels.
@@ -128,6 +128,6 @@ def _expect_ties(
 
 
 def recovery_area(*, curve: Floats) -> Floats:
-    """Mean height of a recovery curve, shape (100, ...), by the trapezoid rule, in percent."""
+    """Average the height of a recovery curve, shape (100, ...), by the trapezoid rule, percent."""
     area: Floats = (curve[:-1] + curve[1:]).sum(axis=0) / (2 * (len(curve) - 1))
     return area

@@ -144,7 +144,7 @@ def load_worlds(archive: Archive) -> Worlds:
 
 
 def replay_texts(archive: Archive, worlds: Worlds) -> list[tuple[str, str]]:
-    """Reference and program of every row.
+    """Read reference and program of every row.
 
     Raises:
         DataError: the archive lacks a program.
@@ -258,8 +258,8 @@ def _scores(forecasts: Forecasts | None, world: World, policy: Policy, repeat: i
 def _replay_policy(
     forecasts: Forecasts | None, worlds: Sequence[World], policy: Policy, options: ReplayOptions
 ) -> Floats:
-    """Area, and share until near the best, of every world in percent: shape (2, worlds)."""
-    out = np.zeros((2, len(worlds)))
+    """Replay every world: its area, and its share until near the best, in percent: (2, worlds)."""
+    figures = np.zeros((2, len(worlds)))
     for w, world in enumerate(worlds):
         speedups = np.nan_to_num(world.speedups, nan=0.0)
         for repeat in range(options.repeats):
@@ -267,12 +267,12 @@ def _replay_policy(
             order = replay_order(world, scores, options, options.seed + repeat)
             curve = np.maximum.accumulate(speedups[[0, *order]])[1:] / speedups.max()
             near = int(np.argmax(curve >= NEAR)) + 1
-            out[:, w] += curve.mean(), near / len(curve)
-    return 100.0 * out / options.repeats
+            figures[:, w] += curve.mean(), near / len(curve)
+    return 100.0 * figures / options.repeats
 
 
 def _rescaled(area: Floats, low: Floats, high: Floats) -> Floats:
-    """Means over worlds (the last axis), 0 for random and 100 for oracle."""
+    """Rescale means over worlds (the last axis): 0 for random and 100 for oracle."""
     area, low, high = area.mean(axis=-1), low.mean(axis=-1), high.mean(axis=-1)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(100.0 * (area - low) / (high - low))

@@ -127,13 +127,13 @@ class ForecastRows:
         }
 
     def exceedance(self, cutoff: float) -> Floats:
-        """Pr[g >= cutoff], shape (R, n)."""
+        """Compute Pr[g >= cutoff], shape (R, n)."""
         scheme = self.split.scheme
         return order.exceedance(probabilities=self.probabilities, cutoff=cutoff, scheme=scheme)
 
 
 def chunk_sizes(n: int, draws: int) -> Iterator[int]:
-    """Sizes of the portions of draws; they depend on n only, so one seed gives the same draws."""
+    """Portion the draws; sizes depend on n only, so that one seed gives the same draws."""
     size = max(1, _MAX_WEIGHTS // max(n, 1))
     for start in range(0, draws, size):
         yield min(size, draws - start)
@@ -188,20 +188,20 @@ class RowSample:
         return RowSample(self.rows.by_group[name], weights, self.whole_tasks, *known)
 
     def inside(self, positions: Ints) -> Floats:
-        """How often the rows of one task are in each draw of that task."""
+        """Weigh the rows of one task: how often each is in each draw of that task."""
         return single_draw(len(positions)) if self.whole_tasks else self.weights[positions]
 
     def mean(self, value: Callable[[int], Floats]) -> Floats:
-        """Mean over the repeats of what a formula gives for a repeat number: shape (..., D)."""
+        """Average over the repeats what a formula gives for a repeat number: shape (..., D)."""
         return np.asarray(sum(map(value, range(self.rows.n_repeats))) / self.rows.n_repeats)
 
     def mean_over_rows(self, values: Floats | Bools) -> Floats:
-        """Mean of values of shape (R, n): shape (D,); NaN where no row was drawn."""
+        """Average values of shape (R, n): shape (D,); NaN where no row was drawn."""
         with np.errstate(invalid="ignore"):
             return np.asarray(product(values.mean(axis=0), self.weights) / self.weights.sum(axis=0))
 
     def recovered(self, positions: Ints, weights: Floats, budgets: tuple[int, ...]) -> Floats:
-        """Speedup recovered from one candidate set at K budgets, mean over the repeats: (K, D)."""
+        """Compute the speedup recovered at K budgets, mean over the repeats: shape (K, D)."""
         return self.mean(
             lambda r: recovery.recovered_at(
                 expected=self.rows.expected[r, positions],
@@ -228,7 +228,7 @@ class RowSample:
             return total / count
 
     def pair_accuracy(self, *, close: bool) -> Floats:
-        """Share of (close) pairs in the right order: shape (D,); NaN without a pair that counts."""
+        """Compute the share of (close) pairs in the right order: (D,); NaN without a pair."""
         counts = np.zeros((4, self.weights.shape[1]))
         for pool, positions in self.rows.split.pool_rows.items():
             key = pool, len(positions)
