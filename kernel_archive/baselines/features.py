@@ -266,14 +266,14 @@ def pair_features(pairs: ProgramPairs) -> NDArray[np.float64]:
     In this order: candidate's features, candidate's minus anchor's, three of shared text, GPU
     facts.
     """
-    both = list(zip(pairs.anchors, pairs.candidates, strict=True))
-    of = {code: program_features(code) for code in {*pairs.anchors, *pairs.candidates}}
-    bags = {code: Counter(ProgramParts.of(code).tokens) for code in of}
-    shared = {pair: _shared(bags[pair[0]], bags[pair[1]]) for pair in set(both)}
+    texts = list(zip(pairs.anchors, pairs.candidates, strict=True))
+    features = {code: program_features(code) for code in {*pairs.anchors, *pairs.candidates}}
+    bags = {code: Counter(ProgramParts.of(code).tokens) for code in features}
+    shared = {pair: _shared(bags[pair[0]], bags[pair[1]]) for pair in set(texts)}
     facts = {gpu: gpu_features(gpu, pairs.stated_gpus) for gpu in set(pairs.gpus)}
     rows = [
-        np.concatenate([of[c], of[c] - of[a], shared[a, c], facts[gpu]])
-        for (a, c), gpu in zip(both, pairs.gpus, strict=True)
+        np.concatenate([features[c], features[c] - features[a], shared[a, c], facts[gpu]])
+        for (a, c), gpu in zip(texts, pairs.gpus, strict=True)
     ]
     width = 2 * len(PROGRAM_FEATURES) + 3 + len(GPU_FEATURES)
     return np.asarray(rows).reshape(len(pairs), width)

@@ -108,18 +108,18 @@ def _load_costs(archive: Archive, codes: Iterable[str]) -> dict[tuple[str, str, 
             call = LaunchCall(*row)
             costs = call_costs(call, kernel_work(texts[program]).get(call.name, ()))
             key = (program, problem, case)
-            at = sums.setdefault(key, np.zeros(len(COSTS) + 1))
-            at[:-1] += costs
-            at[-1] = max(at[-1], costs[COSTS.index("total")])
-    out = {}
+            total = sums.setdefault(key, np.zeros(len(COSTS) + 1))
+            total[:-1] += costs
+            total[-1] = max(total[-1], costs[COSTS.index("total")])
+    relative = {}
     for (program, problem, case), costs in sums.items():
         least = 1e-7
         if problem in PROBLEMS and case < len(PROBLEMS[problem].cases):
             asked = PROBLEMS[problem].cases[case].least_work
             moved = (asked.bytes_read + asked.bytes_written) / _MEMORY
             least += max(moved, asked.flops / (2 * _MATRIX))
-        out[program, problem, case] = np.log2(costs / least + 1e-3)
-    return out
+        relative[program, problem, case] = np.log2(costs / least + 1e-3)
+    return relative
 
 
 def load_launch_features(

@@ -135,8 +135,8 @@ def spread(ranker: Ranker, asked: AskedPairs, training: TrainingPairs) -> Floats
     scores = ranker(training, asked)
     cumulative = np.cumsum(expected_bins(asked, training))[:-1]
     problems = np.asarray(asked.problems)
-    out = np.empty((len(asked), N_BINS))
+    masses = np.empty((len(asked), N_BINS))
     for problem in dict.fromkeys(asked.problems):
         rows = np.flatnonzero(problems == problem)
-        out[rows] = to_bins(spread_ranks(normal_scores(scores[rows]), cumulative, strength))
-    return out
+        masses[rows] = to_bins(spread_ranks(normal_scores(scores[rows]), cumulative, strength))
+    return masses

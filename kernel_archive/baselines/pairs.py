@@ -132,12 +132,14 @@ def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
             known=(None,) * len(texts),
             stated_gpus=archive.stated_gpus,
         )
-    rows, shown = _read_rows(archive, spec, *(["known_gpu", spec.known] if spec.known else []))
-    known: tuple[tuple[str, float] | None, ...] = (None,) * rows.num_rows
+    rows, columns = _read_rows(archive, spec, *(["known_gpu", spec.known] if spec.known else []))
+    shown_speedups: tuple[tuple[str, float] | None, ...] = (None,) * rows.num_rows
     if spec.known:
-        known = tuple(zip(rows["known_gpu"].to_pylist(), rows[spec.known].to_pylist(), strict=True))
+        shown_speedups = tuple(
+            zip(rows["known_gpu"].to_pylist(), rows[spec.known].to_pylist(), strict=True)
+        )
     labels = scheme(split_facts(archive, spec).scheme).name
-    return AskedPairs(split=spec, scheme=labels, known=known, **shown)
+    return AskedPairs(split=spec, scheme=labels, known=shown_speedups, **columns)
 
 
 def _read_rows(archive: Archive, spec: SplitSpec, *more: str) -> tuple[pa.Table, dict[str, Any]]:
@@ -147,8 +149,8 @@ def _read_rows(archive: Archive, spec: SplitSpec, *more: str) -> tuple[pa.Table,
     rows = archive.arrow(spec.table, columns=[*columns.values(), *more])
     if spec.kind == "train":
         rows = rows.sort_by("row_id")
-    shown = {field: tuple(rows[column].to_pylist()) for field, column in columns.items()}
-    return rows, {**shown, "stated_gpus": archive.stated_gpus}
+    texts = {field: tuple(rows[column].to_pylist()) for field, column in columns.items()}
+    return rows, {**texts, "stated_gpus": archive.stated_gpus}
 
 
 def load_training_pairs(archive: Archive) -> TrainingPairs:
@@ -167,21 +169,21 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
             f"the archive in {archive.path} has no training pairs to learn from. Make them with: "
             f"kernel-archive {spec.command}"
         )
-    rows, shown = _read_rows(archive, spec, "pair_type", spec.value, "search_id")
+    rows, columns = _read_rows(archive, spec, "pair_type", spec.value, "search_id")
     if rows.num_rows == 0:
         facts = archive.manifest.splits.get(spec.table)
-        why = (facts and facts.why_no_pairs()) or (
+        reason = (facts and facts.why_no_pairs()) or (
             "no search has the role 'training'. Build it with a recipe that gives one"
         )
         raise DataError(
-            f"the archive in {archive.path} holds no training pair: {why}. Or use the baseline "
+            f"the archive in {archive.path} holds no training pair: {reason}. Or use the baseline "
             "uniform, which does not learn"
         )
     searches = rows["search_id"].to_pylist()
     _check_searches(archive, set(searches))
     clusters = search_clusters(archive)
     return TrainingPairs(
-        **shown,
+        **columns,
         speedups=np.asarray(rows[spec.value].to_numpy(), dtype=np.float64),
         kinds=tuple(rows["pair_type"].to_pylist()),
         authors=tuple(clusters.get(search, search) for search in searches),

@@ -42,12 +42,12 @@ def prior(asked: AskedPairs, training: TrainingPairs, _: int = 0) -> Floats:
     overall = bin_counts(training.speedups[native], asked.scheme) + 1.0
     overall /= overall.sum()
     names, rows = np.asarray(training.problems), np.asarray(asked.problems)
-    out = np.empty((len(asked), N_BINS))
+    masses = np.empty((len(asked), N_BINS))
     for problem in set(asked.problems):
         counts = bin_counts(training.speedups[native & (names == problem)], asked.scheme)
         smoothed = counts + PRIOR_WEIGHT * overall
-        out[rows == problem] = smoothed / smoothed.sum()
-    return out
+        masses[rows == problem] = smoothed / smoothed.sum()
+    return masses
 
 
 @dataclass(frozen=True)

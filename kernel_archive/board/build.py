@@ -11,8 +11,7 @@ import msgspec
 
 from kernel_archive.archive.swap import make_stage, replaced_directory, stage_directory
 from kernel_archive.board.entries import Entry, ScoringTerms, evaluate
-from kernel_archive.board.kept import FOLDER as KEPT_SCORES
-from kernel_archive.board.kept import forget_others
+from kernel_archive.board.score_cache import CACHE_FOLDER, prune
 from kernel_archive.board.standings import LeftOut, Standings, make_standings, standings_bytes
 from kernel_archive.board.store import LOCK, STANDINGS_FILE, check_board_folder, store_of
 from kernel_archive.board.submissions import FORECASTS_FILE, Identity, submission_folders
@@ -155,16 +154,16 @@ def build_board(
     draws, seed = options.get("draws", 4_000), options.get("seed", 0)
     terms = scoring_terms(archive, splits, labels, draws=draws, seed=seed)
     check_board_folder(store.parent, "--board")
-    kept = store.parent / KEPT_SCORES
-    terms = msgspec.structs.replace(terms, kept=kept)
+    cache = store.parent / CACHE_FOLDER
+    terms = msgspec.structs.replace(terms, cache=cache)
     entries, left_out = _evaluate_all(store, terms, options.get("jobs"), advance)
-    forget_others(kept, [entry.key for entry in entries])
+    prune(cache, [entry.key for entry in entries])
     boards = []
     for split in splits:
         rows = Identity.of(split).rows
-        own = [entry for entry in entries if entry.submission.archive.rows == rows]
-        if own:
-            boards.append(make_standings(split, own, seed=seed, draws=draws))
+        of_split = [entry for entry in entries if entry.submission.archive.rows == rows]
+        if of_split:
+            boards.append(make_standings(split, of_split, seed=seed, draws=draws))
     if not boards:
         findings = [finding for left in left_out for finding in left.findings]
         message = f"every submission of this board is at fault: {counted(len(findings), 'fault')}"

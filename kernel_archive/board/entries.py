@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
-from kernel_archive.board.kept import KeptScore, keep, read_kept, score_key
 from kernel_archive.board.ranks import Rank  # noqa: TC001 - likewise
+from kernel_archive.board.score_cache import CachedScore, read_cached, score_key, write_cached
 from kernel_archive.board.submissions import FORECASTS_FILE, Submission, load_submission
 from kernel_archive.errors import DataError, Finding, KernelArchiveError, printable
 from kernel_archive.scoring import METRICS, Score, load_split, read_forecasts
@@ -82,7 +82,7 @@ class ScoringTerms(msgspec.Struct, frozen=True, kw_only=True):
     draws: int
     seed: int
     #: Folder of scores that earlier builds kept; ``None`` to compute each.
-    kept: Path | None = None
+    cache: Path | None = None
 
 
 @lru_cache(maxsize=8)  # once in a process
@@ -145,24 +145,24 @@ def _control_of(split: Split, forecasts: Forecasts) -> str:
     return ""
 
 
-def _score(split: Split, forecasts: Forecasts, terms: ScoringTerms) -> tuple[str, KeptScore]:
+def _score(split: Split, forecasts: Forecasts, terms: ScoringTerms) -> tuple[str, CachedScore]:
     """Score forecasts, or take the score that an earlier build kept; with the key of that.
 
     Where labels are withheld nothing is kept: draws would tell more than the published sums.
     """
     draws, seed = terms.draws, terms.seed
     key = score_key(split, forecasts, draws=draws, seed=seed)
-    folder = None if split.withheld else terms.kept
-    kept = read_kept(folder, key) if folder is not None else None
-    if kept is not None:
-        return key, kept
+    folder = None if split.withheld else terms.cache
+    cached = read_cached(folder, key) if folder is not None else None
+    if cached is not None:
+        return key, cached
     record, drawn = score_with_draws(split, forecasts, draws=draws, seed=seed)
     overall = drawn.overall if drawn is not None else {}
     compared = {name: overall[name] for name in COMPARED[split.kind] if name in overall}
-    scored = KeptScore.of(record, compared)
+    score = CachedScore.of(record, compared)
     if folder is not None:
-        keep(folder, key, scored)
-    return key, scored
+        write_cached(folder, key, score)
+    return key, score
 
 
 def evaluate(folder: Path, terms: ScoringTerms) -> Entry | tuple[Finding, ...]:

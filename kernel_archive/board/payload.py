@@ -144,14 +144,14 @@ def _board(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[st
 def make_payload(archive: Archive, boards: Sequence[Standings]) -> dict[str, Any]:
     """Make the data of a page of boards, with programs and kernels from the archive."""
     numbers: dict[str, int] = {}  # program -> its number: each is in the page once
-    shown = [_board(archive, board, numbers) for board in boards]
+    payloads = [_board(archive, board, numbers) for board in boards]
     codes = list(numbers)
     return {
         "bins": [name.replace("_", " ") for name in BIN_NAMES],
         "metrics": {
             name: [m.title, m.unit, m.better, m.decimals, m.meaning] for name, m in METRICS.items()
         },
-        "boards": shown,
+        "boards": payloads,
         "codes": [code[:MAX_CODE] for code in codes],
         "cut": {str(i): len(code) for i, code in enumerate(codes) if len(code) > MAX_CODE},
         "limit": MAX_CODE,

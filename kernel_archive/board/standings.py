@@ -104,7 +104,7 @@ def make_standings(
     ordered = sorted(entries, key=lambda entry: entry.place)
     ranked = [entry for entry in ordered if entry.ranked]
     first = ranked[: ranks.MAX_COMPARED]
-    places: list[dict[str, Rank]] = [{} for _ in ordered]
+    ranks_by_entry: list[dict[str, Rank]] = [{} for _ in ordered]
     pairs: dict[str, Pairs] = {}
     for name in COMPARED[split.kind]:
         better = METRICS[name].better
@@ -113,17 +113,19 @@ def make_standings(
         values = [entry.record.metrics[name].mean for entry in first]
         pairs[name] = compare_pairs(values, [entry.draws.get(name) for entry in first])
         if METRICS[name].ranks:
-            for place, rank in zip(places, ranks_of(pairs[name], better), strict=False):
+            for entry_ranks, rank in zip(
+                ranks_by_entry, ranks_of(pairs[name], better), strict=False
+            ):
                 if rank is not None:
-                    place[name] = rank
+                    entry_ranks[name] = rank
     for number in range(len(first), len(ranked)):
-        places[number][RANKED_BY] = Rank(rank=number + 1)
+        ranks_by_entry[number][RANKED_BY] = Rank(rank=number + 1)
     controls = _distinct_controls(split)
     return Standings(
         split=split,
         entries=[
-            msgspec.structs.replace(entry, ranks=place)
-            for entry, place in zip(ordered, places, strict=True)
+            msgspec.structs.replace(entry, ranks=entry_ranks)
+            for entry, entry_ranks in zip(ordered, ranks_by_entry, strict=True)
         ],
         n_ranked=len(ranked),
         pairs=pairs,

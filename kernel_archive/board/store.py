@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import msgspec
 
-from kernel_archive.board.kept import FOLDER as KEPT_SCORES
+from kernel_archive.board.score_cache import CACHE_FOLDER
 from kernel_archive.board.submissions import (
     FORECASTS_FILE,
     MAX_SLUG,
@@ -77,7 +77,7 @@ def check_board_folder(folder: Path, option: str) -> None:
         TargetExistsError: it does, or it is no folder.
     """
     way_out = f"Choose another {option}"
-    if any((folder / name).is_symlink() for name in ("", "submissions", KEPT_SCORES)):
+    if any((folder / name).is_symlink() for name in ("", "submissions", CACHE_FOLDER)):
         raise TargetExistsError(f"{folder} and its submissions must not be links. {way_out}")
     if folder.exists() and not folder.is_dir():
         raise TargetExistsError(f"{folder} is not a folder. {way_out}")
@@ -200,14 +200,14 @@ def _store(folder: Path, lines: bytes, submission: Submission, record: Score) ->
     """Write the three files of a submission into a hidden folder, which then takes its name."""
     import pyarrow as pa
 
-    work = Path(tempfile.mkdtemp(prefix=_WORK, dir=folder.parent))
+    hidden = Path(tempfile.mkdtemp(prefix=_WORK, dir=folder.parent))
     try:
         packed = pa.Codec("zstd", compression_level=15).compress(lines, asbytes=True)
-        write_atomically(work / FORECASTS_FILE, packed)
-        write_atomically(work / SCORE_FILE, record.to_json())
-        write_atomically(work / RECORD_FILE, to_toml(submission).encode())
-        work.chmod(0o755)
-        work.rename(folder)
+        write_atomically(hidden / FORECASTS_FILE, packed)
+        write_atomically(hidden / SCORE_FILE, record.to_json())
+        write_atomically(hidden / RECORD_FILE, to_toml(submission).encode())
+        hidden.chmod(0o755)
+        hidden.rename(folder)
         sync(folder.parent)
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(hidden, ignore_errors=True)

@@ -170,18 +170,18 @@ def _folder_faults(folder: Path) -> Iterator[Finding]:
     """Find what is not a plain folder of three regular files."""
     fix = "Only folders made by kernel-archive leaderboard add belong here"
     if folder.is_symlink() or not folder.is_dir() or folder.name != slug_of(folder.name):
-        shown, message = printable(str(folder), 300), "not a submission's folder"
-        yield Finding(code="bad-folder", message=message, file=shown, fix=fix)
+        file, message = printable(str(folder), 300), "not a submission's folder"
+        yield Finding(code="bad-folder", message=message, file=file, fix=fix)
         return
     names = {path.name for path in folder.iterdir()}
     for name in sorted(names | _FILES):
-        path, shown = folder / name, printable(str(folder / name), 300)
+        path, file = folder / name, printable(str(folder / name), 300)
         if name not in _FILES:
-            yield Finding(code="extra-file", message="does not belong to a submission", file=shown)
+            yield Finding(code="extra-file", message="does not belong to a submission", file=file)
         elif name not in names:
-            yield Finding(code="missing-file", message="missing", file=shown, fix=fix)
+            yield Finding(code="missing-file", message="missing", file=file, fix=fix)
         elif path.is_symlink() or not path.is_file():
-            yield Finding(code="not-a-file", message="not a regular file", file=shown)
+            yield Finding(code="not-a-file", message="not a regular file", file=file)
 
 
 def load_submission(folder: Path) -> Submission:

@@ -49,9 +49,9 @@ def baseline(
     forecasts = make_baseline(name, archive, split, seed=seed)
     facts = {"file": output, "baseline": name, "split": split, "seed": seed}
     facts |= {"rows": len(forecasts.row_ids), "training_pairs": forecasts.n_training}
-    command, named = ("replay", "eval") if split == REPLAY.name else ("score", split)
-    again = f"{common.argument(output or 'FILE')}{common.named_again(named, archive_path)}"
-    facts["next"] = f"kernel-archive {command} {again}"
+    command, scored_split = ("replay", "eval") if split == REPLAY.name else ("score", split)
+    file, next_options = output or "FILE", common.named_again(scored_split, archive_path)
+    facts["next"] = f"kernel-archive {command} {common.argument(file)}{next_options}"
     common.emit_lines(facts, b"".join(forecast_lines(forecasts)), output, force=force)
 
 
@@ -109,15 +109,15 @@ def add(
     )
 
     payload: dict[str, Any] = {"slug": stored.slug, "folder": str(stored.folder)}
-    again = common.named_again("eval", archive, board=board, labels=labels)
-    payload["next"] = f"kernel-archive leaderboard build{again}"
+    next_options = common.named_again("eval", archive, board=board, labels=labels)
+    payload["next"] = f"kernel-archive leaderboard build{next_options}"
     rows = []
     for name, f in {**stored.record.headline, "crps": stored.record.metrics["crps"]}.items():
         value, low, high = map(METRICS[name].format, (f.mean, f.low, f.high))
         title = METRICS[name].title
         rows.append({"figure": title, "value": value, "95 % interval": f"{low} to {high}"})
-    whole = payload | {"submission": stored.submission, "score": stored.record}
-    common.emit(whole, {"score": rows, **payload})
+    result = payload | {"submission": stored.submission, "score": stored.record}
+    common.emit(result, {"score": rows, **payload})
 
 
 def _show_standings(board: Standings) -> None:
@@ -154,7 +154,7 @@ def _show_standings(board: Standings) -> None:
 @common.labels_option
 @common.archive_option
 @common.json_option
-def build(archive_path: str | None, **how: Any) -> None:
+def build(archive_path: str | None, **options: Any) -> None:
     """Score and rank every submission, and write standings.json and index.html.
 
     A submission whose files are at fault, or that is of another archive, is named and left out.
@@ -165,7 +165,7 @@ def build(archive_path: str | None, **how: Any) -> None:
     from kernel_archive.board import build_board, standings_json
 
     with common.progress("Scoring") as advance:
-        result = build_board(kernel_archive.open_archive(archive_path), advance=advance, **how)
+        result = build_board(kernel_archive.open_archive(archive_path), advance=advance, **options)
     files = [str(file) for file in result.files]
 
     def text() -> None:
@@ -187,7 +187,7 @@ def build(archive_path: str | None, **how: Any) -> None:
 @common.labels_option
 @common.archive_option
 @common.json_option
-def verify(archive_path: str | None, **how: Any) -> None:
+def verify(archive_path: str | None, **options: Any) -> None:
     """Score submissions again, all when none is named, and compare with their stored scores.
 
     The exit status is 1 when one fails. A pull request that adds a submission is checked with this.
@@ -195,7 +195,9 @@ def verify(archive_path: str | None, **how: Any) -> None:
     from kernel_archive.board import verify_board
 
     with common.progress("Verifying") as advance:
-        verdicts = verify_board(kernel_archive.open_archive(archive_path), advance=advance, **how)
+        verdicts = verify_board(
+            kernel_archive.open_archive(archive_path), advance=advance, **options
+        )
     failed = [v for v in verdicts if v.status == "failed"]
 
     def text() -> None:

@@ -86,18 +86,18 @@ json_option = click.option(
 )
 
 
-def _archive_meant(ctx: click.Context, _: click.Parameter, named: str | None) -> str | None:
+def _archive_meant(ctx: click.Context, _: click.Parameter, archive: str | None) -> str | None:
     """Say which archive is taken where none is named and there are others."""
     from kernel_archive.archive.open import DEFAULT_DIRECTORY, passed_over
 
-    named = named or ctx.meta.get("archive")
-    if named is None and not ctx.resilient_parsing and (others := passed_over()):
+    archive = archive or ctx.meta.get("archive")
+    if archive is None and not ctx.resilient_parsing and (others := passed_over()):
         verb = "is" if len(others) == 1 else "are"
         say(
             f"using {DEFAULT_DIRECTORY}; {', '.join(map(str, others))} {verb} here too: "
             f"--archive {others[0]}"
         )
-    return named
+    return archive
 
 
 def _keep_archive(ctx: click.Context, _: click.Parameter, named: str | None) -> None:

@@ -71,14 +71,14 @@ def import_answers(
             f"the answers are to {reader.prompt.name}, and split {split} is asked with "
             f"{questions.prompt.name}"
         )
-    given, failures = reader.given, reader.failures
-    repeats = 1 + max(repeat for _, repeat in [*given, *failures])
-    answers = Answers(questions=questions, repeats=repeats, given=given, failures=failures)
-    extra = {*given, *failures} - set(answers.cells())
-    if extra:
+    answered, failures = reader.answered, reader.failures
+    repeats = 1 + max(repeat for _, repeat in [*answered, *failures])
+    answers = Answers(questions=questions, repeats=repeats, answered=answered, failures=failures)
+    left_out = {*answered, *failures} - set(answers.cells())
+    if left_out:
         raise UsageError(
-            f"--limit {limit} leaves out rows that were answered: {len(extra):,}. Import with the "
-            "--limit of the export"
+            f"--limit {limit} leaves out rows that were answered: {len(left_out):,}. Import with "
+            "the --limit of the export"
         )
     return answers
 
@@ -89,7 +89,7 @@ class AnswerReader:
     def __init__(self, split: str, row_ids: Iterable[str]) -> None:
         self.split, self.row_ids, self.prompts = split, frozenset(row_ids), known_prompts()
         self.prompt: Prompt | None = None
-        self.given: dict[Cell, ModelAnswer] = {}
+        self.answered: dict[Cell, ModelAnswer] = {}
         self.failures: dict[Cell, str] = {}
         self.faults: list[Finding] = []
         self.unknown_rows: set[str] = set()  # answered, and not of the split
@@ -156,7 +156,7 @@ class AnswerReader:
         answer = read_answer(line, *cell)
         if isinstance(answer, str):
             self.failures[cell] = answer
-        elif self.given.setdefault(cell, answer) != answer:
+        elif self.answered.setdefault(cell, answer) != answer:
             message = "another line answers this question differently"
             return _bad_id("repeated-answer", message, name, "Drop one of the two")
         return None

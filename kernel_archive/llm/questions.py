@@ -98,13 +98,16 @@ class Questions:
 def request_body(text: str, prompt: Prompt, model: str, settings: ModelSettings) -> dict[str, Any]:
     """Make the chat request of one question."""
     body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": text}]}
-    schema, named = answer_schema(prompt.ask), {"name": TOOL_NAME, "strict": True}
+    schema, named_schema = answer_schema(prompt.ask), {"name": TOOL_NAME, "strict": True}
     if prompt.answer == "tool":
-        function = {**named, "description": "Give the forecast.", "parameters": schema}
+        function = {**named_schema, "description": "Give the forecast.", "parameters": schema}
         body["tools"] = [{"type": "function", "function": function}]
         body["tool_choice"] = {"type": "function", "function": {"name": TOOL_NAME}}
     elif prompt.answer == "json":
-        body["response_format"] = {"type": "json_schema", "json_schema": named | {"schema": schema}}
+        body["response_format"] = {
+            "type": "json_schema",
+            "json_schema": named_schema | {"schema": schema},
+        }
     options: dict[str, Any] = msgspec.to_builtins(settings)
     if "max_tokens" in options:
         options["max_completion_tokens"] = options.pop("max_tokens")

@@ -157,10 +157,10 @@ async def _attempt(
         return Failure("connection broken", printable(str(error) or type(error).__name__, 200))
     if response.status_code != 200:
         pause = retry_after(response.headers.get("Retry-After", ""))
-        said = _server_message(data)
+        message = _server_message(data)
         if response.has_redirect_location:
-            said = f"look at {printable(response.headers['Location'], 200)}"
-        return Failure(f"status {response.status_code}", said, pause)
+            message = f"look at {printable(response.headers['Location'], 200)}"
+        return Failure(f"status {response.status_code}", message, pause)
     try:
         return msgspec.json.decode(data, type=dict[str, Any])
     except BAD_JSON as error:

@@ -232,14 +232,14 @@ def check_card(archive: Archive, *, names: Sequence[str] = ()) -> list[Finding]:
     package, findings = archive.manifest.package, []
     severity: Literal["error", "warning"]
     for name in CARD_FILES:
-        path, wanted = archive.path / name, expected.get(name)
-        if (path.read_bytes() if path.is_file() else None) == wanted:
+        path, content = archive.path / name, expected.get(name)
+        if (path.read_bytes() if path.is_file() else None) == content:
             continue
-        if wanted is not None and not path.is_file():
+        if content is not None and not path.is_file():
             code, message, severity = "missing-card", "a file of the card is missing", "error"
         else:
             code, message, severity = "stale-card", "the card is not what the data gives", "error"
-            if wanted is not None and package != __version__:
+            if content is not None and package != __version__:
                 severity = "warning"
                 message += f"; kernel-archive {package} wrote it, this is {__version__}"
         fix = "Build or pull again; the card is never edited by hand"

@@ -107,11 +107,11 @@ def _explain(error: Exception, doing: str) -> str:
     for cause in chain:
         if isinstance(cause, HfHubHTTPError):
             status, answer = cause.response.status_code, redact(cause.server_message or "")
-            said = f': "{answer}"' if answer else ""
+            quoted = f': "{answer}"' if answer else ""
             way_out = f". {_WAYS_OUT[status]}" if status in _WAYS_OUT else ""
             lacking = isinstance(cause, RepositoryNotFoundError)
             verdict = "has no such dataset that this login can see" if lacking else "refuses"
-            return f"{endpoint()} {verdict} ({status}{said}), while {doing}{way_out}"
+            return f"{endpoint()} {verdict} ({status}{quoted}), while {doing}{way_out}"
     for cause in chain:
         transport = type(cause).__module__.split(".", maxsplit=1)[0] in _TRANSPORT
         if transport or isinstance(cause, (ConnectionError, TimeoutError)):

@@ -202,7 +202,7 @@ def pull(
         api = connect()
         commit, manifest = _manifest_of(api, repo, version)
     present = present_manifest(target)
-    other = present is not None and present != manifest
+    differs = present is not None and present != manifest
     result = PullResult(
         repo=repo,
         path=str(target),
@@ -211,9 +211,9 @@ def pull(
         logical_digest=manifest.logical_digest,
         files=len(manifest.shards()),
         unchanged=False,
-        replaced=present.version if present is not None and other else None,
+        replaced=present.version if present is not None and differs else None,
     )
-    if other and not replace:
+    if differs and not replace:
         raise TargetExistsError(
             f"{target} holds version {printable(result.replaced)}, or other splits of it; {repo} "
             f"has {printable(manifest.version)}. Choose another --out, or overwrite it with "

@@ -116,17 +116,18 @@ def _reading(
     scores: dict[tuple[str, str], Score], metric: str, labels: str, choice: str
 ) -> PaperReading:
     """Take one metric from the scores of all forecasters; the controls are the same in each."""
-    wanted = "stated" if choice == "stated" else "argmax"
+    predicted_bin = "stated" if choice == "stated" else "argmax"
     field = f"{metric}_pooled" if choice == "pooled" else metric
-    figures, off = {}, []
+    figures, distances = {}, []
     for (name, rule), record in scores.items():
-        if rule == wanted:
+        if rule == predicted_bin:
             figures["random order"] = Figure(record.uniform[field])
             figures["best control"] = Figure(record.control(field))
             figures[name] = Figure(record.metrics[field].mean, record.metrics[field].std)
-            own, paper = figures[name].mean, printed(name, metric).mean
-            off += [abs(own - paper)] if own is not None and paper is not None else []
-    distance = sum(off) / len(off) if off else None
+            mean, paper_mean = figures[name].mean, printed(name, metric).mean
+            if mean is not None and paper_mean is not None:
+                distances.append(abs(mean - paper_mean))
+    distance = sum(distances) / len(distances) if distances else None
     return PaperReading(metric, labels, choice, figures, distance)
 
 

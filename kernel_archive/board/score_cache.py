@@ -29,23 +29,23 @@ if TYPE_CHECKING:
     from kernel_archive.scoring import Forecasts, Split
     from kernel_archive.scoring.arrays import Floats
 
-FOLDER: Final = ".scores"
+CACHE_FOLDER: Final = ".scores"
 _DIGEST_BYTES: Final = 32
 #: Read no file of more bytes: a score with 100,000 draws has a few million.
 _MAX_BYTES: Final = 64 << 20
 
 
-class KeptScore(msgspec.Struct, frozen=True, kw_only=True):
+class CachedScore(msgspec.Struct, frozen=True, kw_only=True):
     """A score, and the bytes of its bootstrap draws by metric (float64)."""
 
     record: Score
     draws: dict[str, bytes]
 
     @classmethod
-    def of(cls, record: Score, draws: dict[str, Floats]) -> KeptScore:
+    def of(cls, record: Score, draws: dict[str, Floats]) -> CachedScore:
         """Keep a score with its draws."""
-        kept = {name: np.asarray(d, np.float64).tobytes() for name, d in draws.items()}
-        return cls(record=record, draws=kept)
+        data = {name: np.asarray(d, np.float64).tobytes() for name, d in draws.items()}
+        return cls(record=record, draws=data)
 
     def arrays(self) -> dict[str, Floats]:
         """Return the draws by metric."""
@@ -70,7 +70,7 @@ def score_key(split: Split, forecasts: Forecasts, *, draws: int, seed: int) -> s
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def read_kept(folder: Path, key: str) -> KeptScore | None:
+def read_cached(folder: Path, key: str) -> CachedScore | None:
     """Read a kept score; ``None`` where there is none, or a damaged one."""
     try:
         with regular_file(folder / key).open("rb") as stream:
@@ -78,12 +78,12 @@ def read_kept(folder: Path, key: str) -> KeptScore | None:
         body = data[_DIGEST_BYTES:]
         if hashlib.sha256(body).digest() != data[:_DIGEST_BYTES]:
             return None
-        return msgspec.msgpack.decode(body, type=KeptScore)
+        return msgspec.msgpack.decode(body, type=CachedScore)
     except (OSError, UntrustedFileError, msgspec.DecodeError, RecursionError):
         return None
 
 
-def keep(folder: Path, key: str, score: KeptScore) -> None:
+def write_cached(folder: Path, key: str, score: CachedScore) -> None:
     """Keep a score for the next build, where the folder takes it."""
     body = msgspec.msgpack.encode(score)
     with suppress(OSError):
@@ -91,7 +91,7 @@ def keep(folder: Path, key: str, score: KeptScore) -> None:
         write_atomically(folder / key, hashlib.sha256(body).digest() + body, durable=False)
 
 
-def forget_others(folder: Path, keys: Iterable[str]) -> None:
+def prune(folder: Path, keys: Iterable[str]) -> None:
     """Remove the scores that a build did not use."""
     used = set(keys)
     for path in folder.glob("?" * 64):
