@@ -11,15 +11,13 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 RETRIES: Final = 2  # Dask makes a call again this many times after an error of its machine
 MAX_IN_FLIGHT: Final = 500  # hand over at most this many calls at a time; the others wait here

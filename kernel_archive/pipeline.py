@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernel_archive.archive.build import Build, BuildOptions, BuildResult
+from kernel_archive.archive.build import Advance, Build, BuildOptions, BuildResult
 from kernel_archive.archive.manifest import MANIFEST_NAME, write_manifest
 from kernel_archive.archive.open import default_directory, open_archive
 from kernel_archive.archive.swap import locked_stage, replaced_directory
@@ -18,9 +19,6 @@ from kernel_archive.splits import SPLIT_TABLES
 from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kernel_archive.archive.build import Advance
     from kernel_archive.selection.make import RemadeSplit
 
 

@@ -12,16 +12,12 @@ import io
 import re
 import stat
 import tomllib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
-from kernel_archive.errors import Finding, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from kernel_archive.errors import DataError
+from kernel_archive.errors import DataError, Finding, printable
 
 #: A longer line, or a row of a table with more text, is reported and skipped.
 MAX_LINE_BYTES: Final = 1 << 20

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from string import Template
@@ -18,8 +19,10 @@ import pyarrow as pa
 
 from kernel_archive.archive.beside import READINGS, reading_rows, refuse_unknown
 from kernel_archive.archive.labels import FLAGS, SQL_NAMES
+from kernel_archive.archive.manifest import TableFacts
 from kernel_archive.archive.open import literal_path
 from kernel_archive.archive.shards import write_table
+from kernel_archive.archive.store import Store
 from kernel_archive.bins import Scheme, assign_bins
 from kernel_archive.errors import KernelArchiveError, RecipeError
 from kernel_archive.gpus import GpuFacts, gpu_facts, is_known, same_gpu
@@ -27,14 +30,10 @@ from kernel_archive.ids import CANARY
 from kernel_archive.schema import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     import duckdb
 
-    from kernel_archive.archive.manifest import TableFacts
     from kernel_archive.archive.recipe import LoadedRecipe
     from kernel_archive.archive.stage import StagedRun
-    from kernel_archive.archive.store import Store
 
 #: DuckDB spills to disk above this; a process stays below 2 GB.
 MEMORY_LIMIT: Final = "800MB"

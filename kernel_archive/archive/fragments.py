@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -14,8 +15,6 @@ from kernel_archive.program_text import language_of
 from kernel_archive.schema import CASE, TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from kernel_archive.readers.records import Case, Evaluation, SearchFacts
 
 #: Leave out a number that is larger, so that it fits its column and sums stay finite. Texts are

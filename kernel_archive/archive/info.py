@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,8 +15,6 @@ from kernel_archive.splits import SPLIT_TABLES
 from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kernel_archive.archive.open import Archive
 
 Row = dict[str, Any]

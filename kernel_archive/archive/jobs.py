@@ -7,21 +7,19 @@ import os
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from kernel_archive.archive.recipe import LoadedRecipe, Recipe, Source
 from kernel_archive.archive.sources import fetch_source, first_wildcard
 from kernel_archive.errors import printable
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.problems import normalise_problem
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
+from kernel_archive.schema import Role
 from kernel_archive.storage import file_sha256
-
-if TYPE_CHECKING:
-    from kernel_archive.archive.recipe import LoadedRecipe, Recipe, Source
-    from kernel_archive.schema import Role
 
 #: Raised when the fragments' own layout or the derivation of their columns changes.
 STAGE_VERSION: Final = 12

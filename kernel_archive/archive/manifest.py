@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
@@ -17,10 +19,6 @@ from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.schema import TABLES
 from kernel_archive.storage import file_sha256, write_atomically
 from kernel_archive.untrusted import has_few_values
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 #: Version of the manifest.
 FORMAT: Final = 2

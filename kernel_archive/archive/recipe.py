@@ -8,9 +8,10 @@ from __future__ import annotations
 import glob
 import re
 import tomllib
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -28,9 +29,6 @@ from kernel_archive.untrusted import (
     read_whole,
     regular_file,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 RECIPE_NAME: Final = "builder.toml"
 #: Name of an archive: ``owner/dataset``, as on the Hub.

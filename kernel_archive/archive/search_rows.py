@@ -8,7 +8,8 @@ column is left out with a finding.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Container, Sequence
+from typing import Any, Final
 
 from msgspec.structs import asdict
 
@@ -19,6 +20,7 @@ from kernel_archive.archive.fragments import (
     too_large,
     total_time,
 )
+from kernel_archive.archive.jobs import RunJob
 from kernel_archive.errors import Finding, RecipeError, counted, printable
 from kernel_archive.gpus import canonical_gpu, is_known, same_gpu
 from kernel_archive.ids import evaluation_id, kernel_id
@@ -27,11 +29,6 @@ from kernel_archive.program_text import artificial_patterns
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import SPEEDUP_RANGE, Evaluation, SearchFacts
 from kernel_archive.schema import OUTCOMES, TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
-
-    from kernel_archive.archive.jobs import RunJob
 
 Row = dict[str, Any]
 

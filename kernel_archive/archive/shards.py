@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -21,9 +22,6 @@ from kernel_archive.archive.manifest import ShardFacts, TableFacts
 from kernel_archive.ids import CANARY, logical_digest, row_digest
 from kernel_archive.schema import TABLES, shard_name
 from kernel_archive.storage import file_sha256
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 #: A group has at least this many rows, unless it is the last one; short searches share one.
 GROUP_MIN: Final = 64

@@ -7,29 +7,25 @@ the rest. So a build reads only what is new, and goes on after a kill.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernel_archive.archive.fragments import fragment_table
+from kernel_archive.archive.jobs import RunJob
 from kernel_archive.archive.manifest import InputFacts
 from kernel_archive.archive.search_rows import Row, SearchRows
-from kernel_archive.archive.store import Store, Stored  # noqa: TC001 - msgspec needs the types
+from kernel_archive.archive.store import Store, Stored
 from kernel_archive.errors import Finding, LogError
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
 from kernel_archive.problems import normalise_problem
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import MISTAKES
-from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from kernel_archive.archive.jobs import RunJob
-    from kernel_archive.readers.records import Record
+from kernel_archive.readers.records import Evaluation, PublishedRow, Record, SearchFacts
 
 #: Findings kept in full per run; the rest is counted.
 FINDINGS_KEPT: Final = 200

@@ -7,16 +7,14 @@ import errno
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kernel_archive.archive.manifest import MANIFEST_NAME
 from kernel_archive.errors import TargetExistsError
 from kernel_archive.storage import locked, sync
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2

@@ -7,9 +7,10 @@ are skipped, since they would only repeat it.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import duckdb
 import msgspec
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 
 from kernel_archive.archive.labels import SQL_NAMES
 from kernel_archive.archive.manifest import shard_faults
-from kernel_archive.archive.open import sql_texts
+from kernel_archive.archive.open import Archive, sql_texts
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import SCHEMES, assign_bins, scheme
 from kernel_archive.errors import ArchiveMismatchError, Finding, counted, printable
@@ -26,12 +27,7 @@ from kernel_archive.ids import CANARY, logical_digest, token_id
 from kernel_archive.schema import OUTCOMES, ROLES, TABLES
 from kernel_archive.splits import SPLIT_TABLES
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from kernel_archive.archive.open import Archive
-
-    Check = Callable[[Archive], Iterable[Finding]]
+Check = Callable[[Archive], Iterable[Finding]]
 
 #: Rows that a finding names; the rest is counted.
 NAMED_ROWS: Final = 10

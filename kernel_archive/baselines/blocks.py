@@ -12,12 +12,10 @@ import ast
 import math
 import warnings
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 #: Size of an axis that no literal states.
 UNKNOWN_SIZE: Final = 64.0

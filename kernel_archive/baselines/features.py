@@ -14,23 +14,18 @@ import math
 import re
 import tomllib
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kernel_archive.gpus import gpu_facts
+from kernel_archive.baselines.pairs import ProgramPairs
+from kernel_archive.gpus import Gpu, gpu_facts
 from kernel_archive.ids import without_cpp_comments
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from numpy.typing import NDArray
-
-    from kernel_archive.baselines.pairs import ProgramPairs
-    from kernel_archive.gpus import Gpu
 
 #: Longer programs are cut here: no kernel that a search has written is near it.
 MAX_CHARACTERS: Final = 200_000

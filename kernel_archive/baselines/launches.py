@@ -7,21 +7,18 @@ Every figure is for one timed case, as a base-2 logarithm where it is a size or 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.baselines.blocks import BlockWork, kernel_work
 from kernel_archive.ids import program_id
 from kernel_archive.problems import PROBLEMS
+from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.cues import MULTIPROCESSORS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Floats
 
 _FEATURES: Final = Path(__file__).with_suffix(".sql").read_text(encoding="utf-8")
 _CALLS: Final = """SELECT program_id, problem, "case", kind, name, n, bytes, coalesce(flops, 0),

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
-from kernel_archive.bins import DEFAULT_SCHEME, scheme
+from kernel_archive.archive.open import Archive
+from kernel_archive.bins import DEFAULT_SCHEME, Scheme, scheme
 from kernel_archive.errors import ArchiveMismatchError, DataError
+from kernel_archive.gpus import Gpu
+from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.load import search_clusters
 from kernel_archive.scoring.replay import load_worlds, replay_texts
 from kernel_archive.scoring.split import forecast_split, split_facts, table_rows
-from kernel_archive.splits import REPLAY, SPLITS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.bins import Scheme
-    from kernel_archive.gpus import Gpu
-    from kernel_archive.scoring.arrays import Floats
-    from kernel_archive.splits import SplitSpec
-
+from kernel_archive.splits import REPLAY, SPLITS, SplitSpec
 
 #: What is said of all pairs at once.
 _OF_ALL: Final = frozenset({"split", "scheme", "stated_gpus", "launches"})

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import numpy as np
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.baselines.launches import load_launch_features
 from kernel_archive.baselines.order import bin_counts
-from kernel_archive.baselines.pairs import TrainingPairs, load_asked_pairs, load_training_pairs
+from kernel_archive.baselines.pairs import (
+    AskedPairs,
+    TrainingPairs,
+    load_asked_pairs,
+    load_training_pairs,
+)
 from kernel_archive.baselines.trees import dry_run, trees
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, UsageError, suggestion
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.baselines.pairs import AskedPairs
-    from kernel_archive.scoring.arrays import Floats
+from kernel_archive.scoring.arrays import Floats
 
 #: Pseudo-observations of the frequencies over all problems that smooth those of one problem.
 PRIOR_WEIGHT: Final = 4.0

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from kernel_archive.baselines.features import pair_features, program_features
 from kernel_archive.baselines.launches import launch_matrix
 from kernel_archive.baselines.order import centred, in_languages, spread
+from kernel_archive.baselines.pairs import AskedPairs, ProgramPairs, TrainingPairs
 from kernel_archive.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kernel_archive.baselines.pairs import AskedPairs, ProgramPairs, TrainingPairs
-    from kernel_archive.scoring.arrays import Floats
+from kernel_archive.scoring.arrays import Floats
 
 N_TREES: Final = 300
 #: Trees beside support vectors: with authors left out, more of them order no better.

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import Final, TypedDict, Unpack
 
 import msgspec
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.archive.swap import make_stage, replaced_directory, stage_directory
 from kernel_archive.board.entries import Entry, ScoringTerms, evaluate
+from kernel_archive.board.page import render_entry, render_page
 from kernel_archive.board.score_cache import CACHE_FOLDER, prune
 from kernel_archive.board.standings import LeftOut, Standings, make_standings, standings_bytes
 from kernel_archive.board.store import LOCK, STANDINGS_FILE, check_board_folder, store_of
 from kernel_archive.board.submissions import FORECASTS_FILE, Identity, submission_folders
 from kernel_archive.errors import DataError, Finding, UsageError, counted, printable
 from kernel_archive.executors import Call, iterate_results, open_executor
-from kernel_archive.scoring import load_split
+from kernel_archive.scoring import Split, load_split
 from kernel_archive.splits import FORECAST_SPLITS
 from kernel_archive.storage import locked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Unpack
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring import Split
 
 PAGE_FILE: Final = "index.html"
 #: Folder with a page and a score record of every entry.
@@ -146,8 +142,6 @@ def build_board(
         UsageError: there is no board, or nothing on it, or the archive has no split.
         DataError: every submission is at fault.
     """
-    from kernel_archive.board.page import render_page
-
     store = existing_store(board)
     labels = options.get("labels")
     splits = load_splits(archive, labels)
@@ -181,8 +175,6 @@ def build_board(
 
 def _publish(folder: Path, store: Path, page: bytes, boards: Sequence[Standings]) -> None:
     """Write a board's files into a folder beside it, and swap the two."""
-    from kernel_archive.board.page import render_entry
-
     check_board_folder(folder, "--out")
     folder.mkdir(parents=True, exist_ok=True)
     stage = make_stage(stage_directory(folder))

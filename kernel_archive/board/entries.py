@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from functools import lru_cache
-from pathlib import Path  # noqa: TC003 - msgspec resolves annotations at run time
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
-from kernel_archive.board.ranks import Rank  # noqa: TC001 - likewise
+from kernel_archive.board.ranks import Rank
 from kernel_archive.board.score_cache import CachedScore, read_cached, score_key, write_cached
 from kernel_archive.board.submissions import FORECASTS_FILE, Submission, load_submission
 from kernel_archive.errors import DataError, Finding, KernelArchiveError, printable
-from kernel_archive.scoring import METRICS, Score, load_split, read_forecasts
+from kernel_archive.scoring import METRICS, Forecasts, Score, Split, load_split, read_forecasts
 from kernel_archive.scoring.controls import controls_of
 from kernel_archive.scoring.metrics import COMPARED, RANKED_BY
 from kernel_archive.scoring.scorer import score_with_draws
-
-if TYPE_CHECKING:
-    from kernel_archive.scoring import Forecasts, Split
 
 #: A rationale is cut after this many characters on the page.
 RATIONALE_CHARACTERS: Final = 400

@@ -5,23 +5,19 @@ from __future__ import annotations
 import base64
 import math
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES
+from kernel_archive.board.entries import Entry
+from kernel_archive.board.standings import Standings
 from kernel_archive.board.texts import visible
-from kernel_archive.scoring import HEADLINE, METRICS
+from kernel_archive.scoring import HEADLINE, METRICS, Metric
 from kernel_archive.scoring.metrics import RANKINGS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.board.entries import Entry
-    from kernel_archive.board.standings import Standings
-    from kernel_archive.scoring import Metric
 
 #: Longer programs are cut on the page, and it says so. The archive has them whole.
 MAX_CODE: Final = 60_000

@@ -8,18 +8,15 @@ error of the paired bootstrap. The entries that are really better or worse bound
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
 
+from kernel_archive.scoring.arrays import Bools, Floats
 from kernel_archive.scoring.figures import LEVEL
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kernel_archive.scoring.arrays import Bools, Floats
 
 _TAILS: Final = ((1.0 - LEVEL) / 2.0, 1.0 - (1.0 - LEVEL) / 2.0)
 #: Pairs are compared among this many entries, the best ones; the others are ranked by value alone.

@@ -9,25 +9,25 @@ write into the folder can plant a score: ``leaderboard verify`` reads none of th
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import numpy as np
 
 import kernel_archive.scoring
 from kernel_archive._version import __version__
-from kernel_archive.scoring import Score  # noqa: TC001 - msgspec reads the annotations
+from kernel_archive.scoring import (
+    Forecasts,
+    Score,
+    Split,
+)
+from kernel_archive.scoring.arrays import Floats
 from kernel_archive.storage import write_atomically
 from kernel_archive.untrusted import UntrustedFileError, regular_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from kernel_archive.scoring import Forecasts, Split
-    from kernel_archive.scoring.arrays import Floats
 
 CACHE_FOLDER: Final = ".scores"
 _DIGEST_BYTES: Final = 32

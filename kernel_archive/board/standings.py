@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 
 from kernel_archive._version import __version__
 from kernel_archive.board import ranks
+from kernel_archive.board.entries import Entry
 from kernel_archive.board.ranks import Pairs, Rank, compare_pairs, ranks_of
-from kernel_archive.scoring import METRIC_VERSION, METRICS
+from kernel_archive.errors import Finding
+from kernel_archive.scoring import METRIC_VERSION, METRICS, Split
 from kernel_archive.scoring.controls import controls_of, zero_of
 from kernel_archive.scoring.metrics import COMPARED, RANKED_BY
+from kernel_archive.scoring.record import ControlFigures, Drawn
 from kernel_archive.scoring.scorer import best_controls, control_figures
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kernel_archive.board.entries import Entry
-    from kernel_archive.errors import Finding
-    from kernel_archive.scoring import Split
-    from kernel_archive.scoring.record import ControlFigures, Drawn
 
 #: What is stated of an entry's forecasts.
 _FACTS: Final = ("coverage", "parse_rate", "deferral_rate", "tokens_per_forecast", "latency_s")

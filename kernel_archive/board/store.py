@@ -6,9 +6,10 @@ import dataclasses
 import shutil
 import tempfile
 from pathlib import Path, PureWindowsPath
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import Any, Final, TypedDict, Unpack
 
 import msgspec
+import pyarrow as pa
 
 from kernel_archive.board.score_cache import CACHE_FOLDER
 from kernel_archive.board.submissions import (
@@ -25,14 +26,9 @@ from kernel_archive.board.submissions import (
     to_toml,
 )
 from kernel_archive.errors import DataError, TargetExistsError, printable
-from kernel_archive.scoring import read_forecasts, score
+from kernel_archive.scoring import Score, Split, read_forecasts, score
 from kernel_archive.storage import locked, sync, write_atomically
 from kernel_archive.untrusted import UntrustedFileError, is_parquet, read_whole
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kernel_archive.scoring import Score, Split
 
 #: Where commands look when they are given no board: the reviewed folder of a checkout.
 DEFAULT_BOARD: Final = Path("leaderboard")
@@ -198,8 +194,6 @@ def add_submission(
 
 def _store(folder: Path, lines: bytes, submission: Submission, record: Score) -> None:
     """Write the three files of a submission into a hidden folder, which then takes its name."""
-    import pyarrow as pa
-
     hidden = Path(tempfile.mkdtemp(prefix=_WORK, dir=folder.parent))
     try:
         packed = pa.Codec("zstd", compression_level=15).compress(lines, asbytes=True)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 import tomllib
 import unicodedata
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import tomli_w
@@ -17,14 +19,9 @@ from msgspec import Meta
 
 from kernel_archive.board.texts import visible
 from kernel_archive.errors import DataError, Finding, printable
+from kernel_archive.scoring import Split
 from kernel_archive.splits import FORECAST_SPLITS
 from kernel_archive.untrusted import UntrustedFileError, misfit, read_whole
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kernel_archive.scoring import Split
 
 RECORD_FILE: Final = "submission.toml"
 FORECASTS_FILE: Final = "forecasts.jsonl.zst"

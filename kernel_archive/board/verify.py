@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
 
 import msgspec
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.board.build import existing_store, load_splits, scoring_terms
 from kernel_archive.board.entries import Entry, ScoringTerms, evaluate, findings_of
 from kernel_archive.board.submissions import SCORE_FILE, load_submission, submission_folders
 from kernel_archive.errors import DataError, Finding, UsageError, printable
-from kernel_archive.scoring import read_record
+from kernel_archive.scoring import Score, read_record
 from kernel_archive.storage import write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring import Score
 
 #: Stored and new figures may differ by this share: sums of another processor's vector units.
 _TOLERANCE: Final = 1e-9

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import kernel_archive
-from kernel_archive.baselines import BASELINES
+from kernel_archive.baselines import BASELINES, forecast_lines, make_baseline
 from kernel_archive.cli import common
 from kernel_archive.errors import counted
+from kernel_archive.scoring import HEADLINE, METRICS
+from kernel_archive.scoring.metrics import LEAD, RANKED_BY
 from kernel_archive.splits import REPLAY
 from kernel_archive.storage import check_new
 
@@ -41,8 +43,6 @@ def baseline(
 
     The learning ones see the training pairs of the archive and nothing else.
     """
-    from kernel_archive.baselines import forecast_lines, make_baseline
-
     if output is not None:
         check_new(output, force=force)
     archive = kernel_archive.open_archive(archive_path)
@@ -95,7 +95,6 @@ def add(
     """
     from kernel_archive.board import add_submission
     from kernel_archive.board.submissions import ModelFacts
-    from kernel_archive.scoring import METRICS
 
     archive, split, labels = (stated.pop(name) for name in ("archive_path", "split", "labels"))
     target = kernel_archive.load_split(archive, split, labels=labels)
@@ -122,9 +121,6 @@ def add(
 
 def _show_standings(board: Standings) -> None:
     """Print the entries of one split by rank."""
-    from kernel_archive.scoring import HEADLINE, METRICS
-    from kernel_archive.scoring.metrics import LEAD, RANKED_BY
-
     rows = []
     for entry in board.entries:
         rank, record = entry.ranks.get(RANKED_BY), entry.record

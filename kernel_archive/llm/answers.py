@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from kernel_archive.errors import KernelArchiveError, printable
+from kernel_archive.llm.prompts import Prompt
+from kernel_archive.llm.questions import Questions
 from kernel_archive.scoring.completions import read_completion
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from kernel_archive.llm.prompts import Prompt
-    from kernel_archive.llm.questions import Questions
 
 #: Services' words for why a model stopped -> ours. Other words are kept; a normal end is "stop".
 STOPS: Final[dict[str, str]] = {

@@ -6,25 +6,26 @@ too: ``{"custom_id": ..., "answer": "the whole text of the answer"}``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.errors import Finding, ForecastError, UsageError, printable
 from kernel_archive.llm.answers import Answers, Cell, ModelAnswer, read_answer
-from kernel_archive.llm.prompts import known_prompts
-from kernel_archive.llm.questions import load_questions, questions_of, read_custom_id, request_body
+from kernel_archive.llm.prompts import Prompt, known_prompts
+from kernel_archive.llm.questions import (
+    ModelSettings,
+    load_questions,
+    questions_of,
+    read_custom_id,
+    request_body,
+)
 from kernel_archive.readers.values import BAD_JSON
 from kernel_archive.scoring.formats import MAX_REPEATS
 from kernel_archive.untrusted import Lines, UntrustedFileError, regular_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.llm.prompts import Prompt
-    from kernel_archive.llm.questions import ModelSettings
 
 CHAT_URL: Final = "/v1/chat/completions"
 #: Files of answers beyond this are refused.

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.errors import DataError, MissingExtraError, UsageError, printable
-from kernel_archive.llm.answers import Answers, read_answer
+from kernel_archive.llm.answers import Answers, ModelAnswer, read_answer
 from kernel_archive.llm.prompts import known_prompts
 from kernel_archive.llm.questions import questions_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from inspect_ai.log import EvalLog
     from inspect_ai.model import ModelOutput
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.llm.answers import ModelAnswer
 
 
 def _read_log(path: str | Path) -> EvalLog:

@@ -5,23 +5,18 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from kernel_archive.baselines.pairs import load_asked_pairs
+from kernel_archive.archive.open import Archive
+from kernel_archive.baselines.pairs import AskedPairs, load_asked_pairs
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import DataError, UsageError, printable
-from kernel_archive.llm.prompts import TOOL_NAME, Prompt, answer_schema, render
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.baselines.pairs import AskedPairs
-    from kernel_archive.llm.prompts import AnswerForm, Ask
+from kernel_archive.llm.prompts import TOOL_NAME, AnswerForm, Ask, Prompt, answer_schema, render
 
 #: Characters of program text in a token, at the least: an estimate errs upwards.
 CHARACTERS_PER_TOKEN: Final = 2.5

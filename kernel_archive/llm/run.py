@@ -12,33 +12,26 @@ import asyncio
 import os
 import time
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit
 
+import httpx
 import msgspec
 
 from kernel_archive._version import __version__
+from kernel_archive.archive.build import Advance
+from kernel_archive.archive.open import Archive
 from kernel_archive.errors import KernelArchiveError, UsageError, counted, printable
 from kernel_archive.llm.answers import Answers, Cell, ModelAnswer, read_answer
 from kernel_archive.llm.batch import AnswerReader
 from kernel_archive.llm.questions import ModelSettings, Questions, estimated_tokens, request_body
-from kernel_archive.llm.service import Failure, send
+from kernel_archive.llm.service import Failure, Service, send
 from kernel_archive.readers.values import BAD_JSON
 from kernel_archive.storage import locked, write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
-    from typing import BinaryIO
-
-    import httpx
-
-    from kernel_archive.archive.build import Advance
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.llm.service import Service
 
 #: Tokens of an answer when ``--max-tokens`` is not given: without and with a reasoning effort.
 DEFAULT_MAX_TOKENS: Final = (2_000, 32_000)
@@ -384,8 +377,8 @@ class Run:
         remark = f"Kept: {counted(n_answered, 'answer')}"
         if isinstance(answer, Failure):
             raise KernelArchiveError(
-                f"{n} questions in a row failed: {answer.explain(self.service)}. {remark}. The same "
-                "command goes on"
+                f"{n} questions in a row failed: {answer.explain(self.service)}. {remark}. The "
+                "same command goes on"
             )
         raise KernelArchiveError(
             f"{n} answers in a row of {printable(self.service.model)} hold no forecast ({kind}): "

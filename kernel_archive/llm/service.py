@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import httpx
 import msgspec
 
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.readers.values import BAD_JSON
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: Failures that may pass, beside statuses of 500 and more: the same request is sent again.
 RETRIED: Final = frozenset(

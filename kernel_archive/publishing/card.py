@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import pyarrow as pa
 
 from kernel_archive._version import __version__
 from kernel_archive.archive.labels import FLAGS
-from kernel_archive.archive.manifest import MANIFEST_NAME
+from kernel_archive.archive.manifest import MANIFEST_NAME, SplitFacts
 from kernel_archive.archive.open import DEFAULT_DIRECTORY, Archive, open_archive
 from kernel_archive.bins import BIN_NAMES, SCHEMES
 from kernel_archive.errors import Finding, UsageError, printable
@@ -18,14 +22,6 @@ from kernel_archive.schema import TABLES
 from kernel_archive.scoring.metrics import HEADLINE
 from kernel_archive.splits import FORECAST_SPLITS, SPLIT_TABLES
 from kernel_archive.storage import write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import pyarrow as pa
-
-    from kernel_archive.archive.manifest import SplitFacts
 
 #: Files that a card consists of.
 CARD_FILES: Final = ("README.md", "eval.yaml")

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
+from kernel_archive.archive.manifest import ShardFacts
+from kernel_archive.archive.open import Archive
 from kernel_archive.bins import N_BINS, SCHEMES, assign_bins
 from kernel_archive.gpus import gpu_lines
 from kernel_archive.schema import TABLES
-
-if TYPE_CHECKING:
-    from kernel_archive.archive.manifest import ShardFacts
-    from kernel_archive.archive.open import Archive
 
 _BIN_COUNTS: Final = ", ".join(f"count(*) FILTER (bin = {b})" for b in range(1, N_BINS + 1))
 #: Fact -> query. Each states its order: the card must not depend on the order of rows.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -15,8 +16,6 @@ from kernel_archive.connections import bound_requests, endpoint
 from kernel_archive.errors import HubError, KernelArchiveError, UsageError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from huggingface_hub import HfApi
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")

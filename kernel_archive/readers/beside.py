@@ -11,8 +11,9 @@ import hashlib
 import tomllib
 from bisect import bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -21,14 +22,10 @@ from kernel_archive.gpus import canonical_gpu
 from kernel_archive.problems import normalise_problem
 from kernel_archive.readers import values
 from kernel_archive.readers.events import TimingLine
+from kernel_archive.readers.files import RunFiles
 from kernel_archive.readers.records import EVALUATION_FAILED, Evaluation, SearchFacts
 from kernel_archive.readers.salvage import FindingLog, RowKind, Salvage
 from kernel_archive.readers.values import natural, not_negative, object_of, text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kernel_archive.readers.files import RunFiles
 
 #: File -> column of the facts -> places in the file; ``beside.toml`` says how to read it.
 _FACTS: Final[dict[str, dict[str, str]]] = tomllib.loads(

@@ -6,7 +6,8 @@ anything.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -16,9 +17,6 @@ from kernel_archive.readers.log_reader import LogReader, feedback_of
 from kernel_archive.readers.records import EVALUATION_FAILED
 from kernel_archive.readers.values import inner_value, natural, object_of, objects_of, text_of
 from kernel_archive.untrusted import misfit
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 T = TypeVar("T")
 _FIX_PICKLE: Final = (

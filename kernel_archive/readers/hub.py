@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
@@ -18,10 +20,6 @@ from kernel_archive.readers.records import SPEEDUP_RANGE, PublishedRow, Record, 
 from kernel_archive.readers.salvage import RowKind, Salvage
 from kernel_archive.untrusted import allowance, is_parquet
 from kernel_archive.untrusted_tables import parquet_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _MAX_ROWS: Final = 1_000_000  # rows of a Parquet table; larger ones are refused
 _OBJECTS: Final = RowKind[dict[str, Any]](dict[str, Any])

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import partialmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from kernel_archive.errors import Finding, printable
 from kernel_archive.problems import PROBLEMS
 from kernel_archive.readers.beside import add_durations, add_facts
+from kernel_archive.readers.events import Feedback, LoggedEvaluation
 from kernel_archive.readers.files import ReaderSpec, RunFiles
 from kernel_archive.readers.records import EVALUATION_FAILED, Case, Evaluation, Record, SearchFacts
 from kernel_archive.readers.salvage import FindingLog, RowKind, Salvage
 from kernel_archive.readers.values import positive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from kernel_archive.readers.events import Feedback, LoggedEvaluation
 
 #: Format -> what it is; ``formats.toml`` says what each field means.
 FORMATS: Final[dict[str, dict[str, Any]]] = tomllib.loads(

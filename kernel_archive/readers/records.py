@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from kernel_archive.errors import Finding
-from kernel_archive.schema import Outcome  # noqa: TC001 - msgspec needs the type
+from kernel_archive.schema import Outcome
 
 #: A speedup outside of this range is no measurement; inside, quotients of two stay finite.
 SPEEDUP_RANGE: Final = (1e-9, 1e9)

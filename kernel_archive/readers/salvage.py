@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import partialmethod
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from kernel_archive.errors import Finding, printable
 from kernel_archive.readers.values import BAD_JSON, any_json
 from kernel_archive.untrusted import misfit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
 
 T = TypeVar("T")
 

@@ -5,16 +5,12 @@ Rows without a distribution have the weight 0. Every value is NaN in a draw with
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kernel_archive.scoring.arrays import EDGE, TIE, group_ties, product, running
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kernel_archive.scoring.arrays import Bools, Floats
+from kernel_archive.scoring.arrays import EDGE, TIE, Bools, Floats, group_ties, product, running
 
 #: Confidence buckets of ECE, the reliability diagram and confidence monotonicity.
 N_BUCKETS: Final = 10

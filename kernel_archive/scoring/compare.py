@@ -11,19 +11,23 @@ starts again from its first one.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from pathlib import Path
+from typing import Any, Final, Literal, Unpack
 
 import msgspec
 import numpy as np
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.errors import UsageError, suggestion
-from kernel_archive.scoring.arrays import product
+from kernel_archive.scoring.arrays import Bools, Floats, Ints, product
 from kernel_archive.scoring.figures import bootstrap, interval, measure, repeats_of
+from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import COMPARED, METRICS, metrics_of
 from kernel_archive.scoring.order import MAX_ROWS
-from kernel_archive.scoring.reader import forecasts_of
+from kernel_archive.scoring.reader import ForecastSource, forecasts_of
 from kernel_archive.scoring.record import ForecastFacts, Terms
 from kernel_archive.scoring.samples import REPEAT_FIELDS, ForecastRows, RowSample, chunk_sizes
 from kernel_archive.scoring.scorer import (
@@ -33,17 +37,7 @@ from kernel_archive.scoring.scorer import (
     forecast_facts,
     means,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from pathlib import Path
-    from typing import Unpack
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
-    from kernel_archive.scoring.forecasts import Forecasts
-    from kernel_archive.scoring.reader import ForecastSource
-    from kernel_archive.scoring.split import Split
+from kernel_archive.scoring.split import Split
 
 #: Two submissions differ in a metric when the corrected p-value is below this.
 SIGNIFICANCE: Final = 0.05

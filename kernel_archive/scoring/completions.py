@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS
 from kernel_archive.scoring.formats import TOOL_FIELDS, ForecastLine, LineError, read_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Why an answer gives no distribution. ``refused`` and ``cut`` (at the limit of tokens) are said by
 #: whoever asked the model; ``in-reasoning`` is a distribution that stands only before the answer.

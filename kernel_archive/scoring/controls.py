@@ -20,19 +20,16 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from kernel_archive.bins import N_BINS
-from kernel_archive.scoring.arrays import group_ties
+from kernel_archive.scoring.arrays import Floats, group_ties
 from kernel_archive.scoring.cues import CUES, EDIT_CUES, LAUNCH_CUES, TRANSFER_CUES
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.rules import crps
-
-if TYPE_CHECKING:
-    from kernel_archive.scoring.arrays import Floats
-    from kernel_archive.scoring.split import Split
+from kernel_archive.scoring.split import Split
 
 #: What knows more than a forecaster may: goals, which are none of the question, or labels.
 BOUNDS: Final = ("goal", "oracle_bins", "oracle_speedups")

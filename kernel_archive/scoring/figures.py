@@ -8,18 +8,14 @@ the other. How well intervals cover is in docs/metrics.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.metrics import METRICS, metrics_of
-from kernel_archive.scoring.samples import RowSample
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from kernel_archive.scoring.arrays import Floats
-    from kernel_archive.scoring.samples import ForecastRows
+from kernel_archive.scoring.samples import ForecastRows, RowSample
 
 #: Level of the intervals.
 LEVEL: Final = 0.95

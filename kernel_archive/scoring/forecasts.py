@@ -5,20 +5,16 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, Finding
-from kernel_archive.scoring.arrays import row_sums
+from kernel_archive.scoring.arrays import Bools, Floats, row_sums
 from kernel_archive.scoring.rules import normalise, predicted_bins
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from kernel_archive.scoring.arrays import Bools, Floats
-    from kernel_archive.scoring.split import Split
+from kernel_archive.scoring.split import Split
 
 #: A raw sum outside these bounds is a parse failure, not a forecast.
 RAW_SUM_BOUNDS: Final = (0.5, 1.5)

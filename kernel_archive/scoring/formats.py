@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
 from kernel_archive.bins import BIN_NAMES, N_BINS
 from kernel_archive.errors import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 #: Repeats of one row are numbered 0 to 99; a higher number is refused.
 MAX_REPEATS: Final = 100

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
+from kernel_archive.archive.manifest import SplitFacts, shard_faults
+from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, UsageError
@@ -29,17 +33,8 @@ from kernel_archive.scoring.split import (
     split_facts,
     table_rows,
 )
-from kernel_archive.splits import FORECAST_SPLITS, REPLAY
+from kernel_archive.splits import FORECAST_SPLITS, REPLAY, SplitSpec
 from kernel_archive.storage import content_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import pyarrow as pa
-
-    from kernel_archive.archive.manifest import SplitFacts
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.splits import SplitSpec
 
 
 def load_split(
@@ -62,9 +57,6 @@ def load_split(
         ArchiveMismatchError: the files are not those of the manifest, or the labels are others'.
         UsageError: unknown split or scheme, no such split yet, or its labels are withheld.
     """
-    from kernel_archive.archive.manifest import shard_faults
-    from kernel_archive.archive.open import Archive, open_archive
-
     spec = forecast_split(split)
     opened = archive if isinstance(archive, Archive) else open_archive(archive)
     if spec.name == REPLAY.name:

@@ -6,23 +6,19 @@ Scores, comparisons, summaries, the board and the documentation are made from :d
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from functools import partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import msgspec
 import numpy as np
 
 from kernel_archive.scoring import calibration, order, rules
-from kernel_archive.scoring.arrays import single_draw
+from kernel_archive.scoring.arrays import Bools, Floats, single_draw
 from kernel_archive.scoring.recovery import BUDGETS, recovery_area
+from kernel_archive.scoring.samples import ForecastRows, RowSample
 from kernel_archive.splits import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kernel_archive.scoring.arrays import Bools, Floats
-    from kernel_archive.scoring.samples import ForecastRows, RowSample
 
 __all__ = [
     "COMPARED",

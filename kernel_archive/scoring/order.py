@@ -6,17 +6,14 @@ numbers, in which equal keys tie: :func:`order_keys`. A discovery is an edit tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from kernel_archive.bins import DEFAULT_SCHEME, Scheme
 from kernel_archive.bins import scheme as scheme_of
-from kernel_archive.scoring.arrays import group_ties, row_sums, running
+from kernel_archive.scoring.arrays import Bools, Floats, Ints, group_ties, row_sums, running
 from kernel_archive.splits import SPLITS
-
-if TYPE_CHECKING:
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
 
 #: A pair is a discovery when the child is at least this many times as fast as its parent.
 CUTOFFS: Final = SPLITS["discovery"].cutoffs

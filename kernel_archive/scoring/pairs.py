@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
+from kernel_archive.scoring.arrays import Bools, Floats
 from kernel_archive.scoring.order import MIN_RATIO, close_pairs, named_faster
 from kernel_archive.scoring.record import PairBand
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kernel_archive.scoring.arrays import Bools, Floats
-    from kernel_archive.scoring.samples import ForecastRows
+from kernel_archive.scoring.samples import ForecastRows
 
 #: Title -> distance of two speedups, in x: over the first number, at most the second.
 _DISTANCES: Final = {

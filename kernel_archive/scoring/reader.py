@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
+from typing import Any, Final, TypeAlias, TypedDict, Unpack
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import Finding, ForecastError, UsageError, counted, printable
@@ -25,21 +26,16 @@ from kernel_archive.scoring.formats import (
     KNOWN,
     MAX_REPEATS,
     READ,
+    ForecastLine,
     LineError,
     decode_line,
     fault_of,
     read_line,
 )
 from kernel_archive.scoring.rules import normalise
+from kernel_archive.scoring.split import Split
 from kernel_archive.untrusted import Lines, UntrustedFileError, is_parquet, regular_file
 from kernel_archive.untrusted_tables import parquet_rows
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kernel_archive.scoring.formats import ForecastLine
-    from kernel_archive.scoring.split import Split
-
 
 #: Where rows can come from: a file, a data frame that gives an Arrow stream (Polars, Arrow, pandas,
 #: DuckDB), or objects with the fields of a line.
@@ -353,8 +349,6 @@ def _read_parquet(path: Path, collector: _Collector) -> str:
 def _read_objects(source: RowSource, collector: _Collector) -> str:
     """Read objects of this process; the digest is that of the same objects as JSON lines."""
     if hasattr(source, "__arrow_c_stream__"):
-        import pyarrow as pa
-
         source = (row for batch in pa.table(source).to_batches(1024) for row in batch.to_pylist())
     elif not isinstance(source, Iterable) or isinstance(source, (bytes, Mapping)):
         raise UsageError(

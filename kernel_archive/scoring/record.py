@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from kernel_archive._version import __version__
 from kernel_archive.errors import DataError, printable
 from kernel_archive.scoring.metrics import HEADLINE
-from kernel_archive.scoring.split import SplitIdentity  # noqa: TC001 - msgspec resolves annotations at run time
-from kernel_archive.splits import Kind  # noqa: TC001 - likewise
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from kernel_archive.scoring.split import SplitIdentity
+from kernel_archive.splits import Kind
 
 #: Raised when a definition changes; scores of different versions are never ranked together.
 METRIC_VERSION: Final = "2"

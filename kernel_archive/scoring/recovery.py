@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from kernel_archive.scoring.arrays import group_ties, product, running
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
+from kernel_archive.scoring.arrays import Bools, Floats, Ints, group_ties, product, running
 
 #: Budgets of speedup recovered, in percent of a task's candidates.
 BUDGETS: Final = (1, 5, 10, 25, 50)

@@ -15,23 +15,20 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 import numpy as np
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.bins import N_BINS, representatives
 from kernel_archive.errors import DataError, UsageError
+from kernel_archive.scoring.arrays import Floats
+from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.split import Split, SplitIdentity, table_rows
 from kernel_archive.splits import REPLAY
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Floats
-    from kernel_archive.scoring.forecasts import Forecasts
 
 Policy = Literal["random", "expected", "oracle"]
 #: What a step measures: a random share of the children that it sees, that with the largest

@@ -11,24 +11,20 @@ minus the ranked probability score. ``log`` is the log score alone. What gives n
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import UsageError, counted, printable
 from kernel_archive.scoring import rules
+from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.completions import read_completion
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS
 from kernel_archive.scoring.rules import normalise, predicted_bins
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import ArrayLike
-
-    from kernel_archive.scoring.arrays import Floats
 
 RewardKind = Literal["correctness", "brier", "crps", "log"]
 #: The rewards by name.

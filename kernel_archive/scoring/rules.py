@@ -6,17 +6,13 @@ Probabilities have shape (..., n, 8), and each row's sum to 1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernel_archive.bins import N_BINS
-from kernel_archive.scoring.arrays import EDGE, TIE, row_sums
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
+from kernel_archive.scoring.arrays import EDGE, TIE, Bools, Floats, Ints, row_sums
 
 #: A probability below this counts as this in the log likelihood.
 LEAST: Final = 1e-12

@@ -8,23 +8,19 @@ Two submissions drawn with one seed get the same rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from kernel_archive.scoring import order, recovery
-from kernel_archive.scoring.arrays import product, single_draw
+from kernel_archive.scoring.arrays import Bools, Floats, Ints, product, single_draw
 from kernel_archive.scoring.controls import best_control, zero_of
+from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.rules import confidence, correct, expected_speedup, forecast_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
-    from kernel_archive.scoring.forecasts import Forecasts
-    from kernel_archive.scoring.split import Split
+from kernel_archive.scoring.split import Split
 
 #: At most this many weights (rows x draws) are in memory at once.
 _MAX_WEIGHTS: Final = 1_200_000

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+from pathlib import Path
+from typing import Literal, TypedDict, Unpack, get_args
 
 import msgspec
 import numpy as np
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import UsageError, printable
+from kernel_archive.scoring.arrays import Bools, Floats
 from kernel_archive.scoring.calibration import N_BUCKETS, bucket_of, selective_risk
 from kernel_archive.scoring.controls import controls_of
-from kernel_archive.scoring.figures import TAILS, bootstrap, interval, joined, measure, repeats_of
+from kernel_archive.scoring.figures import (
+    TAILS,
+    Figures,
+    bootstrap,
+    interval,
+    joined,
+    measure,
+    repeats_of,
+)
+from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.order import CUTOFFS, precision_recall
 from kernel_archive.scoring.pairs import pair_bands
-from kernel_archive.scoring.reader import forecasts_of
+from kernel_archive.scoring.reader import ForecastSource, forecasts_of
 from kernel_archive.scoring.record import (
     Bucket,
     ControlFigures,
@@ -33,18 +46,7 @@ from kernel_archive.scoring.record import (
 from kernel_archive.scoring.recovery import CURVE, budget_ranks
 from kernel_archive.scoring.rules import confusion
 from kernel_archive.scoring.samples import ForecastRows, RowSample
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-    from typing import Unpack
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Bools, Floats
-    from kernel_archive.scoring.figures import Figures
-    from kernel_archive.scoring.forecasts import Forecasts
-    from kernel_archive.scoring.reader import ForecastSource
-    from kernel_archive.scoring.split import Split
+from kernel_archive.scoring.split import Split
 
 PredictedBin = Literal["argmax", "stated"]
 

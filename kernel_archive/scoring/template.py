@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import msgspec
 
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES
 from kernel_archive.scoring.formats import FIELDS, TOOL_FIELDS
-from kernel_archive.splits import REPLAY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kernel_archive.scoring.split import Split
-    from kernel_archive.splits import SplitSpec
+from kernel_archive.scoring.split import Split
+from kernel_archive.splits import REPLAY, SplitSpec
 
 
 def template_lines(split: Split, *, repeats: int = 1) -> Iterator[bytes]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
+import polars as pl
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.errors import Finding, KernelArchiveError, printable
 from kernel_archive.selection.definitions import recorded_definition
 from kernel_archive.selection.freeze import check_frozen, compare_split, frozen_columns
@@ -17,13 +19,6 @@ from kernel_archive.selection.make import select_split
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.withheld import check_withheld
 from kernel_archive.splits import SPLIT_TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    import polars as pl
-
-    from kernel_archive.archive.open import Archive
 
 _AGAIN = "Make the split again"
 

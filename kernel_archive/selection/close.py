@@ -7,21 +7,17 @@ cues say little. What is left is whether a forecaster sees which program is fast
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from kernel_archive.selection.definitions import CloseDefinition
 from kernel_archive.selection.evaluation import candidates, without_near_training
 from kernel_archive.selection.selected import ChosenRows, with_pair_ids
 from kernel_archive.selection.similarity import near_copy_classes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from kernel_archive.selection.definitions import CloseDefinition
-    from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.selection.tables import ArchiveTables
 
 
 def _with_standard_errors(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import polars as pl
 
-from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.inputs import INPUTS
 from kernel_archive.splits import SPLIT_TABLES
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kernel_archive.archive.open import Archive
 
 #: The measured columns of a table.
 _VALUES: Final = {

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import polars as pl
 
 from kernel_archive.archive.labels import OVERRULED
+from kernel_archive.selection.definitions import DiscoveryDefinition
 from kernel_archive.selection.selected import ChosenRows, with_pair_ids
-from kernel_archive.selection.tables import has_flag, leave_out, pair_key
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from kernel_archive.selection.definitions import DiscoveryDefinition
-    from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out, pair_key
 
 #: Columns of ``evaluations`` that edges are found from.
 EDGE_COLUMNS: Final = (

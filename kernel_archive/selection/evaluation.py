@@ -8,13 +8,21 @@ to training, not the other way round.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import polars as pl
 
 from kernel_archive.bins import assign_bins
 from kernel_archive.ids import sha256_hex
-from kernel_archive.selection.definitions import CloseDefinition, SplitNotMadeError, choose_gpu
+from kernel_archive.selection.definitions import (
+    CloseDefinition,
+    EvalDefinition,
+    KernelDefinition,
+    SplitNotMadeError,
+    TransferDefinition,
+    choose_gpu,
+)
 from kernel_archive.selection.selected import (
     ChosenRows,
     cell_counts,
@@ -23,17 +31,7 @@ from kernel_archive.selection.selected import (
     with_pair_ids,
 )
 from kernel_archive.selection.similarity import near_copies, overlap
-from kernel_archive.selection.tables import has_flag, leave_out
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from kernel_archive.selection.definitions import (
-        EvalDefinition,
-        KernelDefinition,
-        TransferDefinition,
-    )
-    from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out
 
 
 def selection_hash(key: str, kernel_id: str) -> str:

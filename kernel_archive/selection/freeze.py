@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from kernel_archive.archive.manifest import SplitFacts  # noqa: TC001 - msgspec needs the type at run time
+from kernel_archive.archive.manifest import SplitFacts
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.errors import ArchiveMismatchError, Finding, UsageError, printable
 from kernel_archive.selection.selected import CANONICAL, name_rows
-from kernel_archive.splits import SPLIT_TABLES
+from kernel_archive.splits import SPLIT_TABLES, SplitSpec
 from kernel_archive.storage import content_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kernel_archive.splits import SplitSpec
 
 #: Version of the files' layout.
 FROZEN_FORMAT: Final = 1

@@ -10,19 +10,15 @@ that once in 500 archives.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import polars as pl
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.errors import Finding
 from kernel_archive.schema import TABLES
-from kernel_archive.splits import SPLIT_TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.splits import SplitSpec
+from kernel_archive.splits import SPLIT_TABLES, SplitSpec
 
 #: A rank correlation is chance up to this many standard errors of its Fisher transform.
 LARGEST_Z: Final = 4.5

@@ -19,8 +19,9 @@ leak. Whether it is the reference is looked up in ``references``, not believed o
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import duckdb
 import msgspec
@@ -29,17 +30,17 @@ import polars as pl
 from kernel_archive.errors import Finding, LeakageError, counted, printable
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.problems import HELD_OUT_PROBLEMS
-from kernel_archive.selection.selected import MEMBER, members_of, name_rows, rows_of, with_ids
-from kernel_archive.selection.similarity import near_copies, token_grams
-from kernel_archive.selection.tables import pair_key
+from kernel_archive.selection.selected import (
+    MEMBER,
+    Selection,
+    members_of,
+    name_rows,
+    rows_of,
+    with_ids,
+)
+from kernel_archive.selection.similarity import Grams, near_copies, token_grams
+from kernel_archive.selection.tables import ArchiveTables, pair_key
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from kernel_archive.selection.selected import Selection
-    from kernel_archive.selection.similarity import Grams
-    from kernel_archive.selection.tables import ArchiveTables
 
 _STATED: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 #: Kind of leak -> its message and query.

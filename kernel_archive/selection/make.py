@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import msgspec
+import polars as pl
 
-from kernel_archive.archive.manifest import SplitFacts, write_manifest
+from kernel_archive.archive.manifest import Manifest, SplitFacts, write_manifest
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
@@ -17,6 +19,7 @@ from kernel_archive.schema import TABLES
 from kernel_archive.selection.close import select_close
 from kernel_archive.selection.definitions import (
     CloseDefinition,
+    Definition,
     DiscoveryDefinition,
     EvalDefinition,
     KernelDefinition,
@@ -36,16 +39,7 @@ from kernel_archive.selection.published import read_published
 from kernel_archive.selection.selected import Selection, label_rows, members_of
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.training import select_train
-from kernel_archive.splits import SPLIT_TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    import polars as pl
-
-    from kernel_archive.archive.manifest import Manifest
-    from kernel_archive.selection.definitions import Definition
-    from kernel_archive.splits import SplitSpec
+from kernel_archive.splits import SPLIT_TABLES, SplitSpec
 
 
 class RemadeSplit(msgspec.Struct, kw_only=True):

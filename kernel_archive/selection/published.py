@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, Final
 
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
 from kernel_archive.archive.manifest import SplitFacts
+from kernel_archive.archive.open import Archive
 from kernel_archive.errors import DataError
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import kernel_id
@@ -23,14 +26,7 @@ from kernel_archive.selection.selected import (
     name_rows,
     with_ids,
 )
-from kernel_archive.splits import SPLIT_TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.splits import SplitSpec
+from kernel_archive.splits import SPLIT_TABLES, SplitSpec
 
 #: The rule that the published labels follow.
 PUBLISHED_SCHEME: Final = "released"

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from kernel_archive.archive.manifest import SplitFacts
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import N_BINS, SCHEMES, Scheme, assign_bins, representatives
 from kernel_archive.errors import printable
 from kernel_archive.ids import CANARY, ID_LENGTH, logical_digest, program_id, sha256_hex, token_id
 from kernel_archive.schema import TABLES
-from kernel_archive.splits import SPLIT_TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from kernel_archive.archive.manifest import SplitFacts
-    from kernel_archive.selection.tables import ArchiveTables
-    from kernel_archive.splits import Kind, SplitSpec
+from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.splits import SPLIT_TABLES, Kind, SplitSpec
 
 #: Name of a split that is made by the shipped definition; any other is a variant.
 CANONICAL: Final = "canonical"

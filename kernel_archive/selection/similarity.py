@@ -7,16 +7,14 @@ the 5-grams that both have, out of those that either has.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from kernel_archive.ids import token_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 #: The distinct 5-grams of a program as hashes, sorted.
 Grams = NDArray[np.uint64]

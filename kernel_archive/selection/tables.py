@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import polars as pl
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.ids import token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.similarity import Grams, token_grams
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Mapping, Sequence
-
-    from kernel_archive.archive.open import Archive
 
 #: Columns of ``kernels`` that say everything but texts, cases and labels.
 KERNEL_COLUMNS: Final = [

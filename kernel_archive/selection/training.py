@@ -14,21 +14,17 @@ import hashlib
 import math
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
+from kernel_archive.selection.definitions import TrainDefinition
 from kernel_archive.selection.discovery import EDGE_COLUMNS, find_edges
 from kernel_archive.selection.selected import ChosenRows, count_values, rows_of, with_pair_ids
-from kernel_archive.selection.tables import has_flag, leave_out, pair_key
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from kernel_archive.selection.definitions import TrainDefinition
-    from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out, pair_key
 
 #: Hash at most this many pairs of a stratum; of more, only those whose slower program has a small
 #: mark.

@@ -7,14 +7,17 @@ is asked about.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import polars as pl
 import pyarrow as pa
 
 from kernel_archive.archive.manifest import SplitFacts, read_manifest, write_manifest
+from kernel_archive.archive.open import Archive
 from kernel_archive.archive.shards import digest_rows, write_table
 from kernel_archive.archive.swap import replaced_directory
 from kernel_archive.errors import ArchiveMismatchError, Finding, TargetExistsError, UsageError
@@ -26,12 +29,6 @@ from kernel_archive.selection.selected import hashed_order, name_rows
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 from kernel_archive.storage import write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from kernel_archive.archive.open import Archive
 
 #: Columns of an evaluation row that are withheld, and what the public part has in their place.
 LABELS: Final[dict[str, Any]] = {
