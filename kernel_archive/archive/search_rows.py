@@ -218,7 +218,8 @@ class SearchRows:
             has = "has another" if reference is not None else "states no"
             like = f"{problem} is called like a problem of this package"
             message = f"{like} and {has} reference: it is kept as {name}"
-            self._note("not-our-problem", message, file=self.job.run_path, field="problem")
+            place = {"file": self.job.run_path, "field": "problem"}
+            self._note(code="not-our-problem", message=message, **place)
         return name
 
     def _add_reference(self, code: str | None, problem: str) -> str:
@@ -263,7 +264,8 @@ class SearchRows:
             message = f"{printable(written, 60)} is kept as {canonical}, its name here"
             if (n := len(self._written)) > 1:
                 message += f", and {counted(n - 1, 'more problem')} likewise"
-            self._note("renamed-problem", message, file=self.job.run_path, field="problem")
+            place = {"file": self.job.run_path, "field": "problem"}
+            self._note(code="renamed-problem", message=message, **place)
 
     def _note(self, code: str, message: str, *, severity: Any = "info", **place: Any) -> None:
         self.findings.append(Finding(code=code, message=message, severity=severity, **place))
@@ -278,7 +280,7 @@ class SearchRows:
             shown = printable(name)
             message = f"unknown GPU {shown} in search {self.search_id}; its name is kept"
             fix = f'State what is known of it in the recipe: [gpu."{shown}"] (docs/recipes.md)'
-            self._note("unknown-gpu", message, severity="warning", fix=fix)
+            self._note(code="unknown-gpu", message=message, severity="warning", fix=fix)
 
     def search_row(self, rows: Sequence[Row]) -> Row:
         """Make the row of ``searches``: what recipe and log say, and counts over its rows."""
