@@ -76,7 +76,7 @@ def commit_id(value: object, repo: str) -> str:
     return value
 
 
-def redact(text: object, limit: int = 300) -> str:
+def redact(text: object) -> str:
     """Remove tokens and the queries of addresses (signatures stand there); printable, bounded."""
     from huggingface_hub import get_token
 
@@ -85,7 +85,7 @@ def redact(text: object, limit: int = 300) -> str:
         plain = plain.replace(token, "***")
     for pattern, replacement in _SECRETS:
         plain = pattern.sub(replacement, plain)
-    return printable(" ".join(plain.split()), limit)
+    return printable(" ".join(plain.split()), 300)
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -176,9 +176,9 @@ class Score(Terms, frozen=True, kw_only=True):
     best_controls: dict[str, str] = {}  # metric -> the control with the best figure
     beats_control: dict[str, bool] = {}  # metric -> whether the whole interval is better than that
 
-    def to_json(self, *, indent: int = 1) -> bytes:
+    def to_json(self) -> bytes:
         """Write the record as JSON, keys in a fixed order."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=indent)
+        return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
     def in_sums(self) -> Score:
         """Keep what may be published where labels are withheld: figures over all rows, rounded.

@@ -63,10 +63,8 @@ def frozen_rows(archive: Archive, table: str) -> list[FrozenRow]:
     return archive.polars(table, columns=frozen_columns(SPLIT_TABLES[table])).rows()
 
 
-def freeze(archive: str | Path, folder: Path | None = None) -> list[Path]:
-    """Write the frozen form of every split of an archive; return the files.
-
-    Into ``splits/frozen/<version>`` of this package when no folder is named.
+def freeze(archive: str | Path) -> list[Path]:
+    """Freeze every split of an archive in ``splits/frozen/<version>``; return the files.
 
     Raises:
         UsageError: a split is a variant, or its labels are withheld.
@@ -77,7 +75,7 @@ def freeze(archive: str | Path, folder: Path | None = None) -> list[Path]:
         if facts.origin == "withheld" or facts.name != CANONICAL:
             state = f"{name} is {facts.name}, {facts.origin}"
             raise UsageError(f"only canonical splits with their labels are frozen: {state}")
-    target = frozen_folder(manifest.version) if folder is None else folder
+    target = frozen_folder(manifest.version)
     target.mkdir(parents=True, exist_ok=True)
     files = []
     for table, facts in manifest.splits.items():
