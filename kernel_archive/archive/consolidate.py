@@ -12,28 +12,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import duckdb
 import msgspec
 import pyarrow as pa
+from duckdb.sqltypes import DOUBLE, TINYINT
 
 from kernel_archive.archive.beside import READINGS, reading_rows, refuse_unknown
 from kernel_archive.archive.labels import FLAGS, SQL_NAMES
 from kernel_archive.archive.manifest import TableFacts
 from kernel_archive.archive.open import literal_path
+from kernel_archive.archive.recipe import LoadedRecipe
 from kernel_archive.archive.shards import write_table
+from kernel_archive.archive.stage import StagedRun
 from kernel_archive.archive.store import Store
 from kernel_archive.bins import Scheme, assign_bins
 from kernel_archive.errors import KernelArchiveError, RecipeError
 from kernel_archive.gpus import GpuFacts, gpu_facts, is_known, same_gpu
 from kernel_archive.ids import CANARY
 from kernel_archive.schema import TABLES
-
-if TYPE_CHECKING:
-    import duckdb
-
-    from kernel_archive.archive.recipe import LoadedRecipe
-    from kernel_archive.archive.stage import StagedRun
 
 #: DuckDB spills to disk above this; a process stays below 2 GB.
 MEMORY_LIMIT: Final = "800MB"
@@ -138,8 +136,6 @@ def consolidate(
 @contextmanager
 def _merge_database(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a database that spills into a folder."""
-    import duckdb
-
     settings: dict[str, Any] = {
         "memory_limit": MEMORY_LIMIT,
         "temp_directory": str(scratch),
@@ -161,8 +157,6 @@ def _merge_database(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 def _decide(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:
     """Decide what becomes of every row of ``fragment``: makes views of the large tables."""
-    from duckdb.sqltypes import DOUBLE, TINYINT
-
     for name, schema in _RULES.items():
         connection.register(name, pa.Table.from_pylist(getattr(rules, name), schema=schema))
 

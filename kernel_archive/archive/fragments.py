@@ -6,16 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from kernel_archive.ids import canonical_json, canonical_text, program_id, token_id
 from kernel_archive.program_text import language_of
+from kernel_archive.readers.records import Case, Evaluation, SearchFacts
 from kernel_archive.schema import CASE, TABLES
-
-if TYPE_CHECKING:
-    from kernel_archive.readers.records import Case, Evaluation, SearchFacts
 
 #: Leave out a number that is larger, so that it fits its column and sums stay finite. Texts are
 #: bounded where lines are read.
