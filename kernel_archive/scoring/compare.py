@@ -11,7 +11,7 @@ starts again from its first one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal, Unpack
@@ -97,11 +97,7 @@ def compare(
     ]
     defined = [name for name in names if None not in (values[0][name], values[1][name])]
     p = permutation_p(rows_a, rows_b, defined, seed=seed, draws=draws)
-    corrected: dict[str, float | None] = {}
-    for family in {METRICS[name].family for name in names}:
-        members = [name for name in names if METRICS[name].family == family]
-        p_values = holm([p.get(name) for name in members])
-        corrected |= dict(zip(members, p_values, strict=True))
+    corrected = _corrected(names, p)
     table: dict[str, MetricDifference] = {}
     for name in names:
         value_a, value_b = values[0][name], values[1][name]
@@ -162,6 +158,16 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     for step, (p, i) in enumerate(ranked):
         largest = max(largest, min(1.0, p * (len(ranked) - step)))
         corrected[i] = largest
+    return corrected
+
+
+def _corrected(names: Sequence[str], p: Mapping[str, float]) -> dict[str, float | None]:
+    """Correct the p-values of metrics by Holm's rule, family by family."""
+    corrected: dict[str, float | None] = {}
+    for family in {METRICS[name].family for name in names}:
+        members = [name for name in names if METRICS[name].family == family]
+        p_values = holm([p.get(name) for name in members])
+        corrected |= dict(zip(members, p_values, strict=True))
     return corrected
 
 

@@ -71,11 +71,14 @@ def load_split(
         raise ArchiveMismatchError.from_findings(faults)
     withheld = facts.origin == "withheld"
     if withheld and labels is None and not blind:
-        message = f"the labels of {spec.name} are withheld from the archive in {opened.path}"
-        raise UsageError(f"{message}. Whoever holds them scores with the option --labels DIR")
+        raise UsageError(
+            f"the labels of {spec.name} are withheld from the archive in {opened.path}. Whoever "
+            "holds them scores with the option --labels DIR"
+        )
     if labels is not None and not withheld:
-        message = f"the labels of {spec.name} are in the archive"
-        raise UsageError(f"{message}: --labels is for withheld ones")
+        raise UsageError(
+            f"the labels of {spec.name} are in the archive: --labels is for withheld ones"
+        )
     reference = spec.anchor if spec.kind == "eval" else ""  # many long texts, which nothing reads
     columns = [name for name in TABLES[spec.table].schema.names if name != reference]
     table = opened.arrow(spec.table, columns=columns)

@@ -94,9 +94,39 @@ def load_worlds(archive: Archive) -> Worlds:
         raise UsageError(f"the labels of {archive.path} are withheld: it cannot be replayed")
     recorded = {"searches", "evaluations", "kernels"} <= set(archive.tables)
     steps = archive.sql(_STEPS, [manifest.natural_builders]).to_pylist() if recorded else []
+    worlds, first = _grow_worlds(steps)
+    if not first:
+        raise UsageError(f"the archive in {archive.path} has no held-out searches to replay")
+    gpus = tuple(step["gpu"] for step in first.values())
+    split = Split.from_arrays(
+        row_ids=list(first),
+        tasks=[step["problem"] for step in first.values()],
+        speedups=[FAILED if s["speedup"] is None else s["speedup"] for s in first.values()],
+        split=REPLAY.name,
+        facts=SplitIdentity(
+            archive_name=manifest.name,
+            archive_version=manifest.version,
+            archive_digest=manifest.logical_digest,
+            table=REPLAY.table,
+            split_name="canonical",
+            gpus=tuple(sorted(set(gpus))),
+            n_rows=len(first),
+        ),
+    )
+    with_children = tuple(world for _, world in sorted(worlds.items()) if len(world) > 1)
+    return Worlds(split=split, gpus=gpus, worlds=with_children)
+
+
+def _grow_worlds(
+    steps: Sequence[dict[str, Any]],
+) -> tuple[dict[str, World], dict[str, dict[str, Any]]]:
+    """Grow the worlds step by step; return them by name, and each kernel's first step by its id.
+
+    A kernel's row is its place among the first steps.
+    """
     worlds: dict[str, World] = {}
-    #: Kernel id -> its row, and the step that first measured it.
-    programs: dict[str, tuple[int, dict[str, Any]]] = {}
+    first: dict[str, dict[str, Any]] = {}
+    rows: dict[str, int] = {}
     #: Node of its world -> by search and node id, and by world and row.
     of_node: dict[tuple[str, str], int] = {}
     of_row: dict[tuple[str, int], int] = {}
@@ -109,7 +139,8 @@ def load_worlds(archive: Archive) -> Worlds:
         if step["is_root"] and not chain:
             of_node[search, step["node_id"]] = 0
             continue
-        row, _ = programs.setdefault(step["kernel_id"], (len(programs), step))
+        first.setdefault(step["kernel_id"], step)
+        row = rows.setdefault(step["kernel_id"], len(rows))
         world = worlds[name]
         if (name, row) not in of_row:
             of_row[name, row] = len(world)
@@ -117,27 +148,7 @@ def load_worlds(archive: Archive) -> Worlds:
             world.parents.append(of_node.get((search, step["parent_node_id"]), 0))
             world.speedups.append(np.nan if speedup is None else speedup)
         of_node[search, step["node_id"]] = of_row[name, row]
-    if not programs:
-        raise UsageError(f"the archive in {archive.path} has no held-out searches to replay")
-    first = [step for _, step in programs.values()]
-    gpus = tuple(step["gpu"] for step in first)
-    split = Split.from_arrays(
-        row_ids=list(programs),
-        tasks=[step["problem"] for step in first],
-        speedups=[FAILED if step["speedup"] is None else step["speedup"] for step in first],
-        split=REPLAY.name,
-        facts=SplitIdentity(
-            archive_name=manifest.name,
-            archive_version=manifest.version,
-            archive_digest=manifest.logical_digest,
-            table=REPLAY.table,
-            split_name="canonical",
-            gpus=tuple(sorted(set(gpus))),
-            n_rows=len(programs),
-        ),
-    )
-    with_children = tuple(world for _, world in sorted(worlds.items()) if len(world) > 1)
-    return Worlds(split=split, gpus=gpus, worlds=with_children)
+    return worlds, first
 
 
 def replay_texts(archive: Archive, worlds: Worlds) -> list[tuple[str, str]]:
