@@ -37,14 +37,14 @@ _TRANSCENDENTALS: Final = frozenset(
 
 
 class Tile(NamedTuple):
-    """Say over which axes a value lies, and along which of them it is contiguous."""
+    """The axes that a value lies over, and those along which it is contiguous."""
 
     axes: frozenset[tuple[int, int]] = frozenset()
     near: frozenset[tuple[int, int]] = frozenset()
 
 
 class BlockWork(NamedTuple):
-    """Count what one block does."""
+    """Counts of what one block does."""
 
     elements: float = 0.0  # loaded or stored
     sectors: float = 0.0  # bytes moved for that, 32 at least for every contiguous run
@@ -112,7 +112,7 @@ def _stated(
 
 @dataclass
 class _Walk:
-    """Walk through one kernel and the functions that it calls."""
+    """A walk through one kernel and the functions that it calls."""
 
     functions: Mapping[str, ast.FunctionDef]
     stated_sizes: Mapping[str, float]

@@ -38,7 +38,7 @@ COSTS: Final = (
 
 
 class LaunchCall(NamedTuple):
-    """Hold one row of the table ``launches``, of a launch or an operator."""
+    """One row of the table ``launches``, of a launch or an operator."""
 
     kind: str
     name: str

@@ -32,7 +32,7 @@ OURS: Final = frozenset({PAGE_FILE, STANDINGS_FILE, ENTRIES, "standings.csv"})
 
 
 class BoardOptions(TypedDict, total=False):
-    """State how a board is built; every option may be left out."""
+    """How a board is built; every option may be left out."""
 
     out: str | Path | None  # folder to write to; the board's own when not given
     labels: str | Path | None  # folder that holds withheld labels
@@ -42,7 +42,7 @@ class BoardOptions(TypedDict, total=False):
 
 
 class BoardResult(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """State what was built: the files of the whole board, its standings, what was left out."""
+    """What was built: the files of the whole board, its standings, what was left out."""
 
     files: list[Path]
     page_bytes: int

@@ -71,7 +71,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 
 class ScoringTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """State how the submissions of a board are scored; any process can load what it names."""
+    """How the submissions of a board are scored; any process can load what it names."""
 
     archive: Path
     #: Split and digest of the rows that are ranked -> folder of their labels, where withheld.

@@ -26,7 +26,7 @@ _EQUAL: Final = 1e-9
 
 
 class Pairs(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Compare all pairs of k entries by one metric; shape (k, k), row minus column."""
+    """All pairs of k entries compared by one metric; shape (k, k), row minus column."""
 
     known: Bools  # shape (k,), entries with the figure, defined in at least half of the draws
     #: Of the figures; 0 where they are equal but for rounding, NaN where unknown.
@@ -37,7 +37,7 @@ class Pairs(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """Place one entry by one metric."""
+    """The rank of one entry by one metric."""
 
     rank: int  # 1 for the best figure; equal figures share a rank
     #: Best rank that the data allow; ``None`` for an entry that is ranked by value alone.

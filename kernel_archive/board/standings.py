@@ -23,14 +23,14 @@ _FACTS: Final = ("coverage", "parse_rate", "deferral_rate", "tokens_per_forecast
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Name a submission that is at fault and takes no part, and say why."""
+    """A submission that is at fault and takes no part, and why."""
 
     slug: str
     findings: tuple[Finding, ...]
 
 
 class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Hold the standings of one split."""
+    """The standings of one split."""
 
     split: Split
     entries: list[Entry]  # best first by CRPS; those that are not ranked come last

@@ -42,7 +42,7 @@ LOCK: Final = ".lock"
 
 
 class Statement(TypedDict, total=False):
-    """State an entry; all but the name may be left out. Fields as in :class:`Submission`."""
+    """What a submitter states of an entry, each if known. Fields as in :class:`Submission`."""
 
     url: str
     model: str
@@ -53,7 +53,7 @@ class Statement(TypedDict, total=False):
 
 
 class Added(msgspec.Struct, frozen=True, kw_only=True):
-    """Name what was stored: the folder, its record, its score."""
+    """What was stored: the folder, its record, its score."""
 
     slug: str
     folder: Path

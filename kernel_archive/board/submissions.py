@@ -44,7 +44,7 @@ class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Identity(_Strict, frozen=True):
-    """Name the rows that are forecast; only submissions of the same rows are ranked together."""
+    """The rows that are forecast; only submissions of the same rows are ranked together."""
 
     name: str
     version: str
@@ -71,7 +71,7 @@ class Identity(_Strict, frozen=True):
 
 
 class ModelFacts(_Strict, frozen=True, omit_defaults=True):
-    """State facts of a model, each as far as its submitter knows it."""
+    """Facts of a model, each as far as its submitter knows it."""
 
     prompt: _Line = ""  # name and digest of the prompt; read from the forecasts
     open_weights: bool | None = None  # whether anybody can have the weights
@@ -79,7 +79,7 @@ class ModelFacts(_Strict, frozen=True, omit_defaults=True):
 
 
 class RunFacts(_Strict, frozen=True, omit_defaults=True):
-    """State what was asked of which model, as the run that made the forecasts recorded it."""
+    """What was asked of which model, as the run that made the forecasts recorded it."""
 
     served_model: _Line = ""  # as the server names it; several with commas between
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
@@ -96,7 +96,7 @@ class RunFacts(_Strict, frozen=True, omit_defaults=True):
 
 
 class Submission(_Strict, frozen=True):
-    """Hold what ``submission.toml`` says."""
+    """What ``submission.toml`` says."""
 
     name: _Name  # of the entry on the board
     forecasts_sha256: str  # of the forecast lines, without compression, 64 hex digits

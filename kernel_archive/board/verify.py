@@ -26,7 +26,7 @@ _TERMS: Final = ("metric_version", "kind", "scheme", "predicted_bin", "seed", "d
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Say of one submission whether it is sound.
+    """Whether one submission is sound.
 
     ``other_archive`` is sound, but not of this archive: there is nothing to score it with here.
     """

@@ -43,7 +43,7 @@ _LATER: Final = {"close.md.j2", "transfer.md.j2"}
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """State everything about a prompt but the row."""
+    """Everything about a prompt but the row."""
 
     ask: Ask
     answer: AnswerForm = "json"

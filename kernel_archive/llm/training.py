@@ -40,7 +40,7 @@ _ASKED: Final[dict[str, Ask]] = {
 
 @dataclass(frozen=True)
 class TrainingExample:
-    """Hold one row to learn from."""
+    """One row to learn from."""
 
     row_id: str
     kind: str  # seed, parent_edit or pair
@@ -54,7 +54,7 @@ class TrainingExample:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainingExamples:
-    """Hold rows to learn from, in the order in which a trainer shows them.
+    """Rows to learn from, in the order in which a trainer shows them.
 
     Bins take turns, so that any first N rows hold as many of each bin as there are; within a bin a
     hash of row id and seed decides.

@@ -1,4 +1,4 @@
-"""Share among the formulas: draws of rows as weights, sums, and which scores tie.
+"""What the formulas share: draws of rows as weights, sums, and which scores tie.
 
 A formula takes n rows and ``weights``, shape (n, D): how often each row counts in each of D draws.
 It gives one value per draw, shape (D,). A draw is a column, so that running sums go over whole

@@ -45,7 +45,7 @@ Side = Literal["a", "b", "neither"]
 
 
 class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold one metric of two submissions, A and B; ``None`` where it is not defined."""
+    """One metric of two submissions, A and B; ``None`` where it is not defined."""
 
     a: float | None  # mean over the repeats of A
     b: float | None  # and of B
@@ -59,7 +59,7 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(Terms, frozen=True, kw_only=True):
-    """Hold two submissions against each other."""
+    """Two submissions held against each other."""
 
     a: ForecastFacts
     b: ForecastFacts

@@ -41,7 +41,7 @@ _MAX_FITTED: Final = 300
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Control:
-    """Hold one control or bound."""
+    """One control or bound."""
 
     name: str
     title: str  # what it goes by, for people

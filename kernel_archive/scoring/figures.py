@@ -26,7 +26,7 @@ _DEFINED: Final = 0.95
 
 
 class Figures(NamedTuple):
-    """Hold the metrics in every draw."""
+    """The metrics in every draw."""
 
     overall: dict[str, Floats]  # metric -> shape (D,)
     groups: dict[str, dict[str, Floats]]  # group -> metric -> shape (D,)

@@ -1,4 +1,4 @@
-"""Hold forecasts as checked arrays of R repeats x n rows, in the order of the split."""
+"""Forecasts as checked arrays of R repeats x n rows, in the order of the split."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RAW_SUM_BOUNDS: Final = (0.5, 1.5)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Forecasts:
-    """Hold one forecaster's forecasts of one split; all arrays have shape (R, n)."""
+    """One forecaster's forecasts of one split; all arrays have shape (R, n)."""
 
     name: str  # name of the forecaster
     probabilities: Floats  # shape (R, n, 8), rows sum to 1; uniform where ``parsed`` is false

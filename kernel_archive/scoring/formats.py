@@ -33,7 +33,7 @@ _Eight = Annotated[list[_Amount], Meta(min_length=N_BINS, max_length=N_BINS)]
 
 
 class ForecastLine(msgspec.Struct, kw_only=True):
-    """Hold one forecast (:data:`FIELDS`); ``None`` is what is not there."""
+    """One forecast (:data:`FIELDS`); ``None`` is what is not there."""
 
     row_id: Annotated[str, Meta(min_length=1)]
     repeat: Annotated[int, Meta(ge=0, lt=MAX_REPEATS)] = 0

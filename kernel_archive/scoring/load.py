@@ -122,7 +122,7 @@ def as_split(archive: Archive | Split | str | Path | None, split: str, bins: str
 
 
 class _StoredZero(msgspec.Struct):
-    """Hold a file of ``splits/zero``, which ``benchmarks/zero.py`` writes."""
+    """A file of ``splits/zero``, which ``benchmarks/zero.py`` writes."""
 
     split_digest: str
     forecast: str

@@ -1,4 +1,4 @@
-"""State every metric, from ``metrics.toml``, and how it is computed.
+"""Every metric, from ``metrics.toml``, and how it is computed.
 
 Scores, comparisons, summaries, the board and the documentation are made from :data:`METRICS`.
 """
@@ -36,7 +36,7 @@ SHORTCUTS: Final = ("parent_speedup", "language_change")
 
 
 class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """State one metric: an entry of ``metrics.toml``."""
+    """One metric: an entry of ``metrics.toml``."""
 
     name: str
     title: str

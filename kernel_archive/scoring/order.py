@@ -68,7 +68,7 @@ def pair_rows(speedups: Floats) -> Ints:
 
 
 class PairTable:
-    """Compare the pairs of one candidate set that count, ready to be counted in many draws."""
+    """The pairs of one candidate set that count, ready to be counted in many draws."""
 
     def __init__(self, keys: Ints, speedups: Floats, spreads: Floats, goals: Floats | None) -> None:
         """Compare n rows by keys of shape (R, n); the others have shape (n,)."""

@@ -49,7 +49,7 @@ _AMOUNTS: Final = ("expected_speedup", "input_tokens", "output_tokens", "latency
 
 
 class ReadOptions(TypedDict, total=False):
-    """State how forecasts are read; every option may be left out."""
+    """How forecasts are read; every option may be left out."""
 
     name: str | None  # name of the forecaster; the file's name without its endings when not given
     raw_sum_bounds: tuple[float, float]  # A raw sum outside counts as a parse failure
@@ -111,7 +111,7 @@ def name_of(path: str | Path) -> str:
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Report what is in a forecast file and what is wrong with it."""
+    """What is in a forecast file, and what is wrong with it."""
 
     file: str  # made printable
     ok: bool  # it can be scored
@@ -130,7 +130,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Collector:
-    """Collect forecasts and faults line by line, then make arrays and a report of them."""
+    """Collects forecasts and faults line by line, then makes arrays and a report of them."""
 
     def __init__(self, file: str, split: Split, options: ReadOptions) -> None:
         self.file = file

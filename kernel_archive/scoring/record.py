@@ -1,4 +1,4 @@
-"""Hold a score as one JSON document: what a summary or the board needs of it."""
+"""A score as one JSON document: what a summary or the board needs of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_FEW: Final = "speedup_recovered_at_"
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Hold one figure; ``None`` where it is not defined (no parsed row, no positive)."""
+    """One figure; ``None`` where it is not defined (no parsed row, no positive)."""
 
     mean: float | None  # over the repeats
     std: float | None  # population standard deviation over the repeats
@@ -33,7 +33,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ForecastFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """State what was scored; a cell is one repeat of one row."""
+    """What was scored; a cell is one repeat of one row."""
 
     name: str  # of the forecaster
     source: str  # its file as its user named it, made printable
@@ -65,7 +65,7 @@ class ForecastFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bucket(msgspec.Struct, frozen=True):
-    """Hold one of ten equal confidence buckets, all repeats; means are ``None`` in an empty one."""
+    """One of ten equal confidence buckets, all repeats; means are ``None`` in an empty one."""
 
     count: int
     confidence: float | None
@@ -74,7 +74,7 @@ class Bucket(msgspec.Struct, frozen=True):
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold the recovery curve: percent of the best speedup found at budgets of 1 to 100 %."""
+    """The recovery curve: percent of the best speedup found at budgets of 1 to 100 %."""
 
     mean: tuple[float, ...]  # over tasks and repeats
     low: tuple[float, ...]  # pointwise 95 % band, empty without a bootstrap
@@ -83,13 +83,13 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RiskCoverage(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold what accepting only the most confident rows gives; parsed rows, mean over repeats."""
+    """What accepting only the most confident rows gives; parsed rows, mean over repeats."""
 
     error_rate: tuple[float, ...]  # share of wrong bins in the surest 1 to 100 % of the rows
 
 
 class Deferral(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold what deferring changes; only where a forecast defers."""
+    """What deferring changes; only where a forecast defers."""
 
     accepted: dict[str, Metric]  # metric that is a mean over rows -> figure over the rows kept
     deferred_accuracy: float | None  # on the deferred rows with a distribution
@@ -97,7 +97,7 @@ class Deferral(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiscoveryCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold precision and recall of the pairs at least ``cutoff`` times as fast."""
+    """Precision and recall of the pairs at least ``cutoff`` times as fast."""
 
     cutoff: float  # in x
     n_positive: int
@@ -107,7 +107,7 @@ class DiscoveryCurve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PairBand(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold how many pairs of some distance are in the right order."""
+    """How many pairs of some distance are in the right order."""
 
     title: str  # such as ``1.05x to 1.2x``, or ``close pairs``
     n_pairs: int
@@ -116,7 +116,7 @@ class PairBand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold the figures of one control or bound on the same rows."""
+    """The figures of one control or bound on the same rows."""
 
     name: str
     title: str  # what it goes by
@@ -125,7 +125,7 @@ class ControlFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drawn(msgspec.Struct, frozen=True, kw_only=True):
-    """State what the draws of intervals and comparisons are of."""
+    """What the draws of intervals and comparisons are of."""
 
     unit: str  # ``authors``, ``chains``, ``problems`` or ``rows``
     n: int
@@ -143,7 +143,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """State what figures were computed under; comparable figures agree in it."""
+    """What figures were computed under; comparable figures agree in it."""
 
     metric_version: str = METRIC_VERSION
     package: str = __version__
@@ -157,7 +157,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Score(Terms, frozen=True, kw_only=True):
-    """Hold a score; ``kernel_archive.scoring.metrics`` states the metrics and their units."""
+    """A score; ``kernel_archive.scoring.metrics`` states the metrics and their units."""
 
     relabelled: bool  # the labels were computed anew under ``scheme``; the split has another one
     forecasts: ForecastFacts

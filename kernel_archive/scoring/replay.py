@@ -42,7 +42,7 @@ FAILED = 0.1
 
 @dataclass(eq=False, kw_only=True)
 class World:
-    """Hold one world of n nodes; node 0 is where a search starts, and a parent precedes a child."""
+    """One world of n nodes; node 0 is where a search starts, and a parent precedes a child."""
 
     name: str  # problem and GPU, or id of the search
     #: Position of each node among the rows that are forecast; -1 for the start.
@@ -63,7 +63,7 @@ class World:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Worlds:
-    """Hold the worlds of an archive, and the n rows of them that are forecast."""
+    """The worlds of an archive, and the n rows of them that are forecast."""
 
     split: Split  # the rows, named by their kernels; a failed program is slow in it
     gpus: tuple[str, ...]  # of the rows
@@ -172,7 +172,7 @@ def replay_texts(archive: Archive, worlds: Worlds) -> list[tuple[str, str]]:
 
 
 class ReplayFigure(msgspec.Struct, frozen=True):
-    """Hold a mean over worlds, with its 95 % interval from draws of worlds."""
+    """A mean over worlds, with its 95 % interval from draws of worlds."""
 
     mean: float
     low: float
@@ -180,7 +180,7 @@ class ReplayFigure(msgspec.Struct, frozen=True):
 
 
 class PolicyFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold how one policy did; all figures in percent."""
+    """How one policy did; all figures in percent."""
 
     policy: Policy
     area: ReplayFigure  # best speedup so far over the best of the world, mean over all measurements
@@ -189,7 +189,7 @@ class PolicyFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """State how worlds are searched.
+    """How worlds are searched.
 
     Raises:
         UsageError: a share is not above 0 and at most 1, or fewer than one parent or repeat.
@@ -211,7 +211,7 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold the figures of one forecaster, replayed."""
+    """The figures of one forecaster, replayed."""
 
     name: str  # the forecaster; empty for the policies that need none
     coverage: float  # share of the rows with a forecast; others count as uniform

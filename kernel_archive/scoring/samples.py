@@ -30,7 +30,7 @@ REPEAT_FIELDS: Final = ("probabilities", "parsed", "predicted", "stated_speedups
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ForecastRows:
-    """Hold n rows of a split with their forecasts."""
+    """n rows of a split with their forecasts."""
 
     split: Split
     probabilities: Floats  # shape (R, n, 8)
@@ -144,7 +144,7 @@ def _draw(rng: np.random.Generator, n: int, size: int) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class RowSample:
-    """Hold D draws of rows."""
+    """D draws of rows."""
 
     rows: ForecastRows
     weights: Floats  # shape (n, D), how often each row is in each draw

@@ -52,7 +52,7 @@ PredictedBin = Literal["argmax", "stated"]
 
 
 class ScoreOptions(TypedDict, total=False):
-    """State how forecasts are scored; every option may be left out."""
+    """How forecasts are scored; every option may be left out."""
 
     seed: int  # of the bootstrap; 0 when not given
     draws: int  # bootstrap draws, 10,000 when not given; 0 for no intervals

@@ -23,7 +23,7 @@ KERNEL_COLUMNS: Final = [
 
 
 class BuilderRule(Protocol):
-    """Say whose programs count: what every split definition states."""
+    """Whose programs count: what every split definition states."""
 
     @property
     def natural(self) -> bool:
