@@ -169,7 +169,7 @@ def _dask_executor(jobs: int, scheduler: str | None) -> Iterator[Executor]:
         raise UsageError(
             "--engine dask needs dask.distributed: pip install 'kernel-archive[dask]'"
         ) from None
-    # What Dask prints of lost connections stands in the cluster's own log.
+    # What Dask prints of lost connections is in the cluster's own log, too.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     arguments: dict[str, Any] = {"address": scheduler, "timeout": CONNECT_SECONDS}
     if scheduler is None:

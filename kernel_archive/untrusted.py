@@ -93,7 +93,7 @@ def allowance(path: Path, most: int) -> int:
 def open_uncompressed(path: Path) -> Iterator[IO[bytes]]:
     """Open a file without its compression: gzip, zstd or none, told apart by its first bytes.
 
-    Whoever reads it bounds how much. What was read before a checksum at its end fails is salvage.
+    The caller bounds how much it reads. What it read before a checksum fails at the end is salvage.
 
     Raises:
         UntrustedFileError: it can't be opened; or in the block, where the stream is damaged.

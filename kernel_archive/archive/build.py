@@ -95,7 +95,7 @@ class BuildResult(msgspec.Struct, kw_only=True):
     findings: int
     shown: list[Finding]  # the first ones
     not_made: dict[str, str]  # splits that the kernels don't allow, and why
-    own: bool  # an archive of one's own, which says itself what its evaluation split asks about
+    own: bool  # a user's archive, whose recipe says what its evaluation split asks about
 
 
 class Build:

@@ -60,7 +60,7 @@ class InputFacts(msgspec.Struct, frozen=True):
     findings: int  # number of them
 
 
-#: Why a training kernel is in no pair -> what is said of it.
+#: Why a training kernel is in no pair -> the words for it.
 _NO_PAIRS: Final = {
     "unknown_reference": "have no reference program. Return reference_code in the query, or set "
     "reference = ... in the [[source]]",
@@ -107,8 +107,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     findings: dict[str, Any]  # faults of the logs: number per code, and the first ones in full
     reports: dict[str, Any]  # further counts (exclusions, rows withheld from train, ...)
     canary: str  # the text in every row
-    about: dict[str, str] = {}  # title, description and citation of an archive of one's own
-    evaluation: dict[str, Any] | None = None  # [eval] of an archive of one's own
+    about: dict[str, str] = {}  # title, description and citation of a user's own archive
+    evaluation: dict[str, Any] | None = None  # [eval] of a user's own archive
 
     @property
     def measured_digest(self) -> str:
@@ -233,7 +233,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def present_manifest(directory: Path) -> Manifest | None:
-    """Read the manifest of a directory; ``None`` where there is none, or none that can be read."""
+    """Read the manifest of a directory; ``None`` where none can be read."""
     try:
         return read_manifest(directory)
     except (ArchiveNotFoundError, ArchiveMismatchError):

@@ -65,7 +65,7 @@ class Exclude(_Table, frozen=True):
 
 
 class About(_Table, frozen=True):
-    """``[archive]``: name and description of an archive of one's own."""
+    """``[archive]``: name and description of a user's own archive."""
 
     name: Annotated[str, msgspec.Meta(pattern=ARCHIVE_NAME)]
     title: str | None = None
@@ -74,7 +74,7 @@ class About(_Table, frozen=True):
 
 
 class EvaluationRules(_Table, frozen=True, omit_defaults=True):
-    """``[eval]``: what the evaluation split of an archive of one's own asks about."""
+    """``[eval]``: what the evaluation split of a user's own archive asks about."""
 
     tasks: list[str] | None = None
     bins: Annotated[int, msgspec.Meta(ge=1, le=8)] | None = None

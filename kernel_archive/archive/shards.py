@@ -25,11 +25,11 @@ from kernel_archive.storage import file_sha256
 
 #: A group has at least this many rows, unless it is the last one; short searches share one.
 GROUP_MIN: Final = 64
-#: From so many rows on every end of a search ends the group; before, every second one does (by the
-#: search's id), so that after a change the groups soon fall into step again.
+#: From this many rows on every end of a search ends the group; before, every second one does (by
+#: the search's id), so that after a change the groups soon fall into step again.
 GROUP_FULL: Final = 200
-#: Inside a long search a group ends after one row in so many (by the row's id), at the latest after
-#: GROUP_MAX rows.
+#: Inside a long search a group ends after one row in this many (by the row's id), at the latest
+#: after GROUP_MAX rows.
 GROUP_RATE: Final = 400
 GROUP_MAX: Final = 600
 #: Columns that are worth a dictionary (``repeated``) or statistics (``sortable``).

@@ -150,7 +150,7 @@ def locked_stage(stage: Path) -> Iterator[None]:
         for old in stage.glob("old.*"):
             if not target.exists() and (old / MANIFEST_NAME).is_file():
                 old.rename(target)
-        for pattern in _LEFTOVERS:  # what killed builds left behind is nobody's any more
+        for pattern in _LEFTOVERS:  # of builds that were killed
             for left in stage.glob(pattern):
                 _remove(left)
         yield

@@ -20,7 +20,7 @@ from kernel_archive.scoring.replay import load_worlds, replay_texts
 from kernel_archive.scoring.split import forecast_split, split_facts, table_rows
 from kernel_archive.splits import REPLAY, SPLITS, SplitSpec
 
-#: What is said of all pairs at once.
+#: Fields that hold for all pairs at once.
 _OF_ALL: Final = frozenset({"split", "scheme", "stated_gpus", "launches"})
 
 

@@ -42,7 +42,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     rationales: dict[int, str]  # position of a row -> beginning of its first rationale
     #: The control or bound whose forecasts these are; empty when they are of no one's.
     control: str
-    key: str = ""  # under which its score is kept for the next build
+    key: str = ""  # of its score in the cache
     ranks: dict[str, Rank] = {}
 
     @property
@@ -78,7 +78,7 @@ class ScoringTerms(msgspec.Struct, frozen=True, kw_only=True):
     splits: dict[tuple[str, str], Path | None]
     draws: int
     seed: int
-    #: Folder of scores that earlier builds kept; ``None`` to compute each.
+    #: Folder of scores from earlier builds; ``None`` to compute each.
     cache: Path | None = None
 
 
@@ -143,9 +143,9 @@ def _control_of(split: Split, forecasts: Forecasts) -> str:
 
 
 def _score(split: Split, forecasts: Forecasts, terms: ScoringTerms) -> tuple[str, CachedScore]:
-    """Score forecasts, or take the score that an earlier build kept; with the key of that.
+    """Score forecasts, or read their score from the cache; return its key, too.
 
-    Where labels are withheld nothing is kept: draws would tell more than the published sums.
+    Where labels are withheld nothing is cached: draws would tell more than the published sums.
     """
     draws, seed = terms.draws, terms.seed
     key = score_key(split, forecasts, draws=draws, seed=seed)

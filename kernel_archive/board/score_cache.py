@@ -1,4 +1,4 @@
-"""Scores that an earlier build of a board has computed, kept beside it in ``.scores``.
+"""A cache of scores beside a board, in ``.scores``: a build computes only what is new.
 
 A file is named by all that a score depends on: the forecasts, the rows and labels, the draws, the
 seed, and the code that scores. It begins with the digest of what follows, so damage costs a new
@@ -43,7 +43,7 @@ class CachedScore(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, record: Score, draws: dict[str, Floats]) -> CachedScore:
-        """Keep a score with its draws."""
+        """Make a cached score of a record and its draws."""
         data = {name: np.asarray(d, np.float64).tobytes() for name, d in draws.items()}
         return cls(record=record, draws=data)
 
@@ -71,7 +71,7 @@ def score_key(split: Split, forecasts: Forecasts, *, draws: int, seed: int) -> s
 
 
 def read_cached(folder: Path, key: str) -> CachedScore | None:
-    """Read a kept score; ``None`` where there is none, or a damaged one."""
+    """Read a cached score; ``None`` where it is missing or damaged."""
     try:
         with regular_file(folder / key).open("rb") as stream:
             data = stream.read(_MAX_BYTES)
@@ -84,7 +84,7 @@ def read_cached(folder: Path, key: str) -> CachedScore | None:
 
 
 def write_cached(folder: Path, key: str, score: CachedScore) -> None:
-    """Keep a score for the next build, where the folder takes it."""
+    """Write a score for the next build, where the folder can be written."""
     body = msgspec.msgpack.encode(score)
     with suppress(OSError):
         folder.mkdir(exist_ok=True)

@@ -30,7 +30,7 @@ from kernel_archive.untrusted import Lines, UntrustedFileError, regular_file
 CHAT_URL: Final = "/v1/chat/completions"
 #: Files of answers beyond this are refused.
 MAX_ANSWER_BYTES: Final = 4 << 30
-#: Code of the fault that a row is none of the split's.
+#: Code of the fault that a row is not of the split.
 UNKNOWN: Final = "unknown-row"
 
 

@@ -51,7 +51,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     """Where a model answers.
 
     Raises:
-        UsageError: the address is none.
+        UsageError: the address can't be one of a service.
     """
 
     url: str  # base address, for example http://127.0.0.1:8000/v1

@@ -119,7 +119,7 @@ class TrainingExamples:
         """Keep the rows whose prompt has at most this many tokens; no program is ever cut.
 
         ``count`` counts the tokens of a text; without it they are estimated, rather too many.
-        What was left out stands in ``dropped``.
+        ``dropped`` counts what was left out.
         """
         kept = tuple(row for row in self.rows if count(self.text(row)) <= tokens)
         reason = f"prompt of more than {tokens:,} tokens"

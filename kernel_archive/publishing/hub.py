@@ -69,7 +69,7 @@ def commit_id(value: object, repo: str) -> str:
     """Return a commit's id as the Hub states it.
 
     Raises:
-        HubError: it is none; it would go into paths.
+        HubError: it isn't a commit's id, and would go into paths.
     """
     if not isinstance(value, str) or not _COMMIT.fullmatch(value):
         raise HubError(f"{endpoint()} names no commit of {repo}: check HF_ENDPOINT")

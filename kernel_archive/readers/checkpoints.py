@@ -41,7 +41,7 @@ class Checkpoint(LogReader):
         return object_of(value)
 
     def decode_node(self, kind: type[T], value: Any, where: str) -> T | None:
-        """Make a struct of one node; ``None``, reported, where it is none."""
+        """Decode one node; ``None``, reported, where its fields don't fit."""
         try:
             # By way of JSON: NaN, which is no value, becomes null.
             return msgspec.json.decode(msgspec.json.encode(value), type=kind)

@@ -33,7 +33,7 @@ class Case(msgspec.Struct, frozen=True):
 class Evaluation(msgspec.Struct, kw_only=True):
     """One evaluation of one program: measured, failed, or lost by the infrastructure.
 
-    A forecast, a reward and a deferred candidate are none. ``speedup`` is set exactly for
+    A forecast, a reward or a deferred candidate is not one. ``speedup`` is set exactly for
     ``success``. Fields are ``None`` where the log does not state them.
     """
 

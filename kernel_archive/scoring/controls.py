@@ -1,6 +1,6 @@
 """Compute controls and bounds: what can be had without reading, what can be had at all.
 
-A **control** goes by one cue on the surface of the programs, or by none. A figure that does not
+A **control** uses one cue on the surface of the programs, or no cue. A figure that does not
 beat the best of them shows no understanding. A control is given more than a forecaster has:
 
 * its bin probabilities start from the bin frequencies of the whole split;
@@ -31,7 +31,7 @@ from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.rules import crps
 from kernel_archive.scoring.split import Split
 
-#: What knows more than a forecaster may: goals, which are none of the question, or labels.
+#: Names of the bounds, which know what no question shows: goals or labels.
 BOUNDS: Final = ("goal", "oracle_bins", "oracle_speedups")
 #: Strengths of a cue that are tried: correlations of the copula.
 STRENGTHS: Final = tuple(round(0.1 * i, 1) for i in range(-9, 10))
@@ -44,7 +44,7 @@ class Control:
     """One control or bound."""
 
     name: str
-    title: str  # what it goes by, for people
+    title: str  # the cue that it uses, for people
     bound: bool  # whether it knows the labels
     forecasts: Forecasts
 

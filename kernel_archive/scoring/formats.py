@@ -96,7 +96,7 @@ def decode_line(text: bytes) -> dict[str, Any]:
     """Decode the JSON object of a line.
 
     Raises:
-        LineError: there is none.
+        LineError: the line holds no JSON object.
     """
     try:
         return msgspec.json.decode(text, type=dict[str, Any])

@@ -16,7 +16,7 @@ from kernel_archive.splits import Kind
 
 #: Raised when a definition changes; scores of different versions are never ranked together.
 METRIC_VERSION: Final = "2"
-#: With fewer clusters an interval says little, and whoever shows it says so.
+#: With fewer clusters an interval says little, and is shown with a remark.
 FEW: Final = 15
 #: Metrics that hang on a few rows of each task start with this.
 _OF_FEW: Final = "speedup_recovered_at_"
@@ -119,7 +119,7 @@ class ControlFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one control or bound on the same rows."""
 
     name: str
-    title: str  # what it goes by
+    title: str  # the cue that it uses
     bound: bool  # whether it knows the labels
     metrics: dict[str, float | None]
 

@@ -29,7 +29,7 @@ EDGE_COLUMNS: Final = (
 def find_edges(
     evaluations: pl.DataFrame, kernels: pl.DataFrame, refuse: Mapping[str, pl.Expr]
 ) -> tuple[pl.DataFrame, Counter[str]]:
-    """Find the edges in which parent and child both ran, and count why other evaluations are none.
+    """Find the edges in which parent and child both ran; count why other evaluations give none.
 
     An edge is one evaluation with its direct parent (``parent_distance`` 1: the log still has it),
     both successful and neither excluded, both kernels in the archive, of the same problem and GPU,
@@ -95,7 +95,7 @@ def find_edges(
 #: Significant digits of g_cases: logarithms may differ in the last bits between machines,
 #: measurements mean far fewer.
 DIGITS: Final = 12
-#: exp of more than this, or of its negative, is no number of 64 bits.
+#: exp of more than this, or of its negative, is beyond 64-bit floats.
 _LARGEST_LOG: Final = 700
 
 

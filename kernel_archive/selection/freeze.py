@@ -98,7 +98,7 @@ def read_frozen(path: Path) -> FrozenSplit:
     """Read a frozen split.
 
     Raises:
-        ArchiveMismatchError: the file is none, or of another layout.
+        ArchiveMismatchError: the file isn't one, or has another layout.
     """
     try:
         frozen = msgspec.json.decode(path.read_bytes(), type=FrozenSplit)
@@ -116,7 +116,7 @@ def compare_split(
 ) -> Iterator[Finding]:
     """Compare a split of an archive with the rows and facts that it should have.
 
-    Facts that only one side states are let be. ``what`` names the other side in messages.
+    Facts that only one side states are ignored. ``what`` names the other side in messages.
     """
     finding = partial(Finding, field=table)
     want, have = ({row[0]: row for row in rows} for rows in (wanted, frozen_rows(archive, table)))

@@ -1,4 +1,4 @@
-"""Proof that nothing of the evaluation stands in training.
+"""Proof that training holds nothing of the evaluation.
 
 Refused:
 
@@ -121,7 +121,7 @@ def _near_copies(
         chosen = selections.get(split.table)
         stated = chosen.base_facts if chosen else tables.archive.manifest.splits.get(split.table)
         limit = None if stated is None else stated.parameters.get("near_copy")
-        # What is no number selects nothing, either: a finding of its own.
+        # Parameters of another type select nothing, which the check of splits reports.
         if not isinstance(limit, int | float):
             continue
         rows = pl.DataFrame(chosen.table) if chosen else tables.archive.polars(split.table)

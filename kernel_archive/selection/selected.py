@@ -172,7 +172,7 @@ def name_rows(rows: Sequence[str], length: int = 200) -> str:
 
 
 def with_pair_ids(rows: pl.DataFrame, prefix: str, first: str, second: str) -> pl.DataFrame:
-    """Add ``row_id`` of ordered pairs, whose ids stand in two columns.
+    """Add ``row_id`` of ordered pairs, whose ids are in two columns.
 
     32 hex digits of sha256 over a prefix and the two ids, separated by NUL.
     """

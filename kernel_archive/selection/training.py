@@ -59,7 +59,7 @@ class HeldOut(NamedTuple):
 
 
 def held_out_programs(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> HeldOut:
-    """Collect what held-out searches ran, also in vain, and what other splits hold."""
+    """Collect what held-out searches ran, failures included, and what other splits hold."""
     evaluated, pairs = rows_of(members, "eval"), rows_of(members, "close", "discovery")
     ran = tables.read("evaluations", ["search_id", "program_id"])
     ran = ran.filter(tables.of_searches(pl.col("role") == "held_out"))
