@@ -85,7 +85,7 @@ class Salvage(Generic[T]):
             self._report("warning", "truncated-line", message, self._broken[0])
 
     def _recovered(self, number: int, line: bytes) -> T | None:
-        """Make a row of a line that can't be decoded as it is; ``None``, reported, if that fails."""
+        """Make a row of a line that isn't decoded as it is; ``None``, reported, if that fails."""
         try:
             value = any_json(line)
         except BAD_JSON as error:
