@@ -69,33 +69,33 @@ def _collect(job: RunJob, records: Iterable[Record]) -> tuple[list[SearchRows], 
     whole = SearchRows(job, job.search_id)
     searches: dict[tuple[str | None, str], SearchRows] = {(None, job.source.role): whole}
 
-    def search(name: str | None, problem: str | None) -> SearchRows:
+    def search_of(name: str | None, problem: str | None) -> SearchRows:
         role = job.role_of((problem or job.source.problem or "").strip())
         if (name, role) not in searches:
-            own_role = role == job.source.role
-            path = "/".join(part for part in (name, None if own_role else role) if part)
-            part = SearchRows(job, f"{job.search_id}/{path}")
-            if not own_role:
+            has_role_of_source = role == job.source.role
+            steps = (job.search_id, name, None if has_role_of_source else role)
+            search = SearchRows(job, "/".join(step for step in steps if step))
+            if not has_role_of_source:
                 # One log can't be held out and training at once: its parts have own digests.
-                part.digest, part.role = sha256_hex(f"{job.digest} {role}".encode()), role
-            searches[name, role] = part
+                search.digest, search.role = sha256_hex(f"{job.digest} {role}".encode()), role
+            searches[name, role] = search
         return searches[name, role]
 
     published: list[PublishedRow] = []
     for record in records:
         if isinstance(record, Evaluation):
-            search(record.search, record.problem).evaluations.append(record)
+            search_of(record.search, record.problem).evaluations.append(record)
         elif isinstance(record, SearchFacts):
-            search(record.search, None).facts = record
+            search_of(record.search, None).facts = record
         elif isinstance(record, PublishedRow):
             published.append(record)
         else:
             whole.findings.append(record)
-    for (name, role), part in searches.items():
+    for (name, role), search in searches.items():
         if role != job.source.role:  # what the log says of the whole is true of every part
-            other = searches.get((name, job.source.role), whole)
-            counts = Counter[str]() if other.evaluations else other.facts.counts
-            part.facts = msgspec.structs.replace(other.facts, counts=counts)
+            stated_of = searches.get((name, job.source.role), whole)
+            counts = Counter[str]() if stated_of.evaluations else stated_of.facts.counts
+            search.facts = msgspec.structs.replace(stated_of.facts, counts=counts)
     ordered = list(searches.values())
     if len(ordered) > 1 and not whole.evaluations:
         ordered[1].findings += whole.findings

@@ -108,17 +108,17 @@ class AnswerReader:
 
     def read_file(self, path: str | Path) -> None:
         """Read the answers of a file."""
-        shown = printable(str(path), 300)
+        name = printable(str(path), 300)
         try:
             file = regular_file(path)
         except UntrustedFileError as error:
-            raise ForecastError.from_findings([error.finding(shown)]) from None
+            raise ForecastError.from_findings([error.finding(name)]) from None
         most_lines = 10_000 + len(self.row_ids) * MAX_REPEATS
         for item in Lines(file, max_bytes=MAX_ANSWER_BYTES, max_lines=most_lines):
             if isinstance(item, Finding):
                 self.faults.append(item)
             elif (fault := self._read_line(item[1])) is not None:
-                self.faults.append(msgspec.structs.replace(fault, file=shown, line=item[0]))
+                self.faults.append(msgspec.structs.replace(fault, file=name, line=item[0]))
 
     def _read_line(self, text: bytes) -> Finding | None:
         """Take the answer of a line; return what is wrong with it, if something is."""

@@ -390,11 +390,13 @@ class Run:
         """Say what a run has cost in these seconds, and how long it may still take."""
         rate = (len(self.answers.answered) - self.reused) / seconds
         minutes_left = f"{n_open / rate / 60:,.0f}" if rate else "unknown"
-        again = f"; {self.retries:,} sent again, last for {self.last_retry}" if self.retries else ""
+        retries = (
+            f"; {self.retries:,} sent again, last for {self.last_retry}" if self.retries else ""
+        )
         return (
             f"{sum(map(len, self.failures.values())):,} failed, {self.input_tokens:,} tokens read, "
             f"{self.output_tokens:,} written, {60 * rate:,.1f} a minute, "
-            f"{minutes_left} minutes left{again}"
+            f"{minutes_left} minutes left{retries}"
         )
 
     def _unusable(self, answer: ModelAnswer) -> KernelArchiveError:

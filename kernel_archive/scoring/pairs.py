@@ -51,11 +51,11 @@ def _rows_in_bands(rows: ForecastRows) -> Iterator[tuple[str, float, int, int, i
     """Yield title, right rows, all rows, and measurements that agree and all; a row is a pair."""
     speedups, measured = rows.split.speedups, rows.split.surface.measured
     right = named_faster(above=rows.exceedance(1.0), speedups=speedups).mean(axis=0)
-    own, others = np.full((2, len(rows), 1), np.nan)
+    single, others = np.full((2, len(rows), 1), np.nan)
     if measured is not None:
-        own, others = np.log(measured), np.log(_of_others(measured))
-    known = ~np.isnan(own) & ~np.isnan(others)
-    agreed = known & (np.sign(own) == np.sign(others))
+        single, others = np.log(measured), np.log(_of_others(measured))
+    known = ~np.isnan(single) & ~np.isnan(others)
+    agreed = known & (np.sign(single) == np.sign(others))
     for title, within in _bands(np.maximum(speedups, 1.0 / speedups)).items():
         yield title, right[within].sum(), within.sum(), agreed[within].sum(), known[within].sum()
 

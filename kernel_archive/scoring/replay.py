@@ -232,19 +232,19 @@ def replay_order(world: World, scores: Floats, options: ReplayOptions, seed: int
     places[np.lexsort((ties, -scores))] = np.arange(len(world))
     place_of = places.tolist().__getitem__
     speedups: list[float] = np.nan_to_num(world.speedups, nan=0.0).tolist()
-    left = world.children()
+    unmeasured = world.children()
     heap = [(-speedups[0], 0)]
     order: list[int] = []
     while heap:
         parents = [heapq.heappop(heap)[1] for _ in range(min(options.parents, len(heap)))]
-        candidates = [node for parent in parents for node in left[parent]]
+        candidates = [node for parent in parents for node in unmeasured[parent]]
         count = math.ceil(options.share * len(candidates) - 1e-9)
         measured = sorted(candidates, key=place_of)[:count]
         chosen = set(measured)
         for parent in parents:
-            left[parent] = [node for node in left[parent] if node not in chosen]
+            unmeasured[parent] = [node for node in unmeasured[parent] if node not in chosen]
         for node in (*parents, *measured):
-            if left[node]:
+            if unmeasured[node]:
                 heapq.heappush(heap, (-speedups[node], node))
         order += measured
     return order

@@ -112,11 +112,11 @@ def read_frozen(path: Path) -> FrozenSplit:
 
 
 def compare_split(
-    archive: Archive, table: str, wanted: list[FrozenRow], facts: SplitFacts, what: str
+    archive: Archive, table: str, wanted: list[FrozenRow], facts: SplitFacts, other_side: str
 ) -> Iterator[Finding]:
     """Compare a split of an archive with the rows and facts that it should have.
 
-    Facts that only one side states are ignored. ``what`` names the other side in messages.
+    Facts that only one side states are ignored. ``other_side`` names them in messages.
     """
     finding = partial(Finding, field=table)
     want, have = ({row[0]: row for row in rows} for rows in (wanted, frozen_rows(archive, table)))
@@ -125,10 +125,10 @@ def compare_split(
         return {i for i in want.keys() & have.keys() if want[i][column] != have[i][column]}
 
     faults = [
-        ("split-row-missing", f"rows that {what} has are missing", want.keys() - have.keys()),
-        ("split-row-added", f"rows that {what} does not have", have.keys() - want.keys()),
-        ("split-relabelled", f"rows labelled otherwise than {what}", differ(2)),
-        ("split-remeasured", f"rows with another speedup than {what}", differ(3)),
+        ("split-row-missing", f"rows that {other_side} has are missing", want.keys() - have.keys()),
+        ("split-row-added", f"rows that {other_side} does not have", have.keys() - want.keys()),
+        ("split-relabelled", f"rows labelled otherwise than {other_side}", differ(2)),
+        ("split-remeasured", f"rows with another speedup than {other_side}", differ(3)),
     ]
     for code, message, ids in faults:
         if ids:
@@ -143,15 +143,17 @@ def compare_split(
     shared = present_facts.keys() & other_facts.keys() - {"facts"}
     names = sorted(name for name in shared if present_facts[name] != other_facts[name])
     if list(want) != list(have):
-        yield finding(code="split-order", message=f"the rows stand in another order than {what}")
+        yield finding(
+            code="split-order", message=f"the rows stand in another order than {other_side}"
+        )
     elif "logical_digest" in names:
-        message = f"the rows are those of {what}, but other columns or texts differ"
+        message = f"the rows are those of {other_side}, but other columns or texts differ"
         yield finding(code="split-content", message=message)
     elif names == ["name"]:
-        message = f"is called {printable(present.name)!r}; {what} says {facts.name!r}"
+        message = f"is called {printable(present.name)!r}; {other_side} says {facts.name!r}"
         yield finding(code="split-name", severity="warning", message=message)
     elif names:
-        message = f"facts differ from those of {what}: {', '.join(names)}"
+        message = f"facts differ from those of {other_side}: {', '.join(names)}"
         yield finding(code="split-facts", message=message, fix="Make the split again")
 
 
@@ -185,5 +187,5 @@ def check_frozen(archive: Archive) -> Iterator[Finding]:
             message = "the release has this split"
             yield Finding(code="split-missing", message=message, field=frozen.table)
         elif (facts.name, facts.origin) == (frozen.facts.name, frozen.facts.origin):
-            what = f"the frozen split of {frozen.version}"
-            yield from compare_split(archive, frozen.table, frozen.rows, frozen.facts, what)
+            release = f"the frozen split of {frozen.version}"
+            yield from compare_split(archive, frozen.table, frozen.rows, frozen.facts, release)

@@ -96,14 +96,14 @@ def _near_pairs(
     order = np.argsort(grams, kind="stable")
     owners = np.repeat(np.arange(len(programs)), sizes)[order]
     distinct, starts, numbers = np.unique(grams[order], return_index=True, return_counts=True)
-    for name, other in others.items() if len(distinct) else ():
-        positions = np.searchsorted(distinct, other)
-        positions = positions[np.take(distinct, positions, mode="clip") == other]
+    for name, other_grams in others.items() if len(distinct) else ():
+        positions = np.searchsorted(distinct, other_grams)
+        positions = positions[np.take(distinct, positions, mode="clip") == other_grams]
         counts = numbers[positions]
         ends = np.cumsum(counts)
         # The places of all 5-grams of the programs that the other has, too.
         places = np.repeat(starts[positions] - ends + counts, counts) + np.arange(counts.sum())
         shared = np.bincount(owners[places], minlength=len(programs))
-        similarity = shared / np.maximum(sizes + len(other) - shared, 1)
+        similarity = shared / np.maximum(sizes + len(other_grams) - shared, 1)
         for i in np.flatnonzero(similarity >= limit).tolist():
             yield name, names[i], float(similarity[i])
