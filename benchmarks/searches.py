@@ -5,7 +5,8 @@
 The folder holds ``all/`` and ``forecast/``, the searches of the two arms, and ``unchosen/``, the
 proposals that the forecaster passed over, measured afterwards. Prints Markdown: natural rates, the
 best program over the measurements, and what other ways of choosing would have chosen. With an
-archive that holds the searches, the baseline `dry-run` chooses as well.
+archive that holds the searches, a program's speedup is its label, the median of all its
+measurements, and the baseline `dry-run` chooses as well.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.baselines import BASELINES
 from kernel_archive.baselines.launches import load_launch_features
 from kernel_archive.baselines.pairs import load_asked_pairs, load_training_pairs
+from kernel_archive.ids import program_id
 
 #: A program that failed is worth nothing to a search.
 FAILED = 0.0
@@ -48,17 +50,19 @@ class Proposal:
     dry_run: float | None = None
     outcome: str | None = None
     speedup: float | None = None
+    parent_beside: float | None = None  # of the parent, where it was measured in the same log
     order: int = 0
 
 
 @dataclass
 class Search:
-    """One arm on one task: the proposals, and the speedups of nodes by id."""
+    """One arm on one task: the proposals, and the speedups and programs of nodes by id."""
 
     arm: str
     task: str
     proposals: list[Proposal]
     nodes: dict[str, float]
+    codes: dict[str, str]
 
     def measured(self) -> list[Proposal]:
         """What the search itself measured, in order."""
@@ -85,13 +89,18 @@ def result(evaluation: dict[str, Any]) -> tuple[str, float]:
     return feedback["kind"], feedback.get("aggregated_speedup") or FAILED
 
 
-def read_search(folder: Path, arm: str, later: dict[str, tuple[str, float]]) -> Search:
-    """Read one search; ``later`` are measurements of proposals that it passed over, by program."""
+def read_search(
+    folder: Path, arm: str, later: dict[str, tuple[str, float, float | None]]
+) -> Search:
+    """Read one search.
+
+    ``later`` are measurements of proposals that it passed over, by program, and of their parents.
+    """
     task = folder.name.split("__")[0]
     guesses = {
         row["request_id"]: row["expected_speedup"] for row in lines(folder / "guesses.jsonl")
     }
-    search, step, order = Search(arm, task, [], {}), 0, itertools.count(1)
+    search, step, order = Search(arm, task, [], {}, {}), 0, itertools.count(1)
     asked: dict[str, str] = {}
     proposals: dict[str, Proposal] = {}
     requests: dict[str, tuple[str, str]] = {}
@@ -101,6 +110,7 @@ def read_search(folder: Path, arm: str, later: dict[str, tuple[str, float]]) -> 
             case "search_initialized":
                 root = event["root"]
                 search.nodes[root["ulid"]] = result(root["evaluation"])[1]
+                search.codes[root["ulid"]] = root["program_code"]
             case "step_started":
                 step = event["step"]
             case "mutation_requested":
@@ -119,20 +129,27 @@ def read_search(folder: Path, arm: str, later: dict[str, tuple[str, float]]) -> 
                 proposal.outcome, proposal.speedup = result(event["evaluation"])
                 proposal.order = next(order)
                 search.nodes[requests[key][1]] = proposal.speedup
+                search.codes[requests[key][1]] = proposal.code
     for proposal in proposals.values():
         if not proposal.chosen and proposal.code in later:
-            proposal.outcome, proposal.speedup = later[proposal.code]
+            proposal.outcome, proposal.speedup, proposal.parent_beside = later[proposal.code]
     search.proposals = list(proposals.values())
     return search
 
 
 def read(folder: Path) -> list[Search]:
-    """Read both arms of every task."""
-    later = {
-        row["code"]: result(row["evaluation"])
-        for run in sorted((folder / "unchosen").glob("*/*"))
-        for row in lines(run / "attempts.jsonl")
-    }
+    """Read the arms of every task, of which there may be one alone.
+
+    Of a program that was measured twice afterwards, the measurement with its parent counts.
+    """
+    later: dict[str, tuple[str, float, float | None]] = {}
+    for run in sorted((folder / "unchosen").glob("*/*")):
+        rows = lines(run / "attempts.jsonl")
+        found = {row["attempt"]: result(row["evaluation"]) for row in rows}
+        for row in rows:
+            parent = found.get(row.get("parent_attempt"))
+            if parent or row["code"] not in later:
+                later[row["code"]] = *found[row["attempt"]], parent[1] if parent else None
     return [
         read_search(run, arm, later)
         for arm in ARMS
@@ -150,18 +167,26 @@ def table(columns: list[str], rows: list[list[Any]]) -> None:
 
 
 def rates(searches: list[Search]) -> None:
-    """Natural rates: what share of the measured children passes and beats its parent."""
-    rows = []
+    """Natural rates: what share of the measured children passes and beats its parent.
+
+    First of each arm, then of both together, where the children that they share count once.
+    """
+    of_arm: dict[tuple[str, ...], dict[str, float]] = {}
+    pooled: dict[tuple[str, ...], dict[str, float]] = {}
     for search in searches:
-        children = [p for p in search.proposals if p.outcome is not None]
-        passed = [p for p in children if p.outcome == "success"]
-        gains = [(p.speedup or FAILED) / search.nodes[p.parent] for p in children]
-        shares = [sum(g > over for g in gains) / len(gains) for over in (1.05, 1.25, 1.5, 2.0)]
-        rows.append(
-            [search.task, search.arm, len(children), f"{len(passed) / len(children):.0%}"]
-            + [f"{share:.0%}" for share in shares]
-        )
-    table(["task", "arm", "children", "pass", "> 1.05x", "> 1.25x", "> 1.5x", "> 2x"], rows)
+        for p in (p for p in search.proposals if p.outcome is not None):
+            gain = (p.speedup or FAILED) / (p.parent_beside or search.nodes[p.parent])
+            of_arm.setdefault((search.task, search.arm), {})[p.code] = gain
+            pooled.setdefault((search.task,), {}).setdefault(p.code, gain)
+    for columns, groups in ((["task", "arm"], of_arm), (["problem"], pooled)):
+        rows = []
+        for names, gains in sorted(groups.items()):
+            shares = (
+                sum(gain > over for gain in gains.values()) / len(gains)
+                for over in (0.0, 1.05, 1.25, 1.5, 2.0)
+            )
+            rows.append([*names, len(gains), *(f"{share:.0%}" for share in shares)])
+        table([*columns, "children", "pass", "> 1.05x", "> 1.25x", "> 1.5x", "> 2x"], rows)
 
 
 def progress(searches: list[Search]) -> None:
@@ -175,11 +200,16 @@ def progress(searches: list[Search]) -> None:
         rows.append([s.task, s.arm, *known, len(s.proposals)])
     table(["task", "arm", *(f"after {n}" for n in counts), "proposals"], rows)
     ratios = []
-    for task in dict.fromkeys(s.task for s in searches):
-        one, other = (next(s for s in searches if (s.arm, s.task) == (arm, task)) for arm in ARMS)
+    arms = {(s.task, s.arm): s for s in searches}
+    for task in sorted({s.task for s in searches}):
+        if not all((task, arm) in arms for arm in ARMS):
+            continue
+        one, other = (arms[task, arm] for arm in ARMS)
         count = min(len(one.measured()), len(other.measured()))
         ratios.append(other.best_after(count) / one.best_after(count))
         print(f"{task}: forecast / all after {count} measurements = {ratios[-1]:.3f}")
+    if not ratios:
+        return
     logs = [math.log(r) for r in ratios]
     rng = random.Random(0)
     means = sorted(statistics.fmean(rng.choices(logs, k=len(logs))) for _ in range(10_000))
@@ -219,9 +249,21 @@ def siblings_in_order(group: list[Proposal], value: str) -> tuple[float, int]:
     return right, n
 
 
-def dry_run(searches: list[Search], directory: str) -> None:
+def take_labels(searches: list[Search], archive: Archive) -> None:
+    """Take the archive's label of each program for its speedup; one without a label failed."""
+    rows = archive.sql("SELECT problem, program_id, speedup FROM kernels").to_pylist()
+    labels = {(row["problem"], row["program_id"]): row["speedup"] for row in rows}
+    for search in searches:
+        for node, code in search.codes.items():
+            search.nodes[node] = labels.get((search.task, program_id(code)), FAILED)
+        for p in search.proposals:
+            p.parent_beside = None
+            if p.outcome is not None:
+                p.speedup = labels.get((search.task, program_id(p.code)), FAILED)
+
+
+def dry_run(searches: list[Search], archive: Archive) -> None:
     """Have the baseline forecast every proposal of both arms, those that failed included."""
-    archive = open_archive(directory)
     asked = load_asked_pairs(archive, "eval_search")
     anchors = dict(zip(asked.problems, asked.anchors, strict=True))
     proposals = [p for s in searches for p in s.proposals if s.task in anchors]
@@ -293,7 +335,9 @@ def main() -> None:
     options = parser.parse_args()
     searches = read(options.logs)
     if options.archive:
-        dry_run(searches, options.archive)
+        archive = open_archive(options.archive)
+        take_labels(searches, archive)
+        dry_run(searches, archive)
     rates(searches)
     progress(searches)
     decisions(searches)

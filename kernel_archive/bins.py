@@ -111,6 +111,11 @@ def assign_bins(
     return (np.searchsorted(np.asarray(rule.edges), s, side=side) + 1).astype(np.int8)
 
 
+def outcome_speedups(passes: ArrayLike) -> NDArray[np.float64]:
+    """Put two outcomes at the ends of the scale: 8x (bin 8) where above 0, else 1/8x (bin 1)."""
+    return np.where(np.asarray(passes) > 0, 8.0, 0.125)
+
+
 def representatives(
     speedups: ArrayLike, bins: ArrayLike, name: Scheme = DEFAULT_SCHEME
 ) -> NDArray[np.float64]:

@@ -41,6 +41,16 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     return f"Did you mean {near[0]!r}?" if near else f"Choose one of: {', '.join(names) or 'none'}"
 
 
+def place_of(file: str, line: int | None) -> str:
+    """Name a place as editors do; a row where the file has no lines of text.
+
+    >>> place_of("a.csv", 3), place_of("b.parquet", 3), place_of("c.csv", None)
+    ('a.csv:3', 'b.parquet row 3', 'c.csv')
+    """
+    is_rows = file.removesuffix(".gz").removesuffix(".zst").endswith((".parquet", ".json"))
+    return file if line is None else f"{file}{' row ' if is_rows else ':'}{line}"
+
+
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One fault or remark about one place."""
 
@@ -55,9 +65,9 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def render(self) -> str:
         """Write one line: ``file:line: field: message (got value). fix``."""
-        location = "" if self.file is None else printable(self.file, 300)
-        if self.line is not None:
-            location += f":{self.line}" if location else f"line {self.line}"
+        location = "" if self.line is None else f"line {self.line}"
+        if self.file is not None:
+            location = place_of(printable(self.file, 300), self.line)
         field = "" if self.field is None else printable(self.field)
         text = ": ".join(part for part in (location, field, self.message) if part)
         if self.value is not None:

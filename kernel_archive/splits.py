@@ -16,9 +16,9 @@ import msgspec
 from kernel_archive.errors import UsageError, printable, suggestion
 
 #: What the rows of a split are, which decides on the metrics: ``eval`` (a candidate against its
-#: reference), ``close`` (two programs of one aimed speed), ``discovery`` (a child against its
-#: parent) or ``train`` (pairs to learn from).
-Kind = Literal["eval", "close", "discovery", "train"]
+#: reference), ``validity`` (whether one passes), ``close`` (two programs of one aimed speed),
+#: ``discovery`` (a child against its parent) or ``train`` (pairs to learn from).
+Kind = Literal["eval", "validity", "close", "discovery", "train"]
 
 
 class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +56,12 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def programs(self) -> tuple[str, ...]:
         """List the columns with programs that searches wrote, so not the reference."""
-        return (self.candidate,) if self.kind == "eval" else (self.anchor, self.candidate)
+        return (self.candidate,) if self.shows_reference else (self.anchor, self.candidate)
+
+    @property
+    def shows_reference(self) -> bool:
+        """Whether a row is one program, shown with its reference."""
+        return self.kind in ("eval", "validity")
 
 
 def _read_splits() -> dict[str, SplitSpec]:
@@ -78,7 +83,7 @@ SPLIT_TABLES: Final = {split.table: split for split in SPLITS.values()}
 #: The splits whose rows are forecast and scored.
 FORECAST_SPLITS: Final = {name: split for name, split in SPLITS.items() if split.kind != "train"}
 #: The splits whose rows are candidates against a reference.
-EVALUATIONS: Final = {name: split for name, split in SPLITS.items() if split.kind == "eval"}
+EVALUATIONS: Final = {name: split for name, split in SPLITS.items() if split.shows_reference}
 
 
 def split_of(name: str) -> SplitSpec:

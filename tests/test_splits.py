@@ -35,7 +35,7 @@ def test_a_split_is_found_by_its_name_and_by_its_table():
         ("discovery_pair", "Did you mean 'discovery_pairs'"),
         (
             "\x1b[31m",
-            "Choose one of: eval, eval_problems, eval_cuda, eval_search, eval_close, eval_transfer",
+            "Choose one of: eval, eval_problems, eval_cuda, eval_search, validity, eval_close,",
         ),
     ],
 )

@@ -82,6 +82,8 @@ EDGES: Final = (
     (2.5, {4: 0.2, 6: 0.8}),
     (0.8, {4: 0.9, 7: 0.1}),
 )
+#: The worked example of the metrics of outcomes: whether a program passes, and its chance to.
+CHANCES: Final = ((0, 0.6), (1, 0.3), (1, 0.8), (1, 1.0))
 #: What their shortcuts go by: the parents' speedups, and whether the language changes.
 PARENTS: Final = (0.9, 0.5, 1.0, 2.0)
 CHANGED: Final = (False, False, True, False)
@@ -137,6 +139,7 @@ def _metrics() -> str:
     examples = {
         "eval": _record("eval", EXAMPLE),
         "close": _record("eval_close", EXAMPLE),
+        "validity": _record("validity", [(passes, {1: 1 - p, 8: p}) for passes, p in CHANCES]),
         "discovery": _record("discovery", EDGES),
     }
     titles = {"eval": "Evaluation splits"} | {
@@ -179,7 +182,7 @@ def _edges() -> str:
 
 def _controls() -> str:
     rows = [
-        ("`uniform`", "an eighth for every bin: the unedited template"),
+        ("`uniform`", "even odds (an eighth for every bin): the unedited template"),
         ("`frequencies`", "the split's bin frequencies for every row: a random order"),
         *((f"`{name}`", title) for name, (title, _) in CUES.items()),
         *((f"`{name}`", title) for name, title in LAUNCH_CUES.items()),

@@ -7,52 +7,50 @@ from __future__ import annotations
 
 import re
 import tomllib
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from kernel_archive.readers.sql import QueryError, run_query
-from kernel_archive.untrusted import UntrustedFileError, open_uncompressed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from kernel_archive.readers.sql import QueryError, csv_mark, run_query
 
 #: Look at this many columns of a table.
 _MAX_COLUMNS: Final = 2_000
 _SPEED: Final = frozenset({"speedup", "runtime_us"})
+#: The name of an object in an object of objects, and of one below numbered keys.
+KEY, PLACE = 't."item"."key"', "t.place"
 _OBJECT: Final = '"MAP(VARCHAR, JSON)"'
 KNOWN: Final = tomllib.loads(Path(__file__).with_name("init.toml").read_text(encoding="utf-8"))
 UNITS: Final = KNOWN["units"]
 WORDS: Final = {name: frozenset(words) for name, words in KNOWN["words"].items()}
+#: Endings of files with programs, the likeliest last: a log may be a .txt, too.
+PROGRAMS: Final = (".txt", ".py", ".cu", ".cuh", ".cpp", ".hip")
+#: Keys that number things; in a path: each value of an object with such keys, each item of a list.
+_NUMBERED: Final = re.compile(r"(?:level|problem|task|sample)?_?\d+")
+_EACH, _ITEM = "{}", "[]"
 _Path: TypeAlias = tuple[str, ...]
 #: How the rows of a table are read, and its columns: name -> SQL over the row ``t``.
 Table: TypeAlias = tuple[str, dict[str, str]]
 
 
 def uncompressed(name: str) -> Path:
-    """The name of a file without the ending of its compression."""
+    """Name a file without the ending of its compression."""
     return Path(name.removesuffix(".zst").removesuffix(".gz"))
 
 
 def _reader(folder: Path, name: str) -> str:
     """Write the call that reads a table; the mark between fields of CSV is the header's."""
-    suffix = uncompressed(name).suffix.lower()
-    header = ""
-    with suppress(UntrustedFileError), open_uncompressed(folder / name) as f:
-        header = f.read(1 << 16).split(b"\n", 1)[0].decode("utf-8", "replace")
-    marks = "\t" if suffix == ".tsv" else ",;\t"
-    mark = next((mark for mark in marks if mark in header), marks[0])
-    return str(KNOWN["tables"][suffix]).format(mark)
+    call = str(KNOWN["tables"][uncompressed(name).suffix.lower()])
+    return call.format(csv_mark(folder / name)) if "{}" in call else call
 
 
 def answer_of(folder: Path, file: str, select: str) -> pa.Table:
     """Return the answer of a query over one table; no column where DuckDB cannot read it."""
     try:
         return run_query(select, folder, {"file": file}, seconds=60)
-    except (QueryError, ValueError):  # a text that is no UTF-8
+    except (QueryError, ValueError):  # a text that isn't UTF-8
         return pa.table({})
 
 
@@ -78,32 +76,80 @@ def look_at(folder: Path, name: str) -> Table:
     whole = read.replace("')", "'), map_inference_threshold = -1") if is_json else read
     fields = answer_of(folder, name, f"SELECT * FROM {whole} LIMIT 0").schema
     leaves = dict(islice(_leaves(fields), _MAX_COLUMNS))
+    numbered = "(SELECT *, row_number() OVER () AS source_line FROM {})".format
+    rows = numbered if uncompressed(name).suffix.lower() in (".jsonl", ".ndjson") else str
+    objects = rows(read.replace("(", "_objects(", 1))
     ways = []
     for above in dict.fromkeys(p[:n] for n in (0, 1) for p in leaves if is_json):
         n = len(above)
-        own = [p[n:] for p in leaves if p[:n] == above and len(p) > n]
-        by_key = {key: {p[1:] for p in own if p[0] == key} for key, *_ in own}
+        paths = [p[n:] for p in leaves if p[:n] == above and len(p) > n]
+        by_key = {key: {p[1:] for p in paths if p[0] == key} for key, *_ in paths}
         same = set.intersection(*by_key.values()) if len(by_key) > 1 else set()
         if same and () not in set.union(*by_key.values()) and not any(map(is_reference, by_key)):
             place = "json" + "".join(f"->'$.{quoted(key)}'" for key in above)
             each = f"unnest(map_entries(from_json({place}, '{_OBJECT}'))) AS item"
             text = "json_extract_string({}, '$.{{}}')".format
-            inner = _columns(dict.fromkeys(p[1:] for p in own), text('t."item"."value"'))
+            inner = _columns(dict.fromkeys(p[1:] for p in paths), text('t."item"."value"'))
             outer = _columns((p for p in leaves if p[:n] != above), text("t.json"))
-            objects = f"(SELECT json, {each} FROM {read.replace('(', '_objects(', 1)})"
-            ways.append((objects, inner | {"name": 't."item"."key"'}, outer))
+            ways.append((f"(SELECT *, {each} FROM {objects})", inner | {"name": KEY}, outer))
     for path, kind in leaves.items():
-        if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+        is_numbered = any(map(_NUMBERED.fullmatch, path))
+        if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type) and not is_numbered:
             inner = _columns((p for p, _ in _leaves(kind.value_type)), 't."item".{}')
             outer = _columns((p for p in leaves if p != path), "t.{}")
             each = f"unnest({'.'.join(map(quoted, path))}) AS item"
-            ways.append((f"(SELECT *, {each} FROM {read})", inner, outer))
+            ways.append((f"(SELECT *, {each} FROM {rows(read)})", inner, outer))
     for rows_of, inner, outer in ways:
-        known, around = ({*matched(c), *times(c)} for c in (inner, outer))
+        around = {*matched(outer), *times(outer)}
         is_row = "code" in around and around & _SPEED
-        if known & {"code", "problem"} and known & _SPEED and not is_row:
+        if _says_enough(inner) and not is_row:
             return rows_of, inner | {**outer, **inner}
-    return read, _columns(leaves, "t.{}")
+    columns = _columns(leaves, "t.{}")
+    deep = _at_any_depth(objects, leaves) if is_json and not _says_enough(columns) else None
+    return deep or (read, columns)
+
+
+def _says_enough(columns: Iterable[str]) -> bool:
+    """Whether columns name a program or problem, and a speed; a number is a key, no name."""
+    names = [c for c in columns if not any(map(_NUMBERED.fullmatch, c.split(".")))]
+    known = {*matched(names), *times(names)}
+    return bool(known & {"code", "problem"} and known & _SPEED)
+
+
+def _at_any_depth(objects: str, leaves: dict[_Path, pa.DataType]) -> Table | None:
+    """Look for the deepest objects below numbered keys that hold a program and its speed.
+
+    The keys that lead to one name its problem; the items of a list below them are its attempts.
+    """
+    kinds: dict[_Path, dict[_Path, None]] = {}
+    for path, kind in leaves.items():
+        steps = tuple(_EACH if _NUMBERED.fullmatch(part) else part for part in path)
+        n = len(steps) - steps[::-1].index(_EACH) if _EACH in steps else 0
+        if n and pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+            inner = kinds.setdefault((*steps, _ITEM), {})
+            inner.update((p, None) for p, _ in _leaves(kind.value_type))
+        elif n and path[n:]:
+            kinds.setdefault(steps[:n], {})[path[n:]] = None
+    for above, paths in sorted(kinds.items(), key=lambda item: -len(item[0])):
+        columns = _columns(paths, "json_extract_string(t.json, '$.{}')")
+        if "code" in matched(columns) and _says_enough(columns):
+            rows_of = f"(SELECT *, '' AS place FROM {objects})"
+            key: list[str] = []
+            for step in above:
+                value = "json" + "".join(f"->'$.{quoted(k)}'" for k in key)
+                if step == _EACH:
+                    each = f"unnest(map_entries(from_json({value}, '{_OBJECT}'))) AS e"
+                    words = [f"'{re.sub(r'[^A-Za-z0-9]', '', k).removesuffix('s')}'" for k in key]
+                    place = ", ".join(["nullif(place, '')", *words, "e.key"])
+                    item = f"e.value AS json, concat_ws('_', {place}) AS place"
+                    rows_of = f"(SELECT * EXCLUDE (json), {each} FROM {rows_of})"
+                    rows_of = f"(SELECT * EXCLUDE (e, place), {item} FROM {rows_of})"
+                elif step == _ITEM:
+                    each = f"unnest(from_json({value}, '[\"JSON\"]')) AS json"
+                    rows_of = f"(SELECT * EXCLUDE (json), {each} FROM {rows_of})"
+                key = [] if step in (_EACH, _ITEM) else [*key, step]
+            return rows_of, columns | {"place": PLACE}
+    return None
 
 
 def words_of(name: str) -> list[str]:
@@ -147,3 +193,50 @@ def is_reference(column: str) -> bool:
 def quoted(name: str) -> str:
     """A name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
+
+
+class FileColumn(NamedTuple):
+    """A column that names the file of a program."""
+
+    name: str
+    files: str  # which hold the programs, as SQL
+    ending: str  # that is missing in its cells
+    found: str | None  # the first of the files, if most are there
+
+
+def file_columns(
+    values: dict[str, list[str]], matched: dict[str, str], programs: Iterable[str]
+) -> dict[str, FileColumn]:
+    """Map code and reference_code to columns that name files: the most varied is the program.
+
+    Files that are not there are looked for only where nothing else is the program.
+    """
+    known = {p: n for n in programs if n.endswith(PROGRAMS) for p in _endings(n)}
+    code, naming = matched.get("code"), list[FileColumn]()
+    for column, cells in values.items():
+        names = [c.strip().removeprefix("./") for c in cells if "\n" not in c and len(c) < 300]
+        endings = {Path(name).suffix for name in names} & {*PROGRAMS}
+        there = [known[name] for name in names if name in known]
+        found = there[0] if len(there) > len(cells) / 2 else None
+        endings = endings or {Path(name).suffix for name in there[:1] if found}
+        n_paths = sum(name.endswith(PROGRAMS[1:]) for name in names)
+        may_miss = n_paths > len(cells) / 2 and (code in (None, column) or is_reference(column))
+        if found or may_miss:
+            patterns = [f"**/*{ending}" for ending in sorted(endings)]
+            files = repr(patterns if len(patterns) > 1 else patterns[0])
+            bare = "" if names[0].endswith(tuple(endings)) else min(endings)
+            naming.append(FileColumn(column, files, bare, found))
+    n_values = {column.name: len(set(values[column.name])) for column in naming}
+    naming.sort(key=lambda c: (c.found is None, -n_values[c.name], c.ending, is_reference(c.name)))
+    # Where a column holds the texts themselves, files can only be the reference's.
+    is_text = code is not None and any("\n" in text for text in values[code])
+    columns = {"code": naming[0]} if naming and not is_text else {}
+    references = [c for c in naming if is_reference(c.name) and c not in columns.values()]
+    return columns | ({"reference_code": references[0]} if references else {})
+
+
+def _endings(name: str) -> set[str]:
+    """List the parts of a path that a cell may name it by: a/b.py, b.py, a/b and b."""
+    parts = Path(name).parts[-4:]
+    tails = {"/".join(parts[i:]) for i in range(len(parts))}
+    return tails | {tail.removesuffix(Path(name).suffix) for tail in tails}

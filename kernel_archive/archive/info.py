@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.archive.labels import FLAGS
 from kernel_archive.bins import SCHEMES, assign_bins
-from kernel_archive.errors import UsageError, printable
+from kernel_archive.errors import UsageError, place_of, printable
 from kernel_archive.splits import SPLIT_TABLES
 from kernel_archive.storage import content_path
 
@@ -141,7 +141,7 @@ def _label_line(kernel: Row, measurement: Row) -> str | None:
     builder, file = measurement["search_id"].split("/")[0], measurement["source_file"]
     places = (Path(file), content_path("builders") / builder / file)
     here = next((os.path.relpath(place) for place in places if place.is_file()), None)
-    line = f"{here or file}:{measurement['source_line'] or '?'}"
+    line = place_of(here or file, measurement["source_line"])
     return line if here else f"{line} in the folder of the builder {builder}"
 
 

@@ -11,9 +11,11 @@ import fnmatch
 import os
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import tomli_w
@@ -22,26 +24,24 @@ from kernel_archive.archive import guesses
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.open import literal_path
 from kernel_archive.archive.recipe import load_recipe
-from kernel_archive.errors import DataError, Finding, counted, printable
+from kernel_archive.errors import DataError, Finding, counted, place_of, printable
 from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import Evaluation, SearchFacts
 from kernel_archive.readers.sql import files_below
 from kernel_archive.readers.sql_doubts import failure_of
 from kernel_archive.storage import content_path, write_atomically
-from kernel_archive.untrusted import UntrustedFileError, regular_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from kernel_archive.untrusted import UntrustedFileError, open_uncompressed, regular_file
 
 #: Look at this many files of a folder, and rows of a table.
 _MAX_FILES: Final = 20_000
 _SAMPLE: Final = 200
 #: Read this many runs of a recipe; the others are only counted.
 _MAX_RUNS: Final = 25
+#: Look for bytes that are not UTF-8 this far into a table.
+_MAX_TEXT_BYTES: Final = 16 << 20
 #: Look into this many tables of a folder.
 _MAX_TABLES: Final = 20
-_PROGRAMS: Final = (".py", ".cu", ".cuh", ".cpp", ".hip", ".txt")
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -65,11 +65,13 @@ def draft_recipe(place: Path) -> Draft:
         except UntrustedFileError as error:
             raise DataError.from_findings([error.finding(str(place))]) from None
     folder = place if place.is_dir() else place.parent
-    listed = files_below(folder) if place.is_dir() else [str(place)]
-    names = sorted(os.path.relpath(name, folder) for name in islice(listed, _MAX_FILES))
-    names = [name for name in names if not any(part.startswith(".") for part in Path(name).parts)]
-    draft = _shipped(folder, names) or _own_format(folder, names) or _table(folder, names)
+    listed = islice(files_below(folder), _MAX_FILES)
+    around = sorted(os.path.relpath(name, folder) for name in listed)
+    around = [name for name in around if not any(p.startswith(".") for p in Path(name).parts)]
+    names = around if place.is_dir() else [place.name]
+    draft = _shipped(folder, names) or _own_format(folder, names) or _table(folder, names, around)
     if draft is None:
+        _refuse_other_encodings(folder, names)
         endings = Counter(Path(name).suffix or Path(name).name for name in names).most_common(8)
         shown = ", ".join(f"{n} {printable(ending, 40)}" for ending, n in endings) or "no files"
         raise DataError.of(
@@ -89,7 +91,7 @@ def _pattern(path: Path | str) -> str:
 def _sources(
     folder: Path, names: Sequence[str], rest: Sequence[str] = (), **facts: str
 ) -> list[dict[str, Any]]:
-    """One source with a pattern of these names, and perhaps some of the ``rest``; else one each."""
+    """Make one source with a pattern of these names, and perhaps of ``rest``; else one each."""
     first, last = Path(names[0]), {Path(name).name for name in names}
     ending = _pattern(first.name) if len(last) == 1 else f"*{first.suffix}"
     below = "/".join(["*"] * (len(first.parts) - 1) + [ending])
@@ -104,8 +106,8 @@ def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
     """Return the shipped query whose files are there."""
     for path in sorted(content_path("builders").glob("*/*.sql")):
         text = path.read_text(encoding="utf-8")
-        stated = re.search(r"^-- Files: (.*)$", text, re.MULTILINE)
-        patterns = stated[1].replace(",", " ").split() if stated else []
+        files_line = re.search(r"^-- Files: (.*)$", text, re.MULTILINE)
+        patterns = files_line[1].replace(",", " ").split() if files_line else []
         wanted = [f"*/{pattern.removeprefix('**/')}" for pattern in patterns]
         fitting = [n for n in names if any(fnmatch.fnmatchcase(f"/{n}", w) for w in wanted)]
         if fitting:
@@ -130,8 +132,29 @@ def _own_format(folder: Path, names: Sequence[str]) -> Draft | None:
     return None
 
 
-def _table(folder: Path, names: Sequence[str]) -> Draft | None:
-    """Recognise the table from which most columns of ours are known, and the tables like it."""
+def _refuse_other_encodings(folder: Path, names: Sequence[str]) -> None:
+    """Raise a DataError at the first line of a table of text that is not UTF-8."""
+    endings = {*guesses.KNOWN["tables"]} - {".parquet"}
+    for name in (n for n in names if guesses.uncompressed(n).suffix.lower() in endings):
+        data = b""
+        with suppress(UntrustedFileError), open_uncompressed(folder / name) as stream:
+            data = stream.read(_MAX_TEXT_BYTES)
+        for number, line in enumerate(data.split(b"\n"), 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                value = printable(line.decode("latin-1"), 60)
+                fix = "Save it as UTF-8; from Latin-1: iconv -f ISO-8859-1 -t UTF-8 OLD > NEW"
+                where = {"file": name, "line": number, "value": value, "fix": fix}
+                message = "the file is not UTF-8"
+                raise DataError.of(code="bad-utf8", message=message, **where) from None
+
+
+def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft | None:
+    """Recognise the table from which most columns of ours are known, and the tables like it.
+
+    Programs are looked for in all the files ``around``.
+    """
     listed = [n for n in names if guesses.uncompressed(n).suffix.lower() in guesses.KNOWN["tables"]]
     seen, rest = listed[:_MAX_TABLES], listed[_MAX_TABLES:]
     tables = {name: guesses.look_at(folder, name) for name in seen}
@@ -139,9 +162,14 @@ def _table(folder: Path, names: Sequence[str]) -> Draft | None:
     best = max(n_known, key=n_known.__getitem__, default=None)
     if best is None or n_known[best] < 2:
         return None
-    same = [name for name in seen if tables[name] == tables[best]]
-    query, notes = _query(folder, best, tables[best], names)
-    sources = _sources(folder, same, rest)
+    # Read as JSON, a file may lack a column; the others are read by their very columns.
+    n = 1 if "read_json_objects(" in tables[best][0] else 2
+    same = [name for name in seen if tables[name][:n] == tables[best][:n]]
+    query, notes = _query(folder, best, tables[best], around)
+    if "getvariable('file')" in query:
+        sources = _sources(folder, same, rest)
+    else:
+        same, sources = [best], _sources(folder, ["."])
     more = f", and {len(same) - 1} like it" if len(same) > 1 else ""
     if n := len(listed) - len(same) - len(rest) * (len(sources) < len(same)):
         notes.append(f"not read: {counted(n, 'more table')}")
@@ -163,22 +191,16 @@ def _query(
     if kernel.rpartition(".")[2] == "kernel" and not any("\n" in text for text in values[kernel]):
         # It holds names, not texts.
         matched = {"problem": kernel, **guesses.matched(c for c in columns if c != kernel)}
-    lines, joins = [], []
-    programs = [name for name in names if Path(name).suffix in _PROGRAMS]
-    places = [c for c in columns if guesses.WORDS["file"].intersection(guesses.words_of(c))]
-    naming = {c: values[c] for c in (*matched.values(), *places)}
-    in_files = _programs(naming, matched, programs)
-    for ours, theirs in in_files.items():
-        first = values[theirs][0].strip().removeprefix("./")
-        ending = Path(next(n for n in programs if first in _endings(n))).suffix
-        alias = "program" if ours == "code" else "reference"
-        lines.append(f"{alias}.content AS {ours},  -- the file that {printable(theirs, 40)} names")
-        path = columns[theirs] + ("" if first.endswith(ending) else f" || '{ending}'")
-        joins.append(
-            f"LEFT JOIN read_text('**/*{ending}') {alias}\n"
-            f"  ON ends_with('/' || {alias}.filename, '/' || ltrim({path}, './'))"
-        )
-        matched.pop(ours, None)
+    timed = {theirs for theirs, _ in times.values()}
+    may_name = {c: values[c] for c in columns if c not in timed}
+    # Of files of one name those beside the table count, the last of the list.
+    beside = Path(file).parent
+    ordered = sorted(names, key=lambda name: Path(name).is_relative_to(beside))
+    in_files = guesses.file_columns(may_name, matched, ordered)
+    if kernel and "code" in in_files and in_files["code"].name == matched.get("problem"):
+        matched["problem"] = kernel
+    matched = {ours: theirs for ours, theirs in matched.items() if ours not in in_files}
+    lines, joins = _joins(columns, in_files)
     for ours, (theirs, unit) in times.items():
         remark = f"{unit} by its name"
         if unit is None:
@@ -191,25 +213,61 @@ def _query(
     for ours, theirs in matched.items():
         is_guess = ours == "problem" and "problem" not in guesses.words_of(theirs)
         remark = "  -- LOOK: is this the problem?" if is_guess else ""
-        lines.append(f"{columns[theirs]} AS {ours},{remark}")
+        level = _level(values) if ours == "problem" else None
+        cell = f"concat_ws('_', 'level', {columns[level]}, {columns[theirs]})" if level else ""
+        lines.append(f"{cell or columns[theirs]} AS {ours},{remark}")
     text = "\n".join([*lines, *joins])
-    free = {c: values[c] for c, sql in columns.items() if sql not in text}
+    keys = (guesses.KEY, guesses.PLACE)
+    free = {c: values[c] for c, sql in columns.items() if sql not in text and sql not in keys}
     notes += _lacking(found, free)
     if free:
         unused = ", ".join(printable(c, 40) for c in [*free][:40])
         notes.append(f"nothing is read from these columns: {unused}")
+    # Of a CSV file the header is row 1; of nested JSON lines each item has the line around it.
+    head = " + 1" if "read_csv" in read else ""
+    line = "source_line" if "AS source_line" in read else "source_row"
+    if line == "source_line" and "node_id" not in matched:
+        lines.append("'row-' || t.source_row AS node_id,")
     query = [
         "-- Written by kernel-archive init from the names of the columns: read it first.",
         *(f"-- LOOK: {note}" for note in notes),
         "SELECT",
         *(f"  {line}" for line in lines),
         "  getvariable('file') AS source_file,",
-        "  t.source_row",
-        f"FROM (SELECT *, row_number() OVER () AS source_row FROM {read}) t",
+        f"  t.{line} AS source_row",
+        f"FROM (SELECT *, row_number() OVER (){head} AS source_row FROM {read}) t",
         *joins,
         "ORDER BY t.source_row",
     ]
-    return "\n".join(query) + "\n", notes
+    query_text = "\n".join(query) + "\n"
+    if not all(Path(column.found or file).is_relative_to(beside) for column in in_files.values()):
+        # Nothing above the matched file is read, and a program lies there: the folder is the match.
+        query_text = query_text.replace("getvariable('file')", "'" + file.replace("'", "''") + "'")
+    return query_text, notes
+
+
+def _level(values: dict[str, list[str]]) -> str | None:
+    """Find the column of KernelBench's levels, whose problems have the same numbers."""
+    levels = (c for c in values if guesses.words_of(c) in (["level"], ["level", "id"]))
+    return next((c for c in levels if values[c] and all(map(str.isdigit, values[c]))), None)
+
+
+def _joins(
+    columns: dict[str, str], in_files: dict[str, guesses.FileColumn]
+) -> tuple[list[str], list[str]]:
+    """Write what is read from files that columns name, and the joins with them."""
+    lines, joins = [], []
+    for ours, column in in_files.items():
+        path = columns[column.name] + (f" || '{column.ending}'" if column.ending else "")
+        alias = "program" if ours == "code" else "reference"
+        shown = printable(column.name, 40)
+        lines.append(f"{alias}.content AS {ours},  -- the file that {shown} names")
+        lines += [f"{path} AS program_file,"] if ours == "code" else []
+        joins.append(
+            f"LEFT JOIN read_text({column.files}) {alias}\n"
+            f"  ON ends_with('/' || {alias}.filename, '/' || ltrim({path}, './'))"
+        )
+    return lines, joins
 
 
 def _lacking(found: set[str], free: dict[str, list[str]]) -> Iterator[str]:
@@ -223,32 +281,6 @@ def _lacking(found: set[str], free: dict[str, list[str]]) -> Iterator[str]:
         if column not in found:
             asked = (f". Is it the column {printable(c, 60)}?" for c in nearest[column])
             yield lack + "".join(asked)
-
-
-def _programs(
-    values: dict[str, list[str]], matched: dict[str, str], programs: Sequence[str]
-) -> dict[str, str]:
-    """Map code and reference_code to columns that name files: the most varied is the program."""
-    known = {part for name in programs for part in _endings(name)}
-    naming = []
-    for column, cells in values.items():
-        is_name = [cell.strip().removeprefix("./") in known for cell in cells]
-        if cells and is_name[0] and sum(is_name) > len(cells) / 2:
-            naming.append(column)
-    naming.sort(key=lambda column: (-len(set(values[column])), guesses.is_reference(column)))
-    code = matched.get("code")
-    # Where a column holds the texts themselves, files can only be the reference's.
-    has_texts = code not in (None, *naming) and any("\n" in text for text in values[str(code)])
-    columns = {} if has_texts or not naming else {"code": naming[0]}
-    references = [c for c in naming if guesses.is_reference(c) and c not in columns.values()]
-    return columns | ({"reference_code": references[0]} if references else {})
-
-
-def _endings(name: str) -> set[str]:
-    """List the parts of a path that a cell may name it by: a/b.py, b.py, a/b and b."""
-    parts = Path(name).parts[-4:]
-    tails = {"/".join(parts[i:]) for i in range(len(parts))}
-    return tails | {tail.removesuffix(Path(name).suffix) for tail in tails}
 
 
 def _verdict(
@@ -279,21 +311,26 @@ def _verdict(
     return ["CASE", *(f"  {case}" for case in cases), f"  ELSE {last} END AS outcome,"]
 
 
+def query_of(recipe: Path) -> Path:
+    """Name the file of a recipe's query: two recipes of one folder have two."""
+    return recipe.with_name("import.sql" if recipe.stem == "builder" else f"{recipe.stem}.sql")
+
+
 def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, str]) -> None:
     """Write ``builder.toml``, and the query beside it."""
-    folder = target.absolute().parent
-    here = _pattern(folder)
-    stated = {key: answers[key] for key in ("gpu", "problem", "reference") if answers.get(key)}
-    stated |= {"role": answers.get("role") or "held_out", "generation_method": "unknown"}
+    here, query = _pattern(target.absolute().parent), query_of(target)
+    facts = {key: answers[key] for key in ("gpu", "problem", "reference") if answers.get(key)}
+    facts |= {"role": answers.get("role") or "held_out", "generation_method": "unknown"}
     sources = []
     for source in draft.sources:
         place = Path(source["path"])
         inside = place.relative_to(here).as_posix() if place.is_relative_to(here) else str(place)
-        sources.append({**source, "path": inside, **stated})
+        own_query = {"query": query.name} if "query" in source else {}
+        sources.append({**source, "path": inside, **own_query, **facts})
     gpu = answers.get("gpu")
-    own_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rsplit("/", 1)[-1]).lstrip("._-")[:60]
+    recipe_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rsplit("/", 1)[-1]).lstrip("._-")[:60]
     recipe = {
-        "name": own_name or "mine",
+        "name": recipe_name or "mine",
         "licence": answers.get("licence") or "other",
         "description": "What these measurements are, who made them and how.",
         "archive": {"name": name},
@@ -308,7 +345,7 @@ def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, st
 """
     write_atomically(target, (comments + tomli_w.dumps(recipe)).encode())
     if draft.query is not None:
-        write_atomically(folder / "import.sql", draft.query.encode())
+        write_atomically(query, draft.query.encode())
 
 
 def preview(recipe: Path) -> dict[str, Any]:
@@ -317,8 +354,10 @@ def preview(recipe: Path) -> dict[str, Any]:
     counts = {name: Counter[str]() for name in ("outcome", "gpu", "problem")}
     findings: list[Finding] = []
     first: list[dict[str, Any]] = []
+    other_gpus: dict[str, list[tuple[str, int | None]]] = {}  # places of rows that name another
     n_rows = 0
     for job in jobs[:_MAX_RUNS]:
+        stated_gpu = canonical_gpu(job.source.gpu or "")
         records = list(READERS[job.source.format].read(job.run_files))
         findings += [record for record in records if isinstance(record, Finding)]
         facts = next((r for r in records if isinstance(r, SearchFacts)), SearchFacts())
@@ -328,13 +367,22 @@ def preview(recipe: Path) -> dict[str, Any]:
             gpu = canonical_gpu(record.gpu or facts.gpu or job.source.gpu or "")
             problem = record.problem or facts.problem or job.source.problem or ""
             outcome = "refused" if record.excluded else record.outcome
+            if stated_gpu and gpu != stated_gpu:
+                other_gpus.setdefault(gpu, []).append((record.source_file, record.source_line))
             for name, value in (("outcome", outcome), ("gpu", gpu), ("problem", problem)):
                 counts[name][value] += 1
             if len(first) < 3 and outcome == "success":
                 code = record.code.strip().split("\n", 1)[0][:80]
                 row = {"problem": problem, "gpu": gpu, "speedup": record.speedup, "code": code}
-                first.append({**row, "from": record.source_file, "line": record.source_line})
-    without = {name: counts[name].pop("", 0) for name in ("gpu", "problem")}
+                first.append(row | {"from": place_of(record.source_file, record.source_line)})
+    for gpu, places in other_gpus.items():
+        message = f"--gpu says {stated_gpu}, and {counted(len(places), 'row')} say {printable(gpu)}"
+        fix = "Leave --gpu out; where a row names none: coalesce(gpu, '...') AS gpu in the query"
+        file, line = places[0]
+        findings.append(
+            Finding(code="gpu-differs", message=message, file=file, line=line, field="gpu", fix=fix)
+        )
+    n_unnamed = {name: counts[name].pop("", 0) for name in ("gpu", "problem")}
     return {
         "runs": len(jobs),
         "runs_read": min(len(jobs), _MAX_RUNS),
@@ -347,7 +395,7 @@ def preview(recipe: Path) -> dict[str, Any]:
         "findings": findings,
         "missing": [
             f"the {name} of {counted(n, 'row')}: type --{name} NAME, or return it in the query"
-            for name, n in without.items()
+            for name, n in n_unnamed.items()
             if n
         ],
     }

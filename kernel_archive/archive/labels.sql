@@ -32,7 +32,7 @@ WHERE us / median > $drift OR us / median < 1.0 / $drift;
 -- bad one.
 CREATE TABLE logged AS
 SELECT evaluation_id, kernel_id, program_id, token_id, problem, gpu, reference_id, search_id, seq, source_key, builder,
-       role, outcome, speedup, excluded, artificial, narrow_domain, outcome <> 'infrastructure_failure' AS judged,
+       started_at, role, outcome, speedup, excluded, artificial, narrow_domain, outcome <> 'infrastructure_failure' AS judged,
        CASE role WHEN 'held_out' THEN 0 WHEN 'training' THEN 1 ELSE 2 END AS role_rank,
        evaluation_id IN (SELECT evaluation_id FROM drifted) AS drifted
 FROM fragment;
@@ -62,7 +62,8 @@ WHERE judged AND (outcome = 'success') = (excluded IS NOT NULL)
 -- contested. Which evaluation of a program comes first: by role, search and position in it.
 CREATE TABLE evaluation AS
 SELECT *, outcome = 'success' AND excluded IS NULL AS good,
-       outcome = 'success' AND (excluded IS NULL OR excluded IN ('$superseded', '$contested')) AS found
+       outcome = 'success' AND (excluded IS NULL OR excluded IN ('$superseded', '$contested')) AS found,
+       row_number() OVER (PARTITION BY kernel_id, search_id, started_at, speedup) AS nth
 FROM (SELECT * REPLACE (CASE WHEN outcome = 'success' AND excluded IS NULL
                                   AND builder IN (SELECT builder FROM unanimous)
                                   AND (kernel_id, builder) IN (SELECT (kernel_id, builder) FROM contested)
@@ -70,16 +71,19 @@ FROM (SELECT * REPLACE (CASE WHEN outcome = 'success' AND excluded IS NULL
       FROM current);
 
 -- The measurements of a kernel taken together: the median one, of an even number the lower middle one, since a label is
--- what was measured, with its own times.
+-- what was measured, with its own times. What two searches share stands in both of their logs, and is one measurement.
 CREATE TABLE measured AS
-SELECT * EXCLUDE (sorted), sorted[(n_measurements + 1) // 2] AS speedup
+SELECT * EXCLUDE (sorted), sorted[(len(sorted) + 1) // 2] AS speedup
 FROM (SELECT kernel_id, any_value(program_id) AS program_id, any_value(token_id) AS token_id,
              any_value(problem) AS problem, any_value(reference_id) AS reference_id, any_value(gpu) AS gpu,
-             list_sort(list(speedup)) AS sorted, count(*)::INTEGER AS n_measurements,
+             list_sort(list(speedup)) AS sorted,
+             count(*)::INTEGER AS n_measurements,
              min(speedup) AS speedup_min, max(speedup) AS speedup_max,
              bool_or(artificial) AS artificial, bool_or(narrow_domain) AS narrow_domain,
              kernel_id IN (SELECT kernel_id FROM evaluation WHERE role = 'held_out' AND found) AS held_out
-      FROM evaluation WHERE good GROUP BY kernel_id);
+      FROM (SELECT DISTINCT ON (kernel_id, coalesce(started_at::VARCHAR, evaluation_id), speedup, nth) *
+            FROM evaluation WHERE good)
+      GROUP BY kernel_id);
 
 -- Which evaluation found each program, and which gives its label.
 CREATE TABLE first_found AS

@@ -21,7 +21,7 @@ from kernel_archive.archive.labels import SQL_NAMES
 from kernel_archive.archive.manifest import shard_faults
 from kernel_archive.archive.open import Archive, sql_texts
 from kernel_archive.archive.shards import digest_rows
-from kernel_archive.bins import SCHEMES, assign_bins, scheme
+from kernel_archive.bins import SCHEMES, assign_bins, outcome_speedups, scheme
 from kernel_archive.errors import ArchiveMismatchError, Finding, counted, printable
 from kernel_archive.ids import CANARY, logical_digest, token_id
 from kernel_archive.schema import OUTCOMES, ROLES, TABLES
@@ -157,6 +157,9 @@ def _labels(archive: Archive) -> Iterator[Finding]:
         if table not in archive.tables or (facts is not None and facts.origin != "selected"):
             continue
         rows = archive.polars(table, columns=[TABLES[table].key, value, "bin", "bin_scheme"])
+        if table == "validity":
+            ends = dict(enumerate(outcome_speedups([0, 1]).tolist()))
+            rows = rows.with_columns(rows[value].replace_strict(ends, default=None))
         is_good = (rows[value].is_finite() & (rows[value] > 0)).fill_null(value=False)
         bad = rows.filter(~is_good).to_series(0).to_list()
         yield from _rows("bad-speedup", f"{value} is not finite and above 0", table, bad)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kernel_archive.archive.open import Archive
-from kernel_archive.bins import DEFAULT_SCHEME, Scheme, scheme
+from kernel_archive.bins import DEFAULT_SCHEME, Scheme, outcome_speedups, scheme
 from kernel_archive.errors import ArchiveMismatchError, DataError
 from kernel_archive.gpus import Gpu
 from kernel_archive.scoring.arrays import Floats
@@ -182,6 +182,18 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
         authors=tuple(clusters.get(search, search) for search in searches),
         natural=np.array([s in clusters for s in searches], dtype=bool),
     )
+
+
+def load_outcomes(archive: Archive) -> TrainingPairs:
+    """Load which programs of training searches passed and which failed, without their texts."""
+    roles = dict(table_rows(archive, "searches", "search_id", "role"))
+    columns = ("problem", "search_id")
+    rows = [(*row, True) for row in table_rows(archive, "kernels", *columns)]
+    failures = table_rows(archive, "failures", *columns, "outcome")
+    rows += [(*row, False) for *row, outcome in failures if outcome != "infrastructure_failure"]
+    kept = [(problem, passes) for problem, search, passes in rows if roles[search] == "training"]
+    problems, passes = zip(*kept, strict=True) if kept else ((), ())
+    return TrainingPairs(problems=problems, speedups=outcome_speedups(passes))
 
 
 def _check_searches(archive: Archive, searches: set[str]) -> None:

@@ -16,12 +16,15 @@ from kernel_archive.baselines.pairs import (
     AskedPairs,
     TrainingPairs,
     load_asked_pairs,
+    load_outcomes,
     load_training_pairs,
 )
 from kernel_archive.baselines.trees import dry_run, trees
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, UsageError, suggestion
 from kernel_archive.scoring.arrays import Floats
+from kernel_archive.scoring.template import stated_forecast
+from kernel_archive.splits import split_of
 
 #: Pseudo-observations of the frequencies over all problems that smooth those of one problem.
 PRIOR_WEIGHT: Final = 4.0
@@ -75,6 +78,8 @@ BASELINES: Final[dict[str, Baseline]] = {
         reads_launches=True,
     ),
 }
+#: Those that also forecast whether a program passes; the others learn speeds.
+_OF_OUTCOMES: Final = ("uniform", "prior")
 
 
 class BaselineForecasts(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +107,11 @@ def make_baseline(
     if baseline is None:
         raise UsageError(f"unknown baseline {name!r}. {suggestion(name, BASELINES)}")
     asked = load_asked_pairs(archive, split)
-    training = load_training_pairs(archive) if baseline.learns else TrainingPairs()
+    of_outcomes = asked.split.kind == "validity"
+    if of_outcomes and name not in _OF_OUTCOMES:
+        raise UsageError(f"{name} forecasts speeds, not outcomes. {suggestion(name, _OF_OUTCOMES)}")
+    load = load_outcomes if of_outcomes else load_training_pairs
+    training = load(archive) if baseline.learns else TrainingPairs()
     if baseline.reads_launches:
         pairs = (asked, training)
         codes = {c for each in pairs for side in (each.anchors, each.candidates) for c in side}
@@ -113,18 +122,23 @@ def make_baseline(
                 "kernel-measure dry-run"
             )
         asked, training = replace(asked, launches=launches), replace(training, launches=launches)
+    masses = baseline.forecast(asked, training, seed)
+    if of_outcomes:
+        masses[:, 1:-1] = 0.0
+        masses /= masses.sum(axis=1, keepdims=True)
     return BaselineForecasts(
         name=name,
         split=asked.split.name,
         seed=seed,
         row_ids=asked.row_ids,
-        probabilities=baseline.forecast(asked, training, seed),
+        probabilities=masses,
         n_training=len(training),
     )
 
 
 def forecast_lines(forecasts: BaselineForecasts) -> Iterable[bytes]:
     """Write the lines of a forecast file in the split's order; probabilities to six decimals."""
+    spec = split_of(forecasts.split)
     for row_id, row in zip(forecasts.row_ids, forecasts.probabilities, strict=True):
-        rounded = [round(float(p), 6) for p in row]
-        yield msgspec.json.encode({"row_id": row_id, "repeat": 0, "probabilities": rounded}) + b"\n"
+        line = {"row_id": row_id, "repeat": 0, **stated_forecast(spec, row)}
+        yield msgspec.json.encode(line) + b"\n"

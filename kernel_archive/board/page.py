@@ -30,7 +30,7 @@ SCRIPTS: Final = (
     "start.js",
 )
 #: Kind of split -> column beside the headline metrics; the script can put another in its place.
-_FURTHER: Final = {"eval": "pair_accuracy", "close": "crps", "discovery": "lift_1.5"}
+_FURTHER: Final = {"eval": "pair_accuracy", "discovery": "lift_1.5"}
 _DASH: Final = "\u2013"
 
 
@@ -86,7 +86,7 @@ def render_page(
                 "metrics": [
                     *LEADS[board.split.kind],
                     *HEADLINE[board.split.kind],
-                    _FURTHER[board.split.kind],
+                    _FURTHER.get(board.split.kind, "crps"),
                 ],
             }
             for board in boards

@@ -38,11 +38,11 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     Example: kernel-archive init results/ --name me/my-kernels --gpu H100, then kernel-archive
     build builder.toml.
     """
-    from kernel_archive.archive.init import draft_recipe, preview, write_recipe
+    from kernel_archive.archive.init import draft_recipe, preview, query_of, write_recipe
     from kernel_archive.archive.recipe import ARCHIVE_NAME
 
     target = Path(output)
-    for file in (target, target.parent / "import.sql"):
+    for file in (target, query_of(target)):
         check_new(file, force=force)
     if name is not None and not re.fullmatch(ARCHIVE_NAME, name):
         raise UsageError(f"--name is OWNER/DATASET, for example me/my-kernels (got {name!r})")
@@ -57,8 +57,11 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     build = f"kernel-archive build {common.argument(output)}"
     facts["next"] = f"read {target} and its query, then: {build}"
     lack = ""
-    if not shown["outcomes"].get("success"):
-        lack = "no row is a program with a speedup. Correct the query: findings and notes say why"
+    if any(finding.code == "gpu-differs" for finding in shown["findings"]):
+        lack = "--gpu contradicts the files, so that build ends"
+    elif not shown["outcomes"].get("success"):
+        lack = "no row is a program with a speedup. Correct the query: findings and notes say why. "
+        lack += "What it needs from another folder: name one above both (init FOLDER)"
     elif not shown["problems"]:
         lack = "no row says its problem. Type --problem NAME, or correct the query: see the notes"
     if lack:
@@ -135,8 +138,11 @@ def build(builders: tuple[str, ...], bins: str, **options: Any) -> None:
         if is_empty:
             manifest = kernel_archive.open_archive(result.path).manifest
             common.say(f"Error: no program with a speedup came out: {why_empty(manifest)}")
-        elif result.own and result.rows.get("eval") == 0:
-            show_left_out(kernel_archive.open_archive(result.path).manifest.splits["eval"])
+        elif result.own and "eval" in result.rows:
+            from kernel_archive.selection.evaluation import problems_left_out
+
+            archive = kernel_archive.open_archive(result.path)
+            show_left_out(archive.manifest.splits["eval"], problems_left_out(archive))
 
     common.emit(result, text, ok=not is_empty)
 

@@ -222,7 +222,7 @@ def emit_lines(
 
 
 def print_facts(result: Any) -> None:
-    """Lay out named values: a line for each, a table for a list of records, findings on stderr.
+    """Lay out named values: a line for each, and for each of several sentences; findings on stderr.
 
     ``{"rows": 3, "files": [{"path": "a", "bytes": 5}]}`` is the line ``rows: 3`` and a table with
     the columns ``path`` and ``bytes``. What is empty is not shown.
@@ -239,6 +239,8 @@ def print_facts(result: Any) -> None:
             tell()
         if is_table:
             print_records(value, title=_heading(name))
+        elif isinstance(value, list) and any(" " in str(text) for text in value):
+            tell("\n  ".join([f"{_heading(name)}:", *map(str, value)]))
         else:
             tell(f"{_heading(name)}: {_cell(value)}")
         after_table = is_table
@@ -316,13 +318,18 @@ def print_table(
     click.echo("\n".join(lines).strip("\n"))
 
 
-def print_findings(findings: Sequence[Finding], *, total: int | None = None) -> None:
-    """Print findings on stderr, one a line, the first twenty in full and the rest counted."""
+def print_findings(
+    findings: Sequence[Finding], *, total: int | None = None, show: Callable[[str], None] = say
+) -> None:
+    """Print findings on stderr, one a line, the first twenty in full and the rest counted.
+
+    ``show`` is :func:`tell` where they are the result of a command.
+    """
     for finding in findings[:SHOWN_FINDINGS]:
-        say(f"{finding.severity}: {finding.render()}")
+        show(f"{finding.severity}: {finding.render()}")
     rest = (len(findings) if total is None else total) - min(len(findings), SHOWN_FINDINGS)
     if rest > 0:
-        say(f"... and {rest} more (all of them with --json)")
+        show(f"... and {rest} more (all of them with --json)")
 
 
 @contextmanager

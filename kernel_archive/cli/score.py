@@ -97,7 +97,8 @@ def check(file: str, split: str, archive_path: str | None) -> None:
 
     def text() -> None:
         common.tell("\n".join(check_lines(report)))
-        common.print_findings(report.findings, total=report.n_errors + report.n_warnings)
+        total = report.n_errors + report.n_warnings
+        common.print_findings(report.findings, total=total, show=common.tell)
 
     common.emit(report, text, ok=report.ok)
 

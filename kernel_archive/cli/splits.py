@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -11,8 +11,12 @@ from kernel_archive.errors import counted
 from kernel_archive.splits import EVALUATIONS, SPLITS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from kernel_archive.archive.manifest import SplitFacts
 
+#: Name this many problems of which nothing is asked.
+_PROBLEMS: Final = 5
 
 #: The options of every command that makes a split.
 _split_options = common.options(
@@ -32,16 +36,19 @@ _split_options = common.options(
 
 def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
     """Make one split of an archive, which is built first in an empty default place; show it."""
+    from kernel_archive.archive.open import open_archive
     from kernel_archive.pipeline import ensure_archive, remake_split
+    from kernel_archive.selection.evaluation import problems_left_out
 
     with common.progress("Reading") as advance:
         directory = ensure_archive(archive_path, notify=common.say, advance=advance)
     remade = remake_split(directory, table, **options)
     split, changed = remade.facts, remade.changed
+    left_out = problems_left_out(open_archive(directory)) if table == "eval" else []
 
     def text() -> None:
         _show_cells(split)
-        show_left_out(split)
+        show_left_out(split, left_out)
         common.print_facts({name: split.facts.get(name) for name in ("kinds", "cutoffs")})
         if differ := split.facts.get("label_differences"):
             common.tell(f"The two bin schemes label {differ:,} of {split.rows:,} differently.")
@@ -53,15 +60,21 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
         )
 
     result = {"path": str(directory), "table": table, "changed": changed}
+    result |= {"problems_left_out": left_out} if left_out else {}
     common.emit(result | {"published_and_kept": remade.kept, "split": split}, text)
 
 
-def show_left_out(split: SplitFacts) -> None:
-    """Print how many kernels a split does not ask about, by reason."""
+def show_left_out(split: SplitFacts, problems: Sequence[Mapping[str, Any]]) -> None:
+    """Print how many kernels a split does not ask about, by reason, and the first problems."""
     excluded = {name: n for name, n in split.facts.get("excluded", {}).items() if n}
     if excluded:
         counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in excluded.items())
         common.tell(f"Left out: {', '.join(counts)}.")
+    for row in problems[:_PROBLEMS]:
+        rows = counted(row["rows"], "row")
+        common.tell(f"Nothing is asked about {row['problem']} ({rows}): {row['reason']}.")
+    if len(problems) > _PROBLEMS:
+        common.tell(f"Nor about {counted(len(problems) - _PROBLEMS, 'more problem')} (--json).")
     if not split.rows:
         common.tell(
             'Only kernels of sources with role = "held_out" are asked about. What else leaves them '

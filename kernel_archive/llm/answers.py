@@ -64,11 +64,14 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     def line(self, prompt: Prompt, question_digest: str) -> dict[str, Any]:
         """Make the line of a forecast file: the forecast, or why there is none."""
         completion = read_completion(self.content)
-        reason = self.unparsed()
+        reason, of_outcomes = self.unparsed(), prompt.ask == "validity"
+        if completion.probabilities and of_outcomes == (completion.p_passes is None):
+            reason = "missing-field"  # it has those of the other form
+        field = "p_passes" if of_outcomes else "probabilities"
         line: dict[str, Any] = {
             "row_id": self.row_id,
             "repeat": self.repeat,
-            "probabilities": completion.probabilities,
+            field: None if reason else getattr(completion, field),
             "parse_failed": True if reason else None,
             "parse_error": reason or None,
             "predicted_bin": completion.predicted_bin,

@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 AnswerForm = Literal["tool", "json", "text"]
 ANSWER_FORMS: Final[tuple[AnswerForm, ...]] = get_args(AnswerForm)
 #: What a template asks: candidate against reference, second against first program, child against
-#: parent, the first with leave to defer, or the first given the speedup on another GPU.
-Ask = Literal["forecast", "close", "discovery", "defer", "transfer"]
+#: parent, the first with leave to defer, the first given the speedup on another GPU, or whether the
+#: candidate passes.
+Ask = Literal["forecast", "close", "discovery", "defer", "transfer", "validity"]
 #: Folder of the templates; a changed wording gets a new one.
 PROMPT_VERSION: Final = "v1"
 TOOL_NAME: Final = "forecast"
 #: Templates that were added to a released version.
-_LATER: Final = {"close.md.j2", "transfer.md.j2"}
+_LATER: Final = {"close.md.j2", "transfer.md.j2", "validity.md.j2"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,8 @@ def known_prompts() -> dict[str, Prompt]:
     """Map digest to prompt, for everything that this version of the package can ask."""
     every = itertools.product(get_args(Ask), ANSWER_FORMS, SCHEMES)
     prompts = [Prompt(ask=ask, answer=answer, scheme=scheme) for ask, answer, scheme in every]
-    return {prompt.digest: prompt for prompt in prompts}
+    # Where no bins are asked for, the wording is that of all schemes, and the first one names it.
+    return {prompt.digest: prompt for prompt in reversed(prompts)}
 
 
 def _fields(ask: Ask) -> dict[str, dict[str, Any]]:
@@ -85,6 +87,9 @@ def _fields(ask: Ask) -> dict[str, dict[str, Any]]:
     fields: dict[str, dict[str, Any]] = {
         "rationale": {"description": "what decides it, in at most 60 words", "type": "string"}
     }
+    if ask == "validity":
+        meaning = "probability that the candidate compiles and is correct, from 0 to 1"
+        return fields | {"p_passes": {"description": meaning, "type": "number"}}
     for b, name in enumerate(TOOL_FIELDS, 1):
         more = ", from 0 to 1" if b < len(TOOL_FIELDS) else "; the eight sum to 1"
         fields[name] = {"description": f"probability of bin {b}{more}", "type": "number"}

@@ -148,8 +148,8 @@ def load_questions(
             "predict-or-defer asks about candidates against their reference; ask about the "
             f"{asked.split.rows} of split {printable(asked.split.name)!r} without --defer"
         )
-    asks: dict[str, Ask] = {"eval": "forecast", "close": "close", "discovery": "discovery"}
-    ask: Ask = "transfer" if asked.split.known else asks[asked.split.kind]
+    kind: Any = asked.split.kind  # called as its question is, but for one
+    ask: Ask = "transfer" if asked.split.known else "forecast" if kind == "eval" else kind
     prompt = Prompt(
         ask="defer" if defer else ask,
         answer=answer,

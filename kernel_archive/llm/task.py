@@ -24,6 +24,7 @@ from kernel_archive.llm.inspect_logs import answer_of
 from kernel_archive.llm.prompts import ANSWER_FORMS, TOOL_NAME, AnswerForm, Prompt, answer_schema
 from kernel_archive.llm.questions import load_questions
 from kernel_archive.scoring import METRICS, Split, check_forecasts, load_split, score
+from kernel_archive.scoring.formats import read_line
 
 __all__ = ["forecast"]
 
@@ -120,9 +121,9 @@ def scored(archive: str | None, split: str, scheme: str) -> Metric:
     def compute(scores: list[SampleScore]) -> dict[str, str | int | float | bool | None]:
         rows = _rows(archive, split, scheme)
         lines = [sample.score.metadata["line"] for sample in scores if sample.score.metadata]
-        forecasts, _ = check_forecasts(lines, rows)
+        forecasts, report = check_forecasts(lines, rows)
         if forecasts is None:
-            return {}
+            return {"coverage": report.coverage, "parse_rate": report.parse_rate}
         record = score(rows, forecasts, draws=0)
         means = {name: figure.mean for name, figure in record.metrics.items() if name in METRICS}
         return {
@@ -144,7 +145,7 @@ def forecasts(prompt: Prompt) -> Scorer:
         if isinstance(answer, str):
             return None
         line = answer.line(prompt, state.metadata["question"])
-        masses = line.get("probabilities")
+        masses = read_line(line).probabilities
         best = "" if masses is None else str(1 + masses.index(max(masses)))
         return SampleResult(
             value=float(best == target.text),

@@ -6,18 +6,21 @@ its source and with no file outside of it. :mod:`kernel_archive.readers.sql_doub
 
 from __future__ import annotations
 
+import csv
 import glob
+import io
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
@@ -27,11 +30,9 @@ from kernel_archive.readers import sql_doubts, sql_sandbox
 from kernel_archive.readers.files import ReaderSpec, RunFiles, is_file
 from kernel_archive.readers.records import Evaluation, Record, SearchFacts
 from kernel_archive.readers.sql_doubts import COLUMNS
-from kernel_archive.readers.sql_sandbox import nodes_of
+from kernel_archive.readers.sql_sandbox import FIELD_BYTES, nodes_of
 from kernel_archive.readers.values import object_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from kernel_archive.untrusted import UntrustedFileError, open_uncompressed
 
 # Beyond these bounds a query is refused.
 MEMORY_BYTES: Final = 2 << 30  # in DuckDB
@@ -46,7 +47,7 @@ _PLAIN_CLASSES: Final = frozenset({None, "CONSTANT", "COLUMN_REF", "COMPARISON"}
 #: Table functions that read no file, and those that run a text as a query.
 _NO_FILES: Final = frozenset({"unnest", "json_each", "json_tree", "range", "generate_series"})
 _RUN_A_TEXT: Final = ("query", "json_execute")
-#: Characters of a text that may be a pattern of files; a longer one is none.
+#: Characters of a text that may be a pattern of files; a longer one isn't one.
 MAX_PATTERN: Final = 1000
 _OUTSIDE: Final = "a query reads only files in the folder of its source"
 
@@ -64,7 +65,7 @@ def check_query(text: str) -> dict[str, Any]:
     """Parse a query that must be exactly one SELECT to DuckDB's syntax tree.
 
     Raises:
-        QueryError: it is no SQL, several statements, or none that only reads.
+        QueryError: it isn't SQL, or isn't exactly one statement that only reads.
     """
     with duckdb.connect(":memory:") as connection:
         try:
@@ -106,9 +107,9 @@ def patterns_of(tree: dict[str, Any], variables: Iterable[str]) -> list[str]:
 
 
 def files_below(folder: Path) -> Iterator[str]:
-    """The names of all files below a folder, however deep; links to folders are not followed.
+    """Yield the names of all files below a folder, however deep; links to folders are not followed.
 
-    What cannot be opened is passed over: a path that is too long, a link that leads to itself.
+    What can't be opened is left out: a path that is too long, a link that leads to itself.
     """
     waiting = [str(folder)]
     while waiting:
@@ -121,7 +122,7 @@ def files_below(folder: Path) -> Iterator[str]:
 
 
 def _matches(folder: Path, pattern: str) -> Iterable[str]:
-    """The files that a pattern may name, perhaps too many; none where it leads out by its name."""
+    """List the files that a pattern may name, perhaps too many; none if its name leads out."""
     name = os.path.normpath(folder / pattern)
     if len(pattern) > MAX_PATTERN or "\0" in pattern or not name.startswith(f"{folder}{os.sep}"):
         return ()
@@ -141,8 +142,9 @@ class _Query:
         self.folder = run.root.resolve()
         self.variables = {"file": run.path.name} if run.path.is_file() else {}
 
+    @cached_property
     def inputs(self) -> dict[str, bool]:
-        """List the files that it may read, relative to its folder, and whether each lies in it."""
+        """The files that it may read, relative to its folder, and whether each lies in it."""
         paths: set[str] = set()
         for pattern in patterns_of(check_query(self.text), self.variables.values()):
             paths.update(islice(_matches(self.folder, pattern), MAX_FILES + 1))
@@ -155,24 +157,71 @@ class _Query:
             for path in sorted(paths)
         }
 
-    def answer(self) -> pa.Table:
-        """Run the query, unless a file is or is behind a link that leads out of the folder."""
-        for name, is_inside in self.inputs().items():
+    def answer(self) -> tuple[pa.Table, list[Any]]:
+        """Run the query, unless a file is or is behind a link that leads out of the folder.
+
+        Return the rows, and the damaged lines of CSV files.
+        """
+        for name, is_inside in self.inputs.items():
             if not is_inside:
                 message = f"the link {printable(name)} leads out of the folder: nothing is read"
                 fix = f"{_OUTSIDE}: copy the file into it, or take the link away"
                 raise QueryError(message, fix)
         table = run_query(self.text, self.folder, self.variables)
         _check_columns(table.column_names)
-        return table
+        report = json.loads(table.schema.metadata[b"report"])
+        return self._with_lines(table, report["lines"]), report["damaged"]
+
+    def _with_lines(self, table: pa.Table, lines: dict[str, list[int]]) -> pa.Table:
+        """Replace the number of a CSV file's row, whose header is 1, by the line where it begins.
+
+        ``lines`` are those of damaged files.
+        """
+        names = table.column_names
+        if "source_row" not in names or not pa.types.is_integer(table["source_row"].type):
+            return table
+        rows = table["source_row"].to_pylist()
+        files = table["source_file"].to_pylist() if "source_file" in names else [None] * len(rows)
+        row_lines: dict[str, list[int]] = {}
+        for i, file in enumerate(files):
+            name = str(file or self.variables.get("file"))
+            if name not in row_lines:
+                row_lines[name] = lines.get(name) or self._row_lines(name)
+            if rows[i] is not None and 0 < rows[i] <= len(row_lines[name]):
+                rows[i] = row_lines[name][rows[i] - 1]
+        return table.set_column(names.index("source_row"), "source_row", pa.array(rows, pa.int64()))
+
+    def _row_lines(self, name: str) -> list[int]:
+        """List the lines where the rows of a CSV file begin, which the query read."""
+        lines, begin = list[int](), 1
+        if not name.removesuffix(".gz").removesuffix(".zst").endswith((".csv", ".tsv")):
+            return lines
+        path = self.folder / name
+        if not self.inputs.get(os.path.relpath(path, self.folder)):
+            return lines
+        csv.field_size_limit(FIELD_BYTES)
+        with suppress(csv.Error, UntrustedFileError), open_uncompressed(path) as stream:
+            text = io.TextIOWrapper(stream, "utf-8", errors="replace", newline="")
+            reader = csv.reader(text, delimiter=csv_mark(path))
+            for row in reader:
+                lines += [begin] if row else []
+                begin = reader.line_num + 1
+        return lines
+
+
+def csv_mark(path: Path) -> str:
+    """Return the mark between the fields of a CSV file: the likeliest that its header has."""
+    header = ""
+    with suppress(UntrustedFileError), open_uncompressed(path) as stream:
+        header = stream.read(1 << 16).split(b"\n", 1)[0].decode("utf-8", "replace")
+    marks = "\t" if ".tsv" in path.suffixes else ",;\t"
+    return next((mark for mark in marks if mark in header), marks[0])
 
 
 def _also(run: RunFiles) -> Iterator[Path]:
     """Yield the files whose digests name what was read, below the run's own folder."""
     with suppress(QueryError):
-        yield from (
-            run.root / name for name, is_inside in _Query(run).inputs().items() if is_inside
-        )
+        yield from (run.root / name for name, is_inside in _Query(run).inputs.items() if is_inside)
 
 
 def run_query(
@@ -209,7 +258,7 @@ def run_query(
         if child.returncode == 0:
             answer.seek(0)
             table = pa.ipc.open_stream(answer).read_all()
-            return table.replace_schema_metadata({"damaged": child.stderr or b"[]"})
+            return table.replace_schema_metadata({"report": child.stderr})
     is_refused = child.returncode == sql_sandbox.REFUSED
     message = child.stderr.decode("utf-8", "replace") if is_refused else "its process was ended"
     way_out = None
@@ -237,31 +286,31 @@ def _check_columns(names: list[str]) -> None:
 
 
 def _records(run: RunFiles) -> Iterator[Record]:
-    """An evaluation for each row that counts, what was doubted, and how many rows were left out."""
+    """Yield an evaluation for each row that counts, the doubts, and how many rows were left out."""
     query = _Query(run)
     try:
-        table = query.answer()
+        table, damaged = query.answer()
     except QueryError as error:
         where: dict[str, Any] = {"file": run.name(run.path), "field": "query", "fix": error.fix}
         yield Finding(code="wrong-format", message=str(error), **where)
         return
-    known = {run.name(path) for path in run.files}
+    names = {run.name(path) for path in run.files}
 
     @cache
-    def named(given: str | None) -> str:
+    def name_of(file: str | None) -> str:
         """Name the file of a row as tables state it: the run, where the query did not read it."""
-        below = os.path.relpath(query.folder / given, query.folder) if given else None
+        below = os.path.relpath(query.folder / file, query.folder) if file else None
         name = run.name(run.root / below if below else run.path)
-        return name if name in known else run.name(run.path)
+        return name if name in names else run.name(run.path)
 
-    for file, line, fault in json.loads((table.schema.metadata or {})[b"damaged"]):
+    for file, line, fault in damaged:
         message = f"no row of a CSV file; left out: {printable(fault, 200)}"
-        yield Finding(code="bad-row", message=message, file=named(file), line=line)
-    judge = sql_doubts.Judge(table, named)
+        yield Finding(code="bad-row", message=message, file=name_of(file), line=line)
+    judge = sql_doubts.Judge(table, name_of)
     findings = [*judge.findings()]
     if not judge.refused:
         for row in judge.rows():
-            yield Evaluation(**{**row, "source_file": named(row["source_file"])})
+            yield Evaluation(**{**row, "source_file": name_of(row["source_file"])})
     yield from findings
     if not judge.refused:
         yield SearchFacts(counts=judge.counts())
@@ -272,7 +321,7 @@ SQL: Final = ReaderSpec(
     title="Anybody's tables and programs: a DuckDB query that returns an evaluation a row",
     expects='files or folders; query = "import.sql" or the text of one SELECT (docs/own-data.md)',
     files=(),
-    version=3,
+    version=4,
     records=_records,
     also=_also,
     foreign=True,

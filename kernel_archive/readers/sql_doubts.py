@@ -10,18 +10,15 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import duckdb
+import pyarrow as pa
 
 from kernel_archive.errors import Finding, counted, printable
 from kernel_archive.gpus import same_gpu
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import pyarrow as pa
 
 _FOLDER: Final = Path(__file__).parent
 #: Columns that a query may return -> their type in DuckDB, and what each means.
@@ -105,8 +102,11 @@ class Judge:
         has_bad_baseline = any(finding.code == "bad-baseline" for finding in found)
         self.refused = has_bad_baseline or not total or (has_errors and not counting)
         if self.refused:
-            message = f"no row counts, of {total:,}" if total else "the query returns no row"
+            message = (
+                f"none of {counted(total, 'row')} counts" if total else "the query returns no row"
+            )
             fix = "Correct the query: see above, and what its joins and WHERE leave"
+            fix += "" if total else "; or let path match only files that hold results"
             where: dict[str, Any] = {"file": self._file_of(None), "field": "query", "fix": fix}
             yield Finding(code="nothing-counts", message=message, **where)
 
@@ -129,18 +129,20 @@ class Judge:
     def _bad_values(self) -> Iterator[Finding]:
         """Yield a finding for each column with cells that are no number, or no true or false."""
         for name in (name for name in self._columns if COLUMNS[name][0] != "VARCHAR"):
-            n, first, value = self._all(
-                f"""SELECT count(*), min(n), arg_min(cells.{name}, n)
+            n, file, first, value = self._all(
+                f"""SELECT count(*), arg_min(given.source_file, n),
+                           arg_min(coalesce(given.source_row, n), n), arg_min(cells.{name}, n)
                     FROM cells JOIN given USING (n)
                     WHERE given.{name} IS NULL AND cells.{name} IS NOT NULL"""
             )[0]
             if n:
-                kind = COLUMNS[name][0].lower()
+                kinds = {"DOUBLE": "number", "BOOLEAN": "true or false"}
+                kind = kinds.get(COLUMNS[name][0], "whole number")
                 yield Finding(
                     code="bad-value",
                     severity="warning",
                     message=f"no {kind} in {counted(n, 'cell')}, first in row {first}",
-                    file=self._file_of(None),
+                    file=self._file_of(file),
                     field=name,
                     value=printable(value, 60),
                     fix="They count as missing",
@@ -154,10 +156,10 @@ class Judge:
         )
         if not words:
             return
-        total, shown = sum(n for _, n in words), words[:_WORDS_NAMED]
-        listed = ", ".join(f"{printable(word, 40)} {n:,}x" for word, n in shown)
+        total, first = sum(n for _, n in words), words[:_WORDS_NAMED]
+        listed = ", ".join(f"{printable(word, 40)} {n:,}x" for word, n in first)
         cases = " ".join(
-            f"WHEN '{printable(word, 40)}' THEN '{failure_of(word) or '?'}'" for word, _ in shown
+            f"WHEN '{printable(word, 40)}' THEN '{failure_of(word) or '?'}'" for word, _ in first
         )
         yield Finding(
             code="unknown-outcome",

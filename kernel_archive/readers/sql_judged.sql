@@ -20,17 +20,23 @@ WITH ended AS (
 timed AS (
   SELECT * REPLACE (CASE WHEN isfinite(speedup) AND speedup > 0 THEN speedup END AS speedup,
                     CASE WHEN isfinite(runtime_us) AND runtime_us > 0 THEN runtime_us END AS runtime_us,
+                    CASE WHEN isfinite(baseline_us) AND baseline_us > 0 THEN baseline_us END AS baseline_us,
                     CASE WHEN isfinite(reference_runtime_us) AND reference_runtime_us > 0
                          THEN reference_runtime_us END AS reference_runtime_us),
-         coalesce(ended = 'success', false) AS ok, reference_runtime_us / runtime_us AS ratio,
-         speedup * runtime_us AS implied FROM ended),
+         coalesce(ended = 'success', false) AS ok FROM ended),
+based AS (
+  SELECT * REPLACE (coalesce(reference_runtime_us, baseline_us) AS reference_runtime_us), reference_runtime_us AS own_us,
+         coalesce(reference_runtime_us, baseline_us) / runtime_us AS ratio, speedup * runtime_us AS implied,
+         greatest(reference_runtime_us / baseline_us, baseline_us / reference_runtime_us) AS from_own,
+         count(from_own) OVER () AS n_own, count(*) FILTER (from_own > getvariable('refused')) OVER () AS n_denied,
+         median(from_own) OVER () AS mid_own FROM timed),
 numbers AS (
   SELECT *, CASE WHEN ok THEN coalesce(speedup, ratio) END AS x,
          CASE WHEN ok THEN greatest(speedup / ratio, ratio / speedup) END AS apart,
          greatest(runtime_us / mean_runtime_us, mean_runtime_us / runtime_us) AS apart_from_mean,
          coalesce(NOT same_gpu(gpu, reference_gpu), false) AS two_gpus,
          regexp_full_match(trim(code), getvariable('path')) AS is_path,
-         md5(code) AS text FROM timed),
+         md5(code) AS text FROM based),
 groups AS (
   SELECT *, count(text) OVER problem AS n_problem, count(text) OVER (PARTITION BY search, problem, text) AS n_text,
          max(x) OVER same_text / min(x) OVER same_text AS spread,
@@ -66,6 +72,8 @@ SELECT *,
   CASE WHEN NOT ok AND code IS NULL THEN 'a failure without a program'
        WHEN apart > getvariable('refused') THEN 'its speedup contradicts the ratio of its times'
        WHEN ok AND two_gpus THEN 'its two times come from different GPUs'
+       WHEN ok AND own_us IS NULL AND baseline_us IS NOT NULL AND n_denied > n_own / 2
+       THEN 'the reference''s time of its run contradicts its baseline'
        WHEN joined_twice THEN 'its join matches several programs'
        WHEN is_reference THEN 'the reference stands in the place of its program' END AS excluded
 FROM flagged)
@@ -73,6 +81,14 @@ SELECT *, count(*) FILTER (is_ratio) OVER () AS n_ratios, median(x) FILTER (is_r
   count(*) FILTER (is_ratio AND x <= getvariable('lowest')) OVER () AS n_low
 FROM (SELECT *, coalesce(left_out IS NULL AND excluded IS NULL AND ok AND speedup IS NULL AND NOT coalesce(is_root, false),
                          false) AS is_ratio FROM sorted);
+
+CREATE VIEW missing AS  -- files of programs that are not there, the first three by name
+WITH file AS (
+  SELECT left_out IS NOT NULL AS is_left_out, program_file, min(n) AS first FROM judged
+  WHERE code IS NULL AND program_file IS NOT NULL AND coalesce(left_out, 'no-code') = 'no-code' GROUP BY 1, 2)
+SELECT is_left_out, format(' (no file {}', array_to_string(list(program_file ORDER BY first)[:3], ', '))
+                    || CASE WHEN count(*) > 3 THEN format(' and {} more)', count(*) - 3) ELSE ')' END AS named
+FROM file GROUP BY 1;
 
 CREATE VIEW evaluation AS
 WITH named AS (

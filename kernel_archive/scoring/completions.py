@@ -25,7 +25,7 @@ _ROW: Final = "completion"
 _MAX_TEXT: Final = 1 << 20
 #: Objects inside objects that are opened: a message, its call, the arguments as text.
 _MAX_DEPTH: Final = 8
-_MASSES: Final = ("probabilities", "bin_probabilities", TOOL_FIELDS[0])
+_MASSES: Final = ("probabilities", "bin_probabilities", TOOL_FIELDS[0], "p_passes")
 #: What an answer may say; its row and what it cost are not for the model to say.
 _FROM_MODEL: Final = frozenset(
     {*_MASSES, *TOOL_FIELDS, "predicted_bin", "defer", "rationale", "reasoning"}

@@ -121,7 +121,7 @@ def controls_of(split: Split) -> tuple[Control, ...]:
     certain = np.eye(N_BINS)[split.bins - 1]
     no_cue = "the split's bin frequencies for every row: a random order"
     masses = {
-        "uniform": ("an eighth for every bin: the unedited template", np.full((n, N_BINS), 0.125)),
+        "uniform": ("even odds: the unedited template", np.tile(split.uniform, (n, 1))),
         "frequencies": (no_cue, np.tile(_frequencies(split), (n, 1))),
     }
     masses |= {name: (titles[name], by_cue(cue, split)) for name, cue in surface.cues.items()}
@@ -159,7 +159,14 @@ def best_control(split: Split) -> tuple[str, Floats]:
 
 
 def zero_of(split: Split) -> tuple[str, Floats]:
-    """Return what a skill of 0 stands for, and its CRPS of every row: the best cue if not fixed."""
-    if split.zero is None:
+    """Return what a skill of 0 stands for, and its CRPS of every row.
+
+    Where none is fixed it is the best cue; of two outcomes the base rate.
+    """
+    if split.zero is not None:
+        name, p = zero_name(split), split.zero.probabilities
+    elif split.kind == "validity":
+        name, p = "frequencies", np.tile(_frequencies(split), (len(split), 1))
+    else:
         return split.once(best_control)
-    return zero_name(split), crps(probabilities=split.zero.probabilities, bins=split.bins)
+    return name, crps(probabilities=p, bins=split.bins)

@@ -103,6 +103,8 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
             goals=None if np.isnan(goals).all() else goals,
             measured=_repeated(archive, rows[spec.kernel]),
         )
+    if spec.kind == "validity":
+        return surface
     anchors = rows[spec.anchor]
     if spec.kind == "close":  # what the second program has more than the first one
         first = _read_cues(archive, anchors, rows[spec.task])
@@ -163,10 +165,14 @@ def _of_kernels(archive: Archive, kernels: Sequence[str], columns: Sequence[str]
 def _repeated(archive: Archive, kernels: Sequence[str]) -> Floats | None:
     """Return the first measured speedups of kernels: shape (n, k); ``None`` without any."""
     speedups: dict[str, list[float]] = {name: [] for name in kernels}
-    columns = ("kernel_id", "speedup", "excluded")
-    for name, speedup, excluded in table_rows(archive, "evaluations", *columns):
-        if name in speedups and speedup and not excluded:
+    seen = set()  # what two searches share is in both of their logs
+    columns = ("kernel_id", "speedup", "excluded", "started_at")
+    for name, speedup, excluded, started in table_rows(archive, "evaluations", *columns):
+        measurement = (name, started, speedup)
+        if name in speedups and speedup and not excluded and measurement not in seen:
             speedups[name].append(speedup)
+            if started is not None:
+                seen.add(measurement)
     first = [speedups[name][:MAX_MEASURED] for name in kernels]
     table = np.array([row + [np.nan] * (MAX_MEASURED - len(row)) for row in first])
     return None if np.isnan(table).all() else table

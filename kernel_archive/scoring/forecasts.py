@@ -97,7 +97,7 @@ class Forecasts:
             digest.update(speedups.tobytes())
         return cls(
             name=name,
-            probabilities=normalise(raw=np.where(valid[..., None], raw, 1.0 / N_BINS)),
+            probabilities=normalise(raw=np.where(valid[..., None], raw, split.uniform)),
             parsed=valid,
             present=np.ones(shape, bool),
             deferred=_shaped(deferred, shape, False, "deferred"),

@@ -38,6 +38,7 @@ class ForecastLine(msgspec.Struct, kw_only=True):
     row_id: Annotated[str, Meta(min_length=1)]
     repeat: Annotated[int, Meta(ge=0, lt=MAX_REPEATS)] = 0
     probabilities: _Eight | None = None
+    p_passes: Annotated[float, Meta(ge=0, le=1)] | None = None
     predicted_bin: Annotated[int, Meta(ge=1, le=N_BINS)] | None = None
     expected_speedup: Annotated[float, Meta(gt=0, lt=1e300)] | None = None
     defer: bool = False
@@ -133,7 +134,7 @@ def read_line(fields: Mapping[str, Any]) -> ForecastLine:
     kernel_archive.scoring.formats.LineError: must be true or false
     """
     present = {name: value for name, value in fields.items() if value is not None}
-    forms = ("probabilities", "bin_probabilities", TOOL_FIELDS[0])
+    forms = ("probabilities", "bin_probabilities", TOOL_FIELDS[0], "p_passes")
     if sum(form in present for form in forms) > 1:
         message, fix = "there are two distributions", f"Keep one of {', '.join(forms)}"
         raise LineError(fault_of("contradiction", message, "probabilities", fix=fix))
@@ -145,6 +146,8 @@ def read_line(fields: Mapping[str, Any]) -> ForecastLine:
         line = msgspec.convert(present, ForecastLine)
     except msgspec.ValidationError:
         raise LineError(*_faults(present)) from None
+    if line.p_passes is not None:  # of two outcomes, at the ends of the scale
+        line.probabilities = [1.0 - line.p_passes, *[0.0] * (N_BINS - 2), line.p_passes]
     masses, field = line.probabilities, "probabilities"
     if masses is not None and line.parse_failed:
         message = "parse_failed is true and there are probabilities"

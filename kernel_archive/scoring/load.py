@@ -79,7 +79,7 @@ def load_split(
         raise UsageError(
             f"the labels of {spec.name} are in the archive: --labels is for withheld ones"
         )
-    reference = spec.anchor if spec.kind == "eval" else ""  # many long texts, which nothing reads
+    reference = spec.anchor if spec.shows_reference else ""  # many long texts, which nothing reads
     columns = [name for name in TABLES[spec.table].schema.names if name != reference]
     table = opened.arrow(spec.table, columns=columns)
     if withheld:

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from kernel_archive.scoring import calibration, order, rules
-from kernel_archive.scoring.arrays import Bools, Floats, single_draw
-from kernel_archive.scoring.recovery import BUDGETS, recovery_area
+from kernel_archive.scoring.arrays import Bools, Floats, Ints, single_draw
+from kernel_archive.scoring.recovery import BUDGETS, fastest_tenth, recovery_area
 from kernel_archive.scoring.samples import ForecastRows, RowSample
 from kernel_archive.splits import Kind
 
@@ -113,10 +113,27 @@ def _of_confidence(
     )
 
 
-def _average_precision(sample: RowSample, cutoff: float) -> Floats:
-    scores, positive = sample.rows.exceedance(cutoff), sample.rows.split.speedups >= cutoff
+def _precision(sample: RowSample, scores: Floats, positive: Bools) -> Floats:
     precision = partial(order.average_precision, positive=positive, weights=sample.weights)
     return sample.mean(lambda r: precision(scores=scores[r]))
+
+
+def _average_precision(sample: RowSample, cutoff: float) -> Floats:
+    positive = sample.rows.split.speedups >= cutoff
+    return _precision(sample, sample.rows.exceedance(cutoff), positive)
+
+
+def _fastest_tenth(sample: RowSample) -> Floats:
+    """Average precision of finding the fastest tenth of a task's rows, mean over the tasks."""
+    rows = sample.rows
+
+    def precision_of(_: str, positions: Ints) -> Floats:
+        weights = sample.inside(positions)
+        positive = fastest_tenth(rows.split.speedups[positions], weights)
+        precision = partial(order.average_precision, positive=positive, weights=weights)
+        return sample.mean(lambda r: precision(scores=rows.expected[r, positions]))
+
+    return sample.over_tasks(precision_of)
 
 
 def _lift(sample: RowSample, cutoff: float) -> Floats:
@@ -158,6 +175,8 @@ _ROWS: Final[dict[str, Callable[[ForecastRows], Floats | Bools]]] = {
 _DRAWS: Final[dict[str, Callable[[RowSample], Floats]]] = {
     "speedup_recovered": _recovered,
     **{f"speedup_recovered_at_{c}": partial(_recovered, budgets=(c,)) for c in BUDGETS},
+    "simple_regret": lambda s: 100.0 - _recovered(s, (1,)),
+    "average_precision_tenth": _fastest_tenth,
     "speedup_recovered_pooled": _pooled,
     "recovery_area": lambda s: recovery_area(curve=s.curve),
     "ece": lambda s: _of_confidence(s, calibration.ece, correct=s.rows.hits),
@@ -170,6 +189,9 @@ _DRAWS: Final[dict[str, Callable[[RowSample], Floats]]] = {
     "pair_accuracy": lambda s: s.pair_accuracy(close=False),
     "close_pairs": lambda s: s.pair_accuracy(close=True),
     **{f"average_precision_{x:g}": partial(_average_precision, cutoff=x) for x in order.CUTOFFS},
+    "average_precision_failures": lambda s: _precision(
+        s, -s.rows.exceedance(1.0), s.rows.split.speedups < 1.0
+    ),
     **{f"lift_{x:g}": partial(_lift, cutoff=x) for x in order.CUTOFFS},
 }
 _STATED: Final = tomllib.loads(
@@ -193,6 +215,7 @@ LEAD: Final = "crps_skill"
 #: Kind of split -> what is shown first.
 LEADS: Final[dict[Kind, tuple[str, ...]]] = {
     "eval": (LEAD, "close_pairs"),
+    "validity": (LEAD,),
     "close": (LEAD,),
     "discovery": (LEAD,),
     "train": (),

@@ -7,6 +7,7 @@ reads.
 from __future__ import annotations
 
 import hashlib
+import math
 import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -19,7 +20,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from kernel_archive.bins import N_BINS
 from kernel_archive.errors import Finding, ForecastError, UsageError, counted, printable
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, Forecasts
 from kernel_archive.scoring.formats import (
@@ -45,6 +45,8 @@ ForecastSource: TypeAlias = "Forecasts | RowSource"
 KEPT_FINDINGS: Final = 20_000
 #: Remember this many labels, unknown ids and unknown fields; a file with more is hostile.
 _MAX_NAMES: Final = 100
+#: Refuse a file in which a smaller share of the lines can be read as forecasts.
+_LEAST_READ: Final = 0.05
 _AMOUNTS: Final = ("expected_speedup", "input_tokens", "output_tokens", "latency_s")
 
 
@@ -195,6 +197,11 @@ class _Collector:
             message = f"no row of the {self.split.spec.name} split has this id"
             fix = f"Ids come from: kernel-archive template --split {self.split.spec.name}"
             raise LineError(fault_of("unknown-row", message, "row_id", line.row_id, fix))
+        form = "probabilities" if line.p_passes is None else "p_passes"
+        expected = "p_passes" if self.split.kind == "validity" else "probabilities"
+        if line.probabilities and form != expected:
+            message = f"rows of the {self.split.spec.name} split have another form of forecast"
+            raise LineError(fault_of("other-form", message, form, fix=f"Give {expected}"))
         raw_sum = reduce(operator.add, line.probabilities or (np.nan,))
         low, high = self.options.get("raw_sum_bounds", RAW_SUM_BOUNDS)
         code = "percent" if 95 < raw_sum < 105 else "raw-sum"
@@ -202,8 +209,9 @@ class _Collector:
         if low <= raw_sum <= high and line.raw_probability_sum is not None:
             raw_sum, message = line.raw_probability_sum, "before renormalisation they summed"
         if raw_sum < low or raw_sum > high:
-            message += f" to {raw_sum:.4g}, not {low:g} to {high:g}: it counts as no forecast"
-            self.fault(code, message, severity="warning", line=number, field="probabilities")
+            message += f" to {raw_sum:.4g}, not {low:g} to {high:g}"
+            where = {"severity": "warning", "line": number, "field": "probabilities"}
+            self.fault(code, message, **where, fix="Without a sum near 1 it counts as no forecast")
             line.probabilities = None
         if not self.keep_rationales:
             line.rationale = None
@@ -250,21 +258,39 @@ class _Collector:
             self.fault("repeat-gap", message, field="repeat", fix=fix)
         if 4 * self.counts["unknown-row"] > self.n_lines:
             self._check_split()
-        if n := self.counts["percent"]:
-            first = next((f.line for f in self.findings if f.code == "percent"), None)
-            self._take_back("percent", severity="warning")
-            message = (
-                f"the probabilities of {n:,} of {counted(self.n_lines, 'line')} sum to about 100, "
-            )
-            fix = "Divide percentages by 100: each of these lines counts as no forecast"
-            where = {"line": first, "field": "probabilities", "severity": "warning"}
-            self.fault("percent", f"{message}first in this one", **where, fix=fix)
+        self._check_sums()
         if not self.n_lines and not self.n_errors:
             fix = "See: kernel-archive template"
             self.fault("no-forecasts", "the file holds no forecast", fix=fix)
         for field, count in self.unread.items():
             message = f"nothing reads this field ({counted(count, 'line')})"
             self.fault("unknown-field", message, severity="warning", field=printable(field))
+
+    def _check_sums(self) -> None:
+        """Say in one warning that lines hold percentages; refuse a file that holds no forecast."""
+        if n := self.counts["percent"]:
+            first = next((f.line for f in self.findings if f.code == "percent"), None)
+            self._take_back("percent", severity="warning")
+            lines = f"{n:,} of {counted(self.n_lines, 'line')}"
+            message = f"the probabilities of {lines} sum to about 100, first in this one"
+            fix = "Divide percentages by 100: each of these lines counts as no forecast"
+            where = {"line": first, "field": "probabilities", "severity": "warning"}
+            self.fault("percent", message, **where, fix=fix)
+        stored = [(line, raw_sum) for _, line, raw_sum in self.cells.values()]
+        n_read = sum(line.probabilities is not None for line, _ in stored)
+        n_deferred = sum(line.defer and math.isnan(raw_sum) for line, raw_sum in stored)
+        if n_read >= _LEAST_READ * (len(stored) - n_deferred):
+            return
+        message = f"{n_read or 'none'} of {counted(self.n_lines, 'line')} can be read as a forecast"
+        reason = next((f for f in self.findings if f.code in ("percent", "raw-sum")), None)
+        if reason is None:
+            fix = "See what the forecaster answered, then forecast again"
+            self.fault("no-forecasts", f"{message}: they say parse_failed", fix=fix)
+            return
+        for code in ("percent", "raw-sum"):
+            self._take_back(code, severity="warning")
+        message += f": {reason.message}"
+        self.add(msgspec.structs.replace(reason, severity="error", message=message))
 
     def _check_split(self) -> None:
         """Say in one fault that many lines are of another split or data version, and of which."""
@@ -299,7 +325,7 @@ class _Collector:
                 out[repeats, rows] = [empty if value is None else value for value in values]
             return out
 
-        raw = spread([line.probabilities for line in lines], [1.0 / N_BINS] * N_BINS)
+        raw = spread([line.probabilities for line in lines], self.split.uniform)
         amounts = {
             field: spread([getattr(line, field) for line in lines], np.nan) for field in _AMOUNTS
         }

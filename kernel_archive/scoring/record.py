@@ -18,8 +18,8 @@ from kernel_archive.splits import Kind
 METRIC_VERSION: Final = "2"
 #: With fewer clusters an interval says little, and is shown with a remark.
 FEW: Final = 15
-#: Metrics that hang on a few rows of each task start with this.
-_OF_FEW: Final = "speedup_recovered_at_"
+#: Metrics that hang on a few rows of each task start with one of these.
+_OF_FEW: Final = ("speedup_recovered_at_", "simple_regret", "average_precision_tenth")
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -207,21 +207,32 @@ class RowSample:
             )
         )
 
+    def over_tasks(self, value: Callable[[str, Ints], Floats]) -> Floats:
+        """Average over the tasks what a function gives for a task and its rows: shape (..., D).
+
+        A task that is drawn twice counts twice, one that has no value in a draw not at all.
+        """
+        total, count = np.zeros((2, self.weights.shape[1]))
+        for task, positions in self.rows.split.task_rows.items():
+            figure = value(task, positions)
+            known = ~np.isnan(figure.reshape(-1, figure.shape[-1])[0])
+            copies = known * (self.weights[positions[0]] if self.whole_tasks else 1.0)
+            total = total + np.where(copies > 0, copies * figure, 0.0)
+            count += copies
+        with np.errstate(invalid="ignore"):
+            return np.asarray(total / count)
+
     @cached_property
     def curve(self) -> Floats:
         """Recovery curve, mean over tasks and repeats: shape (100, D)."""
-        total = np.zeros((len(recovery.CURVE), self.weights.shape[1]))
-        count = np.zeros(self.weights.shape[1])
-        for task, positions in self.rows.split.task_rows.items():
+
+        def curve_of(task: str, positions: Ints) -> Floats:
             key = task, len(positions)
             if key not in self.curves:
                 self.curves[key] = self.recovered(positions, self.inside(positions), recovery.CURVE)
-            curve = self.curves[key]
-            copies = self.weights[positions[0]] if self.whole_tasks else ~np.isnan(curve[0])
-            total += np.where(copies > 0, copies * curve, 0.0)
-            count += copies
-        with np.errstate(invalid="ignore"):
-            return total / count
+            return self.curves[key]
+
+        return self.over_tasks(curve_of)
 
     def pair_accuracy(self, *, close: bool) -> Floats:
         """Compute the share of (close) pairs in the right order: (D,); NaN without a pair."""

@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
-from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES
+from kernel_archive.bins import BIN_NAMES, SCHEMES
+from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.formats import FIELDS, TOOL_FIELDS
 from kernel_archive.scoring.split import Split
 from kernel_archive.splits import REPLAY, SplitSpec
+
+
+def stated_forecast(spec: SplitSpec, probabilities: Floats) -> dict[str, Any]:
+    """Write probabilities, shape (8,), as a line of a forecast file states them."""
+    p = [round(value, 6) for value in probabilities.tolist()]
+    if spec.kind == "validity":
+        return {"p_passes": p[-1]}
+    return {"probabilities": p}
 
 
 def template_lines(split: Split, *, repeats: int = 1) -> Iterator[bytes]:
     """Give the lines of a valid file: the uniform distribution for every row and repeat."""
     for repeat in range(repeats):
         for row_id in split.row_ids:
-            line = {"row_id": row_id, "repeat": repeat, "probabilities": [1.0 / N_BINS] * N_BINS}
-            yield msgspec.json.encode(line) + b"\n"
+            line = {"row_id": row_id, "repeat": repeat}
+            yield msgspec.json.encode(line | stated_forecast(split.spec, split.uniform)) + b"\n"
 
 
 def explanation(split: Split, named: str = "") -> list[str]:
     """Explain the format, as lines of text; ``named`` are the options that name the archive."""
     rule = SCHEMES[split.scheme]
-    lines = ["One JSON object a line, one forecast each. Only row_id and probabilities are needed:"]
+    (field,) = stated_forecast(split.spec, split.uniform)
+    lines = [f"One JSON object a line, one forecast each. Only row_id and {field} are needed:"]
     lines += [f"  {name:<16} {meaning}" for name, meaning in FIELDS.items()]
-    lines += ["", f"The eight bins of S = {split.spec.ratio}, scheme {split.scheme}:"]
-    lines += [f"  {b}  {name:<21} {rule.describe(b)}" for b, name in enumerate(BIN_NAMES, 1)]
-    lines += [
-        "",
-        f"The arguments of a tool call are read, too: {TOOL_FIELDS[0]} ... {TOOL_FIELDS[-1]}.",
-        "gzip, zstd and Parquet are read, too. The texts to forecast are in the archive:",
-    ]
+    if split.kind != "validity":
+        lines += ["", f"The eight bins of S = {split.spec.ratio}, scheme {split.scheme}:"]
+        lines += [f"  {b}  {name:<21} {rule.describe(b)}" for b, name in enumerate(BIN_NAMES, 1)]
+        tool = f"{TOOL_FIELDS[0]} ... {TOOL_FIELDS[-1]}"
+        lines += ["", f"The arguments of a tool call are read, too: {tool}."]
+    lines += ["gzip, zstd and Parquet are read, too. The texts to forecast are in the archive:"]
     if split.spec.name == REPLAY.name:
         asked = "--split replay --model MODEL --export questions.jsonl"
         return [*lines, f"  kernel-archive forecast {asked}{named}"]
@@ -40,7 +50,7 @@ def explanation(split: Split, named: str = "") -> list[str]:
 
 def _inputs(spec: SplitSpec) -> str:
     """Say from which columns and table the texts come without the answers."""
-    if spec.kind not in ("eval", "close"):
+    if not spec.shows_reference and spec.kind != "close":
         return f"row_id, {spec.anchor}, {spec.candidate} FROM {spec.table}"
     if spec.kind == "close" or spec.known:
         return f"* FROM {spec.table}_inputs"

@@ -9,19 +9,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.bins import assign_bins
 from kernel_archive.ids import sha256_hex
+from kernel_archive.schema import OUTCOMES
 from kernel_archive.selection.definitions import (
+    LEAST_BINS,
     CloseDefinition,
     EvalDefinition,
     KernelDefinition,
     SplitNotMadeError,
     TransferDefinition,
+    ValidityDefinition,
     choose_gpu,
+    recorded_definition,
 )
 from kernel_archive.selection.selected import (
     ChosenRows,
@@ -32,6 +37,7 @@ from kernel_archive.selection.selected import (
 )
 from kernel_archive.selection.similarity import near_copies, overlap
 from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out
+from kernel_archive.splits import SPLIT_TABLES
 
 
 def selection_hash(key: str, kernel_id: str) -> str:
@@ -49,11 +55,16 @@ def by_hash(kernels: pl.DataFrame, key: str) -> pl.DataFrame:
     return kernels.with_columns(pl.Series("hash", hashes, pl.String)).sort("hash").drop("hash")
 
 
-def candidates(tables: ArchiveTables, rule: KernelDefinition, gpu: str | None) -> ChosenRows:
+def candidates(
+    tables: ArchiveTables,
+    rule: KernelDefinition,
+    gpu: str | None,
+    failures: pl.DataFrame | None = None,
+) -> ChosenRows:
     """Select the kernels of one GPU that a definition's words allow.
 
-    ``gpu`` is the GPU, where the definition's rule should not choose. The facts are counts of what
-    was left out, by reason.
+    ``gpu`` is the GPU, where the definition's rule should not choose; ``failures`` are programs
+    that count besides. The facts are counts of what was left out, by reason.
     """
     own_archive = tables.archive.manifest.evaluation is not None
     reference = pl.concat_str("reference_id", "problem", separator="\0")
@@ -71,7 +82,8 @@ def candidates(tables: ArchiveTables, rule: KernelDefinition, gpu: str | None) -
         "no_goal": pl.col("goal_bin").is_null() & isinstance(rule, CloseDefinition),
     }
     dropped: Counter[str] = Counter()
-    kernels = leave_out(tables.kernels("test"), reasons, dropped)
+    programs = [tables.kernels("test"), *([] if failures is None else [failures])]
+    kernels = leave_out(pl.concat(programs, how="diagonal"), reasons, dropped)
     gpus = count_values(kernels["gpu"])
     chosen = choose_gpu(gpus, rule.gpu, gpu)
     return ChosenRows(kernels.filter(pl.col("gpu") == (chosen or "")), dropped, chosen, gpus)
@@ -147,6 +159,73 @@ def select_eval(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None = N
     if len(several):
         facts["several_references"] = dict(several.rows())
     return ChosenRows(with_reference(tables, chosen), facts, chosen_gpu, gpus)
+
+
+def problems_left_out(archive: Archive) -> list[dict[str, Any]]:
+    """List the problems of a user's own archive of which nothing is asked, each with a reason.
+
+    ``rows`` are kernels, or evaluations where no program passed.
+    """
+    facts, evaluation = archive.manifest.splits.get("eval"), archive.manifest.evaluation
+    if facts is None or facts.origin != "selected" or evaluation is None:
+        return []
+    asked = [problem for problem, cells in facts.facts["cells"].items() if sum(cells)]
+    rule = cast("EvalDefinition", recorded_definition(SPLIT_TABLES["eval"], facts.parameters))
+    gpu, least = facts.parameters["gpu"] or rule.gpu, evaluation.get("bins") or LEAST_BINS
+    tables = ArchiveTables(archive)
+    kernels = tables.kernels().filter(~pl.col("problem").is_in(asked))
+    kernels = kernels.with_columns(
+        bin=pl.Series(assign_bins(kernels["speedup"].to_numpy())),
+        is_held_out=tables.of_searches(pl.col("role") == rule.role),
+        is_written=pl.col("language").is_in(rule.languages) | (not rule.languages),
+    )
+    left_out = []
+    for (problem,), group in kernels.group_by("problem"):
+        held_out = group.filter("is_held_out")
+        written = held_out.filter("is_written")
+        of_gpu = written.filter(pl.col("gpu") == gpu)
+        bins = of_gpu["bin"].n_unique()
+        reasons = {
+            "its searches are not held out": held_out.is_empty(),
+            f"none is written in {', '.join(rule.languages)}": written.is_empty(),
+            f"none was measured on {gpu}": of_gpu.is_empty(),
+            "[eval] tasks does not name it": problem not in rule.problems and "tasks" in evaluation,
+            f"its speedups fall in {bins} of 8 bins, and {least} are needed ([eval] bins)": (
+                problem not in rule.problems
+            ),
+            "all are flagged, or near copies of training programs": True,
+        }
+        reason = next(reason for reason, holds in reasons.items() if holds)
+        left_out.append({"problem": problem, "reason": reason, "rows": len(group)})
+    others = tables.read("evaluations", ["problem"])["problem"]
+    others = others.filter(~others.is_in([*asked, *kernels["problem"]]))
+    for problem, n in count_values(others).items():
+        left_out.append({"problem": problem, "reason": "no program counts", "rows": n})
+    return sorted(left_out, key=lambda row: (-row["rows"], row["problem"]))
+
+
+def select_validity(
+    tables: ArchiveTables, rule: ValidityDefinition, gpu: str | None = None
+) -> ChosenRows:
+    """Select programs that pass and programs that fail (docs/splits.md).
+
+    All that the definition's words allow and that a measurement judged, but for near copies of
+    training programs. A program passes if no measurement of it failed.
+    """
+    columns = ("kernel_id", "program_id", "token_id", "problem", "language", "gpu")
+    failures = tables.read("failures", [*columns, "search_id", "reference_id"])
+    programs, reasons, chosen_gpu, gpus = candidates(tables, rule, gpu, failures)
+    dropped = {**reasons, "other_gpu": sum(gpus.values()) - len(programs)}
+    judged = tables.read("evaluations", ["kernel_id", "outcome", "excluded"]).filter(
+        pl.col("excluded").is_null(), pl.col("outcome") != "infrastructure_failure"
+    )
+    worst = pl.col("outcome").cast(pl.Enum(OUTCOMES)).max().cast(pl.String)
+    programs = programs.join(judged.group_by("kernel_id").agg(worst), on="kernel_id")
+    rows = without_near_training(tables, programs, rule.near_copy)
+    dropped["near_training"] = len(programs) - len(rows)
+    rows = rows.with_columns(passes=(pl.col("outcome") == "success").cast(pl.Int8))
+    facts = {"excluded": dict(sorted(dropped.items())), "gpus": gpus}
+    return ChosenRows(with_reference(tables, rows), facts, chosen_gpu, gpus)
 
 
 def with_reference(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:

@@ -26,7 +26,7 @@ LARGEST_Z: Final = 4.5
 LEAST_ROWS: Final = 8
 #: The labels, and what the documentation says to tell of them: measured speedups that are shown.
 _LABELS: Final = {
-    *("bin", "speedup_min", "speedup_max", "g_cases", "canary"),
+    *("bin", "speedup_min", "speedup_max", "g_cases", "outcome", "canary"),
     *("parent_speedup", "known_speedup"),
 }
 _NUMBER: Final = "row number"

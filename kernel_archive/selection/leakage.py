@@ -60,7 +60,7 @@ def _leaks(
     frames = {
         "kernels": tables.training,
         "pairs": pairs,
-        "asked": rows_of(members, "eval"),
+        "asked": rows_of(members, "eval", "validity"),
         "edges": edges,
         "pair_keys": _pair_keys(pairs),
         "edge_keys": _pair_keys(edges),

@@ -1,4 +1,4 @@
-"""Making the splits of an archive directory: decide, refuse_leaks that nothing leaks, write."""
+"""Making the splits of an archive directory: decide, prove that nothing leaks, write."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from kernel_archive.selection.definitions import (
     SplitNotMadeError,
     TrainDefinition,
     TransferDefinition,
+    ValidityDefinition,
     canonical_definition,
     load_definition,
     variant_name,
     with_changes,
 )
 from kernel_archive.selection.discovery import select_discovery
-from kernel_archive.selection.evaluation import select_eval, select_transfer
+from kernel_archive.selection.evaluation import select_eval, select_transfer, select_validity
 from kernel_archive.selection.inputs import write_inputs
 from kernel_archive.selection.leakage import present_members, refuse_leaks
 from kernel_archive.selection.published import read_published
@@ -75,6 +76,8 @@ def select_split(
     match rule:
         case EvalDefinition():
             chosen = select_eval(tables, rule, gpu)
+        case ValidityDefinition():
+            chosen = select_validity(tables, rule, gpu)
         case CloseDefinition():
             chosen = select_close(tables, rule, gpu)
         case TransferDefinition():

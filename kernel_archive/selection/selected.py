@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 
 from kernel_archive.archive.manifest import SplitFacts
 from kernel_archive.archive.shards import digest_rows
-from kernel_archive.bins import N_BINS, SCHEMES, Scheme, assign_bins, representatives
+from kernel_archive.bins import (
+    N_BINS,
+    SCHEMES,
+    Scheme,
+    assign_bins,
+    outcome_speedups,
+    representatives,
+)
 from kernel_archive.errors import printable
 from kernel_archive.ids import CANARY, ID_LENGTH, logical_digest, program_id, sha256_hex, token_id
 from kernel_archive.schema import TABLES
@@ -99,6 +106,7 @@ def label_rows(
         DataError: a value is not finite and above 0.
     """
     values, names = rows[split.value].to_numpy(), rows["row_id"].to_list()
+    values = outcome_speedups(values) if split.kind == "validity" else values
     if bins is None:
         bins = assign_bins(values, scheme, row_ids=names)
     rows = rows.with_columns(pl.Series("bin", bins, pl.Int8), bin_scheme=pl.lit(scheme))

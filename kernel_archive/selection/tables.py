@@ -88,13 +88,14 @@ class ArchiveTables:
         return pl.col("search_id").is_in(searches["search_id"].implode())
 
     def texts(self, programs: pl.Series) -> pl.DataFrame:
-        """Read the texts of kernels and references: ``program_id`` and ``code``, each once.
+        """Read the texts of programs and references: ``program_id`` and ``code``, each once.
 
         An id that the archive does not know has no row.
         """
         program_ids = programs.unique().implode()
         parts = [pl.DataFrame(schema={"program_id": pl.String, "code": pl.String})]
-        for table, key in (("kernels", "program_id"), ("references", "reference_id")):
+        for table in ("kernels", "failures", "references"):
+            key = "reference_id" if table == "references" else "program_id"
             for rows in map(pl.DataFrame, self.archive.batches(table, columns=[key, "code"])):
                 parts.append(rows.select(program_id=key, code="code"))
                 parts[-1] = parts[-1].filter(pl.col("program_id").is_in(program_ids))

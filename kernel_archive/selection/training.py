@@ -87,7 +87,7 @@ def select_train(
     """
     held_out = held_out_programs(tables, members)
     dropped: Counter[str] = Counter()
-    of_role = tables.of_searches(pl.col("role") == rule.role)
+    of_role = tables.of_searches(pl.col("role") == rule.role, rule=rule)
     reasons = {
         "other_role": ~of_role,
         "held_out": pl.col("program_id").is_in(held_out.programs.implode()),

@@ -100,7 +100,7 @@ def withheld_labels(directory: Path, folder: Path) -> Iterator[Path]:
         raise TargetExistsError(message)
     with locked_archive(directory) as archive:
         splits = archive.manifest.splits
-        hidden = [split.table for split in EVALUATIONS.values() if split.table in splits]
+        hidden = [s.table for s in EVALUATIONS.values() if s.kind == "eval" and s.table in splits]
         wrong = [f"{n} is {splits[n].origin}" for n in hidden if splits[n].origin != "selected"]
         if wrong or not hidden:
             states = ", ".join(wrong) or "the archive has none"

@@ -80,6 +80,25 @@ def test_one_row_per_program_with_the_median_of_its_measurements(made):
     assert "edge" in seed["flags"]  # 1.0 is bin 4, 1.2 is bin 5
 
 
+def test_what_two_logs_share_is_one_measurement(tmp_path):
+    """Both lines stay and count in the median; equal times in one log are two measurements."""
+    for name in ("run_a", "run_b"):
+        log = RunLog()
+        root = log.root(program("seed"))
+        log.child(root, program("shared"), 3.0)
+        if name == "run_b":
+            log.child(root, program("shared"), 2.0)
+            for _ in range(2):
+                log.child(root, program("twins"), 1.5)
+                log.serial += 3600 - 3  # the same second of the next hour
+        log.write(tmp_path / "src/logs" / name)
+    archive = built(tmp_path, recipe(tmp_path / "src", ("logs/*", "held_out")))
+    counts = {k: (row["n_measurements"], row["speedup"]) for k, row in kernels(archive).items()}
+    assert counts[kid(program("shared"))] == (2, 3.0)
+    assert counts[kid(program("twins"))] == (2, 1.5)
+    assert len(rows(archive, "SELECT 1 FROM evaluations WHERE speedup = 3.0")) == 2
+
+
 def test_train_keeps_nothing_of_test(made):
     """The near duplicate of a held-out program is withheld from train, visibly."""
     train = {name for name, row in kernels(made).items() if row["split"] == "train"}

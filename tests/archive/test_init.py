@@ -61,6 +61,65 @@ def test_a_table_with_programs_in_files(tmp_path: Path) -> None:
     assert [f.code for f in shown["findings"]] == ["failure-without-program"]
 
 
+@pytest.mark.parametrize("place", ["", "t.csv"])
+@pytest.mark.parametrize("cells", ["k/{}.cu", "{}"])
+def test_programs_that_are_missing_are_named(tmp_path: Path, place: str, cells: str) -> None:
+    """Also those of the first rows, and where the table alone is named."""
+    rows = [["gemm", cells.format(f"v{n}"), 3.0, 1.0 + n] for n in range(5)]
+    write_table(tmp_path / "data/t.csv", ["op", "name", "torch_ms", "ms"], *rows)
+    (tmp_path / "data/k").mkdir()
+    for n in (1, 3, 4):
+        (tmp_path / f"data/k/v{n}.cu").write_text(f"void k() {{ {n}; }}\n")
+    shown, _, notes = start(tmp_path, tmp_path / "data" / place, gpu="H100")
+    assert (shown["outcomes"], notes) == ({"success": 3}, [])
+    missing = " (no file k/v0.cu, k/v2.cu): 2 rows (2, 4)".replace("k/", cells[:-5])
+    assert [
+        f.message.removeprefix("rows without a program are left out") for f in shown["findings"]
+    ] == [missing]
+
+
+def test_programs_none_of_which_is_there_are_named(tmp_path: Path) -> None:
+    """A table that was copied without them; texts in another column count before such names."""
+    rows = [["gemm", f"k/{n}.py", 2.0] for n in range(4)]
+    write_table(tmp_path / "t.csv", ["op", "kernel_path", "speedup"], *rows)
+    shown, _, _ = start(tmp_path, tmp_path / "t.csv", gpu="H100")
+    assert "no file k/0.py, k/1.py, k/2.py and 1 more" in shown["findings"][0].message
+    texts = [[*row, f"def k{n}():\n    1"] for n, row in enumerate(rows)]
+    write_table(tmp_path / "t.csv", ["op", "kernel_path", "speedup", "code"], *texts)
+    shown, _, _ = start(tmp_path, tmp_path / "t.csv", gpu="H100")
+    assert shown["outcomes"] == {"success": 4}
+
+
+def test_another_gpu_than_the_rows_say(tmp_path: Path) -> None:
+    """Both are named, with the first row; another spelling is no other GPU."""
+    rows = [["p", f"def k():\n    {n}", 2.0, "NVIDIA A100-SXM4-80GB"] for n in range(2)]
+    write_table(tmp_path / "t.csv", ["op", "code", "speedup", "gpu"], *rows)
+    shown, _, _ = start(tmp_path, tmp_path / "t.csv", gpu="H100")
+    (finding,) = shown["findings"]
+    assert finding.render().startswith("t.csv:2: gpu: --gpu says H100, and 2 rows say A100-80GB. ")
+    assert start(tmp_path, tmp_path / "t.csv", gpu="a100-80gb")[0]["findings"] == []
+
+
+def test_a_table_of_another_encoding(tmp_path: Path) -> None:
+    """Its first line that is not UTF-8 is named."""
+    (tmp_path / "t.csv").write_bytes("op,code,speedup\ngemm,x y,2\ncafé,x y,2\n".encode("latin-1"))
+    for place in (tmp_path, tmp_path / "t.csv"):
+        with pytest.raises(DataError, match=r"t\.csv:3: the file is not UTF-8 \(got café"):
+            draft_recipe(place)
+
+
+def test_two_recipes_of_one_folder_have_two_queries(tmp_path: Path) -> None:
+    """The query is named after its recipe."""
+    for name in ("a", "b"):
+        row = [name, "def a():\n    1", 2.0]
+        write_table(tmp_path / f"{name}.csv", ["op", "code", "speedup"], row)
+        draft = draft_recipe(tmp_path / f"{name}.csv")
+        write_recipe(draft, tmp_path / f"{name}.toml", name="me/mine", answers={})
+    for name in ("a", "b"):
+        assert preview(tmp_path / f"{name}.toml")["first"][0]["problem"] == name
+    assert sorted(path.name for path in tmp_path.glob("*.sql")) == ["a.sql", "b.sql"]
+
+
 def test_a_table_with_programs_in_a_column(tmp_path: Path) -> None:
     """A unit that no name states, and a word that is not known, are said; nothing is made up."""
     head = ["problem", "code", "latency", "baseline_latency", "status", "mood"]
@@ -124,18 +183,94 @@ def record(n: int) -> dict[str, Any]:
         (2, [{"kernel": f"k{n}", **record(n)} for n in range(2)], 't."baseline"."ms"'),
         (2, {"took_s": 9, "runs": [{"kernel": f"k{n}", **record(n)} for n in range(2)]}, "unnest("),
         (2, {"k0": record(0), "it's 1": record(1)}, "unnest(map_entries("),
+        (2, {"a": {"op": "x", **record(0)}, "b": {"op": "y", **record(1)}}, "AS problem,"),
         (300, {"of": {"n": 2}, "results": {f"k{n}": record(n) for n in range(300)}}, "unnest(map_"),
         (1, {"kernel": "a", **record(0), "cases": [{"op": "a", "ms": 7}] * 2}, 't."code"'),
     ],
-    ids=["fields", "a list", "an object of objects", "300 below a field", "cases of a row"],
+    ids=[
+        "fields",
+        "a list",
+        "an object of objects",
+        "named by another field",
+        "300 below a field",
+        "cases of a row",
+    ],
 )
 def test_nested_results(tmp_path: Path, n: int, content: Any, words: str) -> None:
     """Lists and objects of kernels give a row each; inner fields are read by their path."""
     (tmp_path / "result.json").write_text(json.dumps(content))
-    shown, query, _ = start(tmp_path, tmp_path / "result.json", gpu="H100")
+    shown, query, notes = start(tmp_path, tmp_path / "result.json", gpu="H100")
     assert (shown["problems"], shown["outcomes"]) == (n, {"success": n})
+    assert not any("columns: name" in note for note in notes)
     assert shown["first"][0]["speedup"] == 3.0
     assert words in query
+
+
+def test_every_row_has_a_place_to_open(tmp_path: Path) -> None:
+    """A line of CSV and of JSON lines, also of nested ones; else the number of a row."""
+    rows = [["k0", "def k():\n    0", 2.0], ["k1", "def k():\n    1", 3.0]]
+    write_table(tmp_path / "t.csv", ["op", "code", "speedup"], *rows)
+    runs = [{"runs": [{"kernel": f"k{n}{i}", **record(n)} for i in range(2)]} for n in range(2)]
+    (tmp_path / "n.jsonl").write_text("".join(json.dumps(run) + "\n" for run in runs))
+    (tmp_path / "n.json").write_text(json.dumps(runs, indent=1))
+    deep = [{str(n): {"turns": [record(n)] * 2}} for n in range(2)]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(run) + "\n" for run in deep))
+    places = {
+        "t.csv": ["t.csv:2", "t.csv:4"],
+        "n.jsonl": ["n.jsonl:1", "n.jsonl:1", "n.jsonl:2"],
+        "d.jsonl": ["d.jsonl:1", "d.jsonl:1", "d.jsonl:2"],
+        "n.json": ["n.json row 1", "n.json row 2", "n.json row 3"],
+    }
+    for name, expected in places.items():
+        shown, _, _ = start(tmp_path, tmp_path / name, gpu="H100")
+        assert [row["from"] for row in shown["first"]] == expected
+
+
+def test_attempts_below_levels_and_problems(tmp_path: Path) -> None:
+    """Numbered keys name the problem, a list below them holds its attempts; all runs are read."""
+    for run, device in (("a", "cuda:1"), ("b", "cuda:0")):
+        stats = {"device": device, "hardware": "H100", "runtime_error": None}
+        turns = [
+            {"extracted_code": f"def k():\n    {n}", "eval": {"runtime": 2.0, "ref_runtime": 3.0}}
+            | {"status": "correct", f"only_in_{run}": 1, "metadata": stats}
+            for n in range(2)
+        ]
+        problems = {str(p): {"extracted_code": "def k():\n  1", "turns": turns} for p in (2, 7)}
+        file = tmp_path / f"runs/{run}/results.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"meta": {"n": 1}, "levels": {"1": problems, "2": problems}}))
+    shown, query, _ = start(tmp_path, tmp_path / "runs")
+    assert (shown["runs"], shown["outcomes"], shown["problems"]) == (2, {"success": 16}, 4)
+    assert (shown["first"][0]["problem"], shown["first"][0]["speedup"]) == ("level_1_2", 1.5)
+    assert shown["gpus"] == {"H100": 16}
+    assert "t.place AS problem,  -- LOOK" in query
+
+
+def test_programs_beside_the_folder_of_the_table(tmp_path: Path) -> None:
+    """The folder above is read then; problems of two levels with one number are two."""
+    rows = [[level, 1, f"{level}.py", 2.0, True, "H100"] for level in (1, 2)]
+    head = ["level", "problem_id", "solution", "speedup", "correct", "hardware"]
+    write_table(tmp_path / "in/results/all.csv", head, *rows)
+    (tmp_path / "in/solutions").mkdir()
+    for level in (1, 2):
+        (tmp_path / f"in/solutions/{level}.py").write_text(f"class New: n = {level}\n")
+    shown, query, _ = start(tmp_path, tmp_path / "in")
+    assert (shown["outcomes"], shown["problems"]) == ({"success": 2}, 2)
+    places = [row["from"].removeprefix("in/") for row in shown["first"]]
+    assert places == ["results/all.csv:2", "results/all.csv:3"]
+    assert "getvariable" not in query
+
+
+def test_runs_with_programs_of_one_name(tmp_path: Path) -> None:
+    """Each run's own count: the folder above is not read."""
+    for run in ("a", "b"):
+        write_table(tmp_path / f"{run}/t.csv", ["op", "file", "speedup"], ["gemm", "k.cu", 2.0])
+        (tmp_path / f"{run}/k.cu").write_text(f"void {run}() {{}}\n")
+    shown, _, _ = start(tmp_path, tmp_path, gpu="H100")
+    assert (shown["runs"], [row["code"] for row in shown["first"]]) == (
+        2,
+        ["void a() {}", "void b() {}"],
+    )
 
 
 def test_a_name_without_a_word_says_nothing(tmp_path: Path) -> None:

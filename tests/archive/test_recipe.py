@@ -16,9 +16,13 @@ from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe import find_recipe, load_recipe, shipped_recipes
 from kernel_archive.errors import RecipeError
 from kernel_archive.pipeline import build
+from kernel_archive.readers.sql import run_query
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+OTHER_BASELINES = ("torch_compile_default", "torch_compile_reduce_overhead", "cudnn")
 
 
 def cuda_l1(folder: Path) -> None:
@@ -27,9 +31,12 @@ def cuda_l1(folder: Path) -> None:
         rows = [
             {"level_id": 1 + (n > 0), "task_id": n + 1, "ref_code": f"class Model: n = {n}"}
             | {"custom_code": f"class New: {card!r}, {n}", "score_default": 1.2 + n}
+            | {"score_cuda_graph": 0.2 + n, "cuda_graph_code": "Graph", "cudnn_code": "Flags"}
+            | {f"score_{name}": 2.2 + n for name in OTHER_BASELINES}
             for n in range(3)
         ]
         rows += [{**rows[0], "custom_code": None}, {**rows[1], "score_default": None}]
+        rows += [{**rows[2], "custom_code": "None"}]
         text = "\n".join(map(json.dumps, rows))
         (folder / f"{card}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
 
@@ -142,6 +149,26 @@ def test_recipes_of_public_archives(
     assert archive.manifest.name == f"kernel-archive/{name}"
     assert sorted(archive.arrow("kernels")["speedup"].to_pylist()) == pytest.approx(speedups)
     assert archive.manifest.findings["by_code"] == codes
+
+
+@pytest.mark.parametrize(
+    ("baseline", "least", "reference"),
+    [
+        ("cuda_graph", 0.2, "Graph"),
+        *((name, 2.2, "class Model: n = 0") for name in OTHER_BASELINES[:2]),
+        ("cudnn", 2.2, "Flags"),
+    ],
+)
+def test_the_other_baselines_of_cuda_l1(
+    tmp_path: Path, baseline: str, least: float, reference: str
+) -> None:
+    """One word of the query chooses the baseline, with its program where there is one."""
+    cuda_l1(tmp_path)
+    query = shipped_recipes()["cuda-l1"].with_name("import.sql").read_text()
+    chosen = query.replace("(SELECT 'default' AS", f"(SELECT '{baseline}' AS")
+    table = run_query(chosen, tmp_path, {"file": "h100.jsonl.gz"})
+    first = table.sort_by("speedup").to_pylist()[0]
+    assert (float(first["speedup"]), first["reference_code"]) == (least, reference)
 
 
 def test_every_shipped_recipe_can_be_read() -> None:

@@ -15,6 +15,7 @@ PROGRAM = '"def k():\n    return 1\n"'
         (f"label,code,speedup\na,{PROGRAM},2\n", ("--problem", "gemm"), 0, ""),
         (f"op,code,speedup\na,{PROGRAM},fast\n", (), 1, "no row is a program with a speedup"),
         ("op,speedup\na,2\n", (), 1, "Correct the query"),
+        (f"op,code,speedup,gpu\na,{PROGRAM},2,A100-80GB\n", (), 1, "--gpu contradicts the files"),
     ],
 )
 def test_a_recipe_that_builds_nothing_ends_with_1(
@@ -29,6 +30,13 @@ def test_a_recipe_that_builds_nothing_ends_with_1(
     assert said in err
     assert "kernel-archive build 'my recipe.toml'" in out
     assert run("build", "my recipe.toml", "--jobs", 1)[0] == status
+
+
+def test_every_note_has_a_line(run, tmp_path):
+    """Two sentences with commas in them are no list."""
+    (tmp_path / "t.csv").write_text(f"code,time,status\n{PROGRAM},2,odd\n")
+    out = run("init", tmp_path / "t.csv", "-o", tmp_path / "builder.toml")[1]
+    assert "notes:\n  the unit of time is not in its name: ms is a guess\n  what odd of " in out
 
 
 def test_a_wrong_name_is_refused_before_anything_is_written(run, tmp_path, monkeypatch):

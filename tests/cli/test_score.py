@@ -65,7 +65,7 @@ def test_a_template_goes_to_stdout_and_nothing_else_does(run):
 
 
 def test_a_faulty_file_ends_with_status_1_and_every_fault(run, tmp_path, files):
-    """Twenty in full on stderr, the rest counted; with --json all of them."""
+    """Twenty in full, the rest counted; with --json all of them."""
     path = tmp_path / "bad.jsonl"
     path.write_text(
         "".join(
@@ -73,13 +73,13 @@ def test_a_faulty_file_ends_with_status_1_and_every_fault(run, tmp_path, files):
             for i in range(30)
         )
     )
-    status, out, err = run("check", path)
+    status, out, _ = run("check", path)
     assert status == 1
     assert "can not be scored" in out
-    assert "a probability must be a number" in err
-    assert len([line for line in err.splitlines() if line.startswith("error: ")]) == 20
-    assert "... and 10 more (all of them with --json)" in err
-    assert "\x1b" not in out + err
+    assert "a probability must be a number" in out
+    assert len([line for line in out.splitlines() if line.startswith("error: ")]) == 20
+    assert "... and 10 more (all of them with --json)" in out
+    assert "\x1b" not in out
     status, out, _ = run("check", path, "--json")
     report = json.loads(out)
     assert status == 1
@@ -89,6 +89,24 @@ def test_a_faulty_file_ends_with_status_1_and_every_fault(run, tmp_path, files):
     assert status == 1
     assert "30 faults" in err
     assert "Traceback" not in err
+
+
+def test_percentages_are_refused(run, tmp_path, files):
+    """By check and score, with one message; among good lines they are a warning."""
+    rows = [json.loads(line) for line in files[1].read_text().splitlines()]
+    percent = [row | {"probabilities": [100 * p for p in row["probabilities"]]} for row in rows]
+    path = tmp_path / "percent.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in percent))
+    for command in ("check", "score"):
+        status, out, err = run(command, path)
+        assert status == 1
+        assert "none of 48 lines can be read as a forecast" in out + err
+        assert "sum to about 100, first in this one. Divide percentages by 100" in out + err
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows[1:], percent[0]]))
+    status, out, _ = run("check", path)
+    assert status == 0
+    assert "warning: " in out
+    assert "1 of 48 lines sum to about 100, first in this one. Divide percentages by" in out
 
 
 def test_missing_rows_are_no_fault_and_are_said(run, files):

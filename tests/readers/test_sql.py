@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
 JOINED = """
 SELECT t.task AS problem, p.content AS code, t.x AS speedup, t.filename AS source_file,
        t.row AS source_row
-FROM (SELECT *, row_number() OVER () AS row FROM read_csv('t.csv', filename = true)) t
+FROM (SELECT *, row_number() OVER () + 1 AS row FROM read_csv('t.csv', filename = true)) t
 LEFT JOIN read_text('k/*.py') p ON ends_with(p.filename, t.path) ORDER BY t.row"""
 
 
@@ -68,7 +68,7 @@ def test_a_table_with_programs_in_files(folder: Path) -> None:
     result = ask(folder, JOINED)
     assert [
         (e.code, e.speedup, e.problem, e.source_file, e.source_line) for e in result.evaluations
-    ] == [("def a(): ...\n", 2.0, "relu", "t.csv", 1), ("def b(): ...\n", 0.5, "relu", "t.csv", 2)]
+    ] == [("def a(): ...\n", 2.0, "relu", "t.csv", 2), ("def b(): ...\n", 0.5, "relu", "t.csv", 3)]
     assert not result.findings
     run = RunFiles(folder, folder, READERS["sql"], JOINED)
     assert [run.name(p) for p in run.files] == ["k/a.py", "k/b.py", "t.csv"]
@@ -152,7 +152,13 @@ def test_columns_are_those_of_an_evaluation(folder: Path) -> None:
     }.items():
         (finding,) = ask(folder, f"SELECT {columns}").findings
         assert said in finding.render()
-    fields = {*COLUMNS} - {"mean_runtime_us", "reference_gpu", "source_row"}
+    fields = {*COLUMNS} - {
+        "mean_runtime_us",
+        "program_file",
+        "baseline_us",
+        "reference_gpu",
+        "source_row",
+    }
     known = {"runtime_us", "reference_runtime_us", *Evaluation.__struct_fields__}
     assert fields <= known
 
@@ -198,6 +204,22 @@ def test_damaged_lines_of_a_csv_file(tmp_path: Path, damage: bytes, place: int) 
     if place or result.findings:  # DuckDB itself passes over some lines above a header
         first = result.findings[0]
         assert (first.code, first.file, first.line) == ("bad-row", "t.csv", 2 * place or 1)
+
+
+@pytest.mark.parametrize(("mark", "damage"), [(",", ""), (";", "p;far;too;many"), ("\t", "")])
+def test_a_row_of_a_csv_file_has_the_line_where_it_begins(
+    tmp_path: Path, mark: str, damage: str
+) -> None:
+    """Its header is row 1, programs take several lines, and empty and damaged lines are no rows."""
+    lines = [f'p{mark}"def k{n}():\n  return {n}"{mark}{n}.5' for n in range(1, 4)]
+    lines.insert(2, damage)
+    head = mark.join(("problem", "code", "speedup"))
+    (tmp_path / "t.csv").write_text("\n".join([head, *lines, ""]))
+    query = f"""SELECT code, speedup::DOUBLE AS speedup, source_row, 't.csv' AS source_file FROM (
+      SELECT *, row_number() OVER () + 1 AS source_row
+      FROM read_csv('t.csv', all_varchar = true, header = true, delim = '{mark}'))"""
+    result = ask(tmp_path, query)
+    assert [e.source_line for e in result.evaluations] == [2, 4, 7]
 
 
 # -- doubts
@@ -261,12 +283,35 @@ def test_a_failure_without_a_program() -> None:
     assert result.codes == ["no-code", "failure-without-program"]
 
 
+def test_missing_files_of_programs_are_named() -> None:
+    """The first three, and how many more; also those of failures."""
+    rows = [(f"k/{n}.py", "success", 2.0, None) for n in (0, 1, 1, 2, 3, 4)]
+    rows += [("k/9.py", "incorrect", None, None), ("k/8.py", "success", 2.0, "def f(): ...")]
+    result = judged(values(*rows, columns="program_file, outcome, speedup, code"))
+    messages = {f.code: f.message for f in result.findings}
+    assert "left out (no file k/0.py, k/1.py, k/2.py and 2 more): 6 rows" in messages["no-code"]
+    assert "failures without a program (no file k/9.py): " in messages["failure-without-program"]
+
+
+def test_cells_that_are_no_number_are_said_in_words() -> None:
+    """With the first row."""
+    result = judged(
+        values(("a b", "fast", "x"), ("c d", "slow", "1"), columns="code, speedup, step")
+    )
+    messages = [finding.message for finding in result.findings]
+    assert messages[:2] == [
+        "no number in 2 cells, first in row 1",
+        "no whole number in 1 cell, first in row 1",
+    ]
+
+
 def test_a_baseline_that_cannot_be() -> None:
     """More than half of the rows below 0.25x are refused with the numbers."""
     rows = [(f"def f{n}(): ...", 1000.0, 1.0 + n) for n in range(5)]
     columns = "code, runtime_us, reference_runtime_us"
     result = judged(values(*rows, columns=columns))
     assert (result.codes, result.evaluations) == (["bad-baseline", "nothing-counts"], [])
+    assert result.findings[1].message == "none of 5 rows counts"
     assert "5 of 5 speedups are below 0.25x, their median is 0.003x" in result.findings[0].message
     assert "AS speedup" in str(result.findings[0].fix)
     ratio = "reference_runtime_us / runtime_us AS speedup"
@@ -419,6 +464,32 @@ def test_kernelbench_baselines(tmp_path: Path) -> None:
     got = ask(kernelbench(tmp_path, odd), shipped("queries/kernelbench"))
     assert [(e.node_id, e.speedup) for e in got.successes] == [("1/1/1", 0.5)]
     assert "runtime-contradicted" in got.codes
+
+
+@pytest.mark.parametrize(("own", "counting"), [(3.1, [True, True]), (30.0, [False, True])])
+def test_a_baseline_that_the_run_contradicts(
+    tmp_path: Path, own: float, counting: list[bool]
+) -> None:
+    """The timing file of another version of a problem is known by what the run itself timed."""
+    results = {"1": [result(0, 1.5), result(1, 1.5, ref_runtime=own)]}
+    got = ask(kernelbench(tmp_path, results), shipped("queries/kernelbench"))
+    assert [e.excluded is None for e in got.successes] == counting
+    assert [e.speedup for e in got.successes] == [2.0, own / 1.5]
+    assert got.codes == ([] if all(counting) else ["baseline-contradicted"])
+    assert all("in 1 of 1 rows, 10x another" in f.message for f in got.findings)
+
+
+def test_the_baseline_of_the_compile_mode_and_the_gpu(tmp_path: Path) -> None:
+    """The line BASELINE chooses the timing file; a problem without a level is no error."""
+    place = kernelbench(tmp_path)
+    name = "baseline_time_torch_compile_inductor_default.json"
+    text = (place / "timing/NVIDIA L40S/baseline_time_torch.json").read_text()
+    (place / f"timing/NVIDIA L40S/{name}").write_text(text.replace("3.0", "1.5"))
+    query = shipped("queries/kernelbench").replace("'baseline_time_torch.json'", f"'{name}'")
+    assert [e.speedup for e in ask(place, query).successes] == [1.0, 0.25]
+    for program in place.glob("runs/mine/*.py"):
+        program.unlink()
+    assert "no-measurement" in ask(place, query).codes
 
 
 PROGRAMS = [

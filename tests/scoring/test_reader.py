@@ -155,13 +155,32 @@ def test_raw_sums_far_from_one_are_parse_failures(write, target):
 def test_percentages_are_one_warning(write, target):
     """It names the first line and the count; no further warning follows for the same lines."""
     names = ("a1b2c3d4", "b1b2c3d4", "c1b2c3d4")
-    f = read_forecasts(write(*(row(name, p=[12.5] * 8) for name in names)), target)
+    f = read_forecasts(write(row(names[0]), *(row(n, p=[12.5] * 8) for n in names[1:])), target)
     (remark,) = f.remarks
-    assert (remark.code, remark.line, remark.severity) == ("percent", 1, "warning")
-    assert "of 3 of 3 lines sum to about 100, first in this one" in remark.message
+    assert (remark.code, remark.line, remark.severity) == ("percent", 2, "warning")
+    assert "of 2 of 3 lines sum to about 100, first in this one" in remark.message
     mixed = write(row(names[0]), row(names[1], p=[12.5] * 8), row(names[2], p=[1.0] * 8), name="m")
     assert codes(mixed, target) == [("percent", 2), ("raw-sum", 3)]
     assert check_forecasts(mixed, target)[1].n_warnings == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "seen"),
+    [
+        (({"p": [12.5] * 8}, {"p": [12.5] * 8}), "percent", "2 of 2 lines sum to about 100"),
+        (({"p": [5] * 8}, {"p": [5] * 8, "defer": True}), "raw-sum", "sum to 40, not 0.5 to 1.5"),
+        (({"p": None, "parse_failed": True},), "no-forecasts", "they say parse_failed"),
+        (({"p": None, "defer": True},), None, ""),
+    ],
+)
+def test_a_file_without_a_forecast_is_refused(write, target, lines, code, seen):
+    """With one fault that says what was seen; leaving all to a measurement is an answer."""
+    names = ("a1b2c3d4", "b1b2c3d4")
+    rows = [row(name, **line) for name, line in zip(names, lines, strict=False)]
+    forecasts, report = check_forecasts(write(*rows), target)
+    assert (forecasts is None, report.n_errors) == (code is not None, int(code is not None))
+    assert [finding.code for finding in report.findings] == ([code] if code else [])
+    assert all(seen in finding.message and finding.fix for finding in report.findings)
 
 
 def test_lines_of_two_forecasters_are_no_file_of_one(write, target):

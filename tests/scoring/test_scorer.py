@@ -49,6 +49,8 @@ def test_a_record_by_hand(small):
     # Task u: S^ of c is 2.6, of d 0.2:
     # c first, 0.2 of 5. k = 1 at every budget (of two rows, 50 % is one).
     assert m["speedup_recovered"] == pytest.approx((100 + 4) / 2)
+    assert m["simple_regret"] == pytest.approx((0 + 96) / 2)
+    assert m["average_precision_tenth"] == pytest.approx((1 + 1 / 2) / 2)  # d comes last
     # b against d: right order a < b: pooled order is c (2.6), b, a, d: k = 1, 1, 1, 1, 2 of four.
     assert m["speedup_recovered_pooled"] == pytest.approx((4 * 0.2 / 5 + 1.5 / 5) / 5 * 100)
     assert m["brier"] == pytest.approx((0.0625 + 0.36 + 0.25 + 1.0) / 4)

@@ -52,6 +52,7 @@ def test_makes_all_three_tables(archive):
     """The archive holds the three tables with facts that agree, stays valid."""
     opened = open_archive(archive)
     empty = {"eval_problems", "eval_cuda", "eval_close", "eval_search", "discovery_search"}
+    empty |= {"validity"}
     assert set(opened.manifest.splits) == set(SPLIT_TABLES) - {"eval_transfer"}
     for name, facts in opened.manifest.splits.items():
         assert (facts.name, facts.origin) == ("canonical", "selected")

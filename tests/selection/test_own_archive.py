@@ -17,6 +17,7 @@ from kernel_archive.errors import DataError, LogError, RecipeError
 from kernel_archive.ids import program_id
 from kernel_archive.pipeline import build, remake_split, validate
 from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, PROBLEMS, REFERENCE_IDS
+from kernel_archive.selection.evaluation import problems_left_out
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,6 +127,36 @@ def test_what_the_recipe_asks_about(
         assert set(archive.arrow("searches")["role"].to_pylist()) == {"held_out", "training"}
 
 
+@pytest.mark.parametrize(
+    ("eval_", "reasons"),
+    [
+        ("", {"flat": "its speedups fall in 1 of 8 bins, and 3 are needed ([eval] bins)"}),
+        ('gpu = "RTX 5090"', dict.fromkeys(("bare", "flat"), "none was measured on RTX 5090")),
+        ('tasks = ["flat"]', dict.fromkeys(("wide", "bare"), "[eval] tasks does not name it")),
+        (
+            'roles = { training = ["w*", "bare"] }',
+            dict.fromkeys(("wide", "bare"), "its searches are not held out"),
+        ),
+        (
+            'languages = ["triton"]',
+            dict.fromkeys(("wide", "bare", "flat"), "none is written in triton"),
+        ),
+    ],
+)
+def test_why_nothing_is_asked_about_a_problem(
+    tmp_path: Path, eval_: str, reasons: dict[str, str]
+) -> None:
+    """The first reason that holds for all its kernels; those of most rows first."""
+    outcome = "SELECT IF(id = 'z', 'incorrect', 'success') AS outcome, src"
+    recipe = f"{RECIPE}\n[eval]\n{eval_}\n".replace("SELECT src", outcome)
+    path = make(tmp_path, ("z", "", "zero", "L40S", "", 1.0, ""), recipe=recipe)
+    left_out = problems_left_out(open_archive(path))
+    assert {row["problem"]: row["reason"] for row in left_out} == reasons | {
+        "zero": "no program counts"
+    }
+    assert (left_out[-1]["problem"], left_out[-1]["rows"]) == ("zero", 1)
+
+
 @pytest.mark.parametrize("rule", ['roles = { training = ["w*", "conv_*"] }', 'tasks = ["conv_*"]'])
 def test_a_name_that_fits_no_problem_is_an_error(tmp_path: Path, rule: str) -> None:
     """The pattern is named, and the problems that there are."""
@@ -200,6 +231,7 @@ def test_an_empty_split_says_what_to_change(
     shown = CliRunner().invoke(cli, ["build-eval"])
     assert shown.exit_code == 0, shown.output
     assert 'role = "held_out"' in shown.output
+    assert "Nothing is asked about wide (8 rows): its searches are not held out." in shown.output
     assert "me/mine: eval (canonical), 0 rows" in shown.output.replace("\\", "/")
 
 

@@ -130,7 +130,7 @@ function detail() {
   const { rows } = board;
   const node = rows.kernel[row];
   const [left, right] = [rows.anchor[row], rows.code[row]];
-  const names = board.kind === 'eval' ? ['Reference', 'Candidate'] : board.kind === 'close' ? ['First', 'Second'] : ['Parent', 'Child'];
+  const names = board.kind === 'close' ? ['First', 'Second'] : board.kind === 'discovery' ? ['Parent', 'Child'] : ['Reference', 'Candidate'];
   const mode = seen.mode || (window.matchMedia('(max-width: 820px)').matches ? 'unified' : 'split');
   const cut = (i) => (data.cut[i] ? `, the first ${data.limit.toLocaleString('en')} of ${data.cut[i].toLocaleString('en')} characters` : '');
   const modes = [['split', 'Side by side'], ['unified', 'Unified'], ['candidate', `${names[1]} only`]];
