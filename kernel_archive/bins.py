@@ -9,17 +9,14 @@ speedups between 0.25x and 2.83x. Every labelled table stores which scheme its l
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Sequence
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from kernel_archive.errors import DataError, Finding, UsageError, suggestion
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import ArrayLike, NDArray
 
 Scheme = Literal["paper", "released"]
 N_BINS: Final = 8

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from kernel_archive.errors import HubError, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TIMEOUT: Final = 60.0  # seconds without a byte after which a request counts as broken
 #: Bytes a second: an answer that comes slower is broken off after :data:`TIMEOUT` of waiting.

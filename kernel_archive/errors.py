@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import difflib
 import unicodedata
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, Self
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Self
 
 
 def printable(text: object, limit: int = 120) -> str:
@@ -68,11 +65,11 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def render(self) -> str:
         """Write one line: ``file:line: field: message (got value). fix``."""
-        place = "" if self.line is None else f"line {self.line}"
+        location = "" if self.line is None else f"line {self.line}"
         if self.file is not None:
-            place = place_of(printable(self.file, 300), self.line)
+            location = place_of(printable(self.file, 300), self.line)
         field = "" if self.field is None else printable(self.field)
-        text = ": ".join(part for part in (place, field, self.message) if part)
+        text = ": ".join(part for part in (location, field, self.message) if part)
         if self.value is not None:
             text += f" (got {printable(self.value)})"
         return f"{text}. {self.fix}" if self.fix else text

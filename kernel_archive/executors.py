@@ -11,15 +11,13 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 RETRIES: Final = 2  # Dask makes a call again this many times after an error of its machine
 MAX_IN_FLIGHT: Final = 500  # hand over at most this many calls at a time; the others wait here
@@ -63,12 +61,12 @@ def iterate_results(
         Exception: that of a call, with a note that names the call.
     """
     running: dict[Future[Any], int] = {}
-    most = 1 if isinstance(executor, SerialExecutor) else MAX_IN_FLIGHT
+    limit = 1 if isinstance(executor, SerialExecutor) else MAX_IN_FLIGHT
     waiting = iter(enumerate(calls))
     try:
         while True:
             _check_scheduler(executor)
-            for i, call in itertools.islice(waiting, most - len(running)):
+            for i, call in itertools.islice(waiting, limit - len(running)):
                 running[executor.submit(_run_call, call)] = i
             if not running:
                 return
@@ -171,13 +169,13 @@ def _dask_executor(jobs: int, scheduler: str | None) -> Iterator[Executor]:
         raise UsageError(
             "--engine dask needs dask.distributed: pip install 'kernel-archive[dask]'"
         ) from None
-    # What Dask prints of lost connections stands in the cluster's own log.
+    # What Dask prints of lost connections is in the cluster's own log, too.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    place: dict[str, Any] = {"address": scheduler, "timeout": CONNECT_SECONDS}
+    arguments: dict[str, Any] = {"address": scheduler, "timeout": CONNECT_SECONDS}
     if scheduler is None:
-        place = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+        arguments = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
     try:
-        client = Client(**place, set_as_default=False)
+        client = Client(**arguments, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         raise UsageError(
             f"no Dask scheduler answers at {printable(scheduler)}: {printable(str(error), 200)}. "

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

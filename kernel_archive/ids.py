@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 Result = TypeVar("Result")
 
@@ -48,16 +46,16 @@ def by_digest(function: Callable[[str], Result]) -> Callable[[str], Result]:
 
     A result is small, a text may have megabytes; of too many texts all is forgotten.
     """
-    known: dict[bytes, Result] = {}
+    results: dict[bytes, Result] = {}
 
     @wraps(function)
     def remembered(text: str) -> Result:
         key = hashlib.sha256(_utf8(text)).digest()
-        if key not in known:
-            if len(known) >= MOST_REMEMBERED:
-                known.clear()
-            known[key] = function(text)
-        return known[key]
+        if key not in results:
+            if len(results) >= MOST_REMEMBERED:
+                results.clear()
+            results[key] = function(text)
+        return results[key]
 
     return remembered
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernel_archive.archive.build import Build, BuildOptions, BuildResult
+from kernel_archive.archive.build import Advance, Build, BuildOptions, BuildResult
 from kernel_archive.archive.manifest import MANIFEST_NAME, write_manifest
 from kernel_archive.archive.open import default_directory, open_archive
 from kernel_archive.archive.swap import locked_stage, replaced_directory
@@ -18,9 +19,6 @@ from kernel_archive.splits import SPLIT_TABLES
 from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kernel_archive.archive.build import Advance
     from kernel_archive.selection.make import RemadeSplit
 
 
@@ -55,12 +53,12 @@ def build(
 
 
 def ensure_archive(
-    directory: str | Path | None, *, say: Callable[[str], None], advance: Advance | None = None
+    directory: str | Path | None, *, notify: Callable[[str], None], advance: Advance | None = None
 ) -> Path:
     """Return the archive directory that a user means; the shipped archive is built if need be.
 
-    It is built only where no directory was named, after ``say`` was told: a misspelt path must not
-    become an archive.
+    It is built only where no directory was named, and ``notify`` gets a message before: a misspelt
+    path must not become an archive.
 
     Raises:
         ArchiveNotFoundError: the named directory holds no archive.
@@ -75,45 +73,19 @@ def ensure_archive(
                 "there is no archive here yet, but a builder.toml. Build its archive first: "
                 "kernel-archive build builder.toml, or name another with --archive DIR"
             )
-        say(f"No archive in {default}: the embedded one is built first (kernel-archive build).")
+        notify(f"No archive in {default}: the embedded one is built first (kernel-archive build).")
         build(out=default, advance=advance)
     return default
 
 
-def remake_split(
-    directory: str | Path,
-    table: str,
-    *,
-    definition: str | Path | None = None,
-    gpu: str | None = None,
-    **changes: Any,
-) -> RemadeSplit:
+def remake_split(directory: str | Path, table: str, **options: Any) -> RemadeSplit:
     """Make one split of an archive again, with its card.
 
-    ``definition`` is one of one's own; ``gpu`` is that of ``eval``; ``changes`` are fields of the
-    definition to change, where ``None`` leaves a field as it is.
-
-    Raises:
-        UsageError: the split was published by others, its labels are withheld, or it needs a GPU.
-        LeakageError: training would hold something of the evaluation.
+    Options and errors are those of :func:`~kernel_archive.selection.make.remade_split`.
     """
     from kernel_archive.selection.make import remade_split
 
-    facts = open_archive(directory).manifest.splits.get(table)
-    origin = facts.origin if facts is not None else ""
-    how = {"definition": definition, "gpu": gpu, **changes}
-    asked = ", ".join(name for name, value in how.items() if value is not None)
-    if origin == "withheld":
-        raise UsageError(
-            f"{table} can't be made again: its labels are withheld, and the kernels behind them. "
-            "Build the archive again from its logs"
-        )
-    if origin == "published" and asked:
-        raise UsageError(
-            f"{table} of this archive was published by others and is kept as it is: it can't have "
-            f"another {asked}. score --bins labels its rows by another scheme"
-        )
-    with remade_split(directory, table, **how) as made:
+    with remade_split(directory, table, **options) as made:
         if made.directory is not None:
             write_card(made.directory)
     return made

@@ -112,11 +112,11 @@ def _nodes(code: str) -> list[ast.AST]:
 def _discards(code: str) -> bool:
     """Tell whether the host computes something, gives it a name and never uses it."""
     text = f"\n{code}"
-    named = [
+    results = [
         m[1] for m in _RESULT.finditer(text) if not ("tl." in m[0] and _IN_KERNEL.search(m[0]))
     ]
-    counts = Counter(re.findall(r"\w+", text)) if named else Counter()
-    return any(counts[name] == 1 for name in named)
+    counts = Counter(re.findall(r"\w+", text)) if results else Counter()
+    return any(counts[name] == 1 for name in results)
 
 
 def _fetches(loop: ast.For) -> bool:

@@ -41,7 +41,7 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""  # column with the problem, where it is not the stratum of the bootstrap
     #: Column with the problem, where the rows of a problem are drawn together for intervals; empty
     #: where those of an author are.
-    drawn: str = ""
+    cluster: str = ""
     known: str = ""  # column with the speedup on another GPU that is shown
     #: Type of the training pairs that are made as its rows are; empty for ``train``.
     pair_type: str = ""

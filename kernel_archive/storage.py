@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from kernel_archive.errors import KernelArchiveError, TargetExistsError, UsageError, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def file_sha256(path: Path) -> str:

@@ -12,16 +12,12 @@ import io
 import re
 import stat
 import tomllib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
-from kernel_archive.errors import Finding, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from kernel_archive.errors import DataError
+from kernel_archive.errors import DataError, Finding, printable
 
 #: A longer line, or a row of a table with more text, is reported and skipped.
 MAX_LINE_BYTES: Final = 1 << 20
@@ -97,7 +93,7 @@ def allowance(path: Path, most: int) -> int:
 def open_uncompressed(path: Path) -> Iterator[IO[bytes]]:
     """Open a file without its compression: gzip, zstd or none, told apart by its first bytes.
 
-    Whoever reads it bounds how much. What was read before a checksum at its end fails is salvage.
+    The caller bounds how much it reads. What it read before a checksum fails at the end is salvage.
 
     Raises:
         UntrustedFileError: it can't be opened; or in the block, where the stream is damaged.

@@ -13,16 +13,14 @@ import os
 import resource
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
 from kernel_archive.errors import Finding, printable
 from kernel_archive.untrusted import MAX_LINE_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from pathlib import Path
 
 #: Address space of the child: a table that takes more to read is refused.
 MAX_CHILD_BYTES: Final = 2 << 30

@@ -13,27 +13,23 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeVar
 
+import duckdb
 import msgspec
 import pyarrow as pa
 
+from kernel_archive.archive.manifest import Manifest
 from kernel_archive.archive.open import Archive
+from kernel_archive.archive.recipe import LoadedRecipe
 from kernel_archive.archive.shards import write_table
 from kernel_archive.errors import RecipeError
 from kernel_archive.ids import CANARY, ID_LENGTH, sha256_hex
 from kernel_archive.schema import TABLES
 from kernel_archive.untrusted import Lines, misfit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    import duckdb
-
-    from kernel_archive.archive.manifest import Manifest
-    from kernel_archive.archive.recipe import LoadedRecipe
 
 #: Refuse a file beside a recipe with more lines, or more bytes.
 MAX_LINES: Final = 20_000_000
@@ -171,18 +167,18 @@ def write_launches(
     """
     followed: dict[tuple[str, str], list[LaunchLine]] = {}  # by program and problem
     for loaded in recipes:
-        own: dict[tuple[str, str], list[LaunchLine]] = {}
+        of_recipe: dict[tuple[str, str], list[LaunchLine]] = {}
         for path in loaded.files_beside("launches"):
             for _, line in _lines(path, FULL_LAUNCH_LINE, "bad-launch", _RUN):
-                own.setdefault((line.program_id, line.problem), []).append(line)
-        followed = own | followed
+                of_recipe.setdefault((line.program_id, line.problem), []).append(line)
+        followed = of_recipe | followed
     if not followed:
         return manifest
     archive = Archive(directory, manifest)
     query = "SELECT program_id, problem FROM kernels UNION SELECT program_id, problem FROM failures"
     programs = {tuple(row.values()) for row in archive.sql(query).to_pylist()}
     kept = [lines for key, lines in followed.items() if key in programs]
-    lines = [line for own in kept for line in own]
+    lines = [line for group in kept for line in group]
     names = FULL_LAUNCH_LINE.__struct_fields__
     columns = {name: [getattr(line, name) for line in lines] for name in names}
     columns |= {"launch_id": _launch_ids(lines), "canary": [CANARY] * len(lines)}

@@ -11,9 +11,10 @@ import fnmatch
 import os
 import re
 from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -52,9 +53,6 @@ from kernel_archive.errors import Finding, RecipeError, TargetExistsError, Usage
 from kernel_archive.executors import Call, iterate_results, open_executor
 from kernel_archive.ids import CANARY, canonical_json, sha256_hex
 from kernel_archive.problems import normalise_problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 #: Below this many bytes of logs a second process costs more than it brings.
 PARALLEL_BYTES: Final = 24 * 1024 * 1024
@@ -97,7 +95,7 @@ class BuildResult(msgspec.Struct, kw_only=True):
     findings: int
     shown: list[Finding]  # the first ones
     not_made: dict[str, str]  # splits that the kernels don't allow, and why
-    own: bool  # an archive of one's own, which says itself what its evaluation split asks about
+    own: bool  # a user's archive, whose recipe says what its evaluation split asks about
 
 
 class Build:

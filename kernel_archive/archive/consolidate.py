@@ -8,33 +8,30 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import duckdb
 import msgspec
 import pyarrow as pa
+from duckdb.sqltypes import DOUBLE, TINYINT
 
 from kernel_archive.archive.beside import READINGS, reading_rows, refuse_unknown
 from kernel_archive.archive.labels import FLAGS, SQL_NAMES
+from kernel_archive.archive.manifest import TableFacts
 from kernel_archive.archive.open import literal_path
+from kernel_archive.archive.recipe import LoadedRecipe
 from kernel_archive.archive.shards import write_table
+from kernel_archive.archive.stage import StagedRun
+from kernel_archive.archive.store import Store
 from kernel_archive.bins import Scheme, assign_bins
 from kernel_archive.errors import KernelArchiveError, RecipeError
 from kernel_archive.gpus import GpuFacts, gpu_facts, is_known, same_gpu
 from kernel_archive.ids import CANARY
 from kernel_archive.schema import TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import duckdb
-
-    from kernel_archive.archive.manifest import TableFacts
-    from kernel_archive.archive.recipe import LoadedRecipe
-    from kernel_archive.archive.stage import StagedRun
-    from kernel_archive.archive.store import Store
 
 #: DuckDB spills to disk above this; a process stays below 2 GB.
 MEMORY_LIMIT: Final = "800MB"
@@ -68,11 +65,11 @@ class LabelRules(msgspec.Struct, frozen=True):
 
 def label_rules(recipes: Sequence[LoadedRecipe], scheme: Scheme) -> LabelRules:
     """Collect the rules of all recipes; errors as of :func:`supersession` and the readings."""
-    own = [loaded.recipe for loaded in recipes]
-    pairs = supersession({recipe.name: recipe.supersedes for recipe in own})
+    all_recipes = [loaded.recipe for loaded in recipes]
+    pairs = supersession({recipe.name: recipe.supersedes for recipe in all_recipes})
     succession = [{"newer": new, "older": old} for new, old in pairs]
-    unanimous = [{"builder": recipe.name} for recipe in own if recipe.unanimous]
-    gpus = {name: facts for recipe in own for name, facts in recipe.gpu.items()}
+    unanimous = [{"builder": recipe.name} for recipe in all_recipes if recipe.unanimous]
+    gpus = {name: facts for recipe in all_recipes for name, facts in recipe.gpu.items()}
     return LabelRules(scheme, succession, unanimous, reading_rows(recipes), gpus)
 
 
@@ -139,8 +136,6 @@ def consolidate(
 @contextmanager
 def _merge_database(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a database that spills into a folder."""
-    import duckdb
-
     settings: dict[str, Any] = {
         "memory_limit": MEMORY_LIMIT,
         "temp_directory": str(scratch),
@@ -162,8 +157,6 @@ def _merge_database(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 def _decide(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:
     """Decide what becomes of every row of ``fragment``: makes views of the large tables."""
-    from duckdb.sqltypes import DOUBLE, TINYINT
-
     for name, schema in _RULES.items():
         connection.register(name, pa.Table.from_pylist(getattr(rules, name), schema=schema))
 
@@ -182,9 +175,10 @@ def _stream_rows(
     connection: duckdb.DuckDBPyConnection, table: str, condition: str, scheme: str
 ) -> Iterator[pa.Table]:
     """Yield the rows of a split in order, as the schema has them."""
-    made = {"bin_scheme": scheme, "canary": CANARY}
+    constants = {"bin_scheme": scheme, "canary": CANARY}
     columns = ", ".join(
-        f"'{made[name]}' AS {name}" if name in made else name for name in TABLES[table].schema.names
+        f"'{constants[name]}' AS {name}" if name in constants else name
+        for name in TABLES[table].schema.names
     )
     query = f"SELECT {columns} FROM {table} WHERE {condition} ORDER BY search_id, seq"
     for batch in connection.sql(query).to_arrow_reader(CHUNK_ROWS):
@@ -192,19 +186,19 @@ def _stream_rows(
 
 
 def _reference_rows(runs: Sequence[StagedRun]) -> list[dict[str, Any]]:
-    """One row per problem and reference: of several the one with the most facts, then the first."""
-    stated: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    """Keep one row per problem and reference: the one with the most facts, then the first."""
+    by_id: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in runs:
         for row in run.references:
-            stated.setdefault((row["problem"], row["reference_id"]), []).append(row)
+            by_id.setdefault((row["problem"], row["reference_id"]), []).append(row)
     return [
         max(rows, key=lambda row: sum(value is not None for value in row.values()))
-        for _, rows in sorted(stated.items())
+        for _, rows in sorted(by_id.items())
     ]
 
 
 def _gpu_row(name: str, stated: Mapping[str, GpuFacts]) -> dict[str, Any]:
-    """The row of ``gpus``: facts that a recipe states, else ours."""
-    own = next((facts for other, facts in stated.items() if same_gpu(name, other)), None)
-    facts = msgspec.structs.asdict(own or gpu_facts(name))
-    return {"gpu": name, "known": own is not None or is_known(name), **facts}
+    """Make the row of ``gpus``: facts that a recipe states, else ours."""
+    from_recipe = next((facts for other, facts in stated.items() if same_gpu(name, other)), None)
+    facts = msgspec.structs.asdict(from_recipe or gpu_facts(name))
+    return {"gpu": name, "known": from_recipe is not None or is_known(name), **facts}

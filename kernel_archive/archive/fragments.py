@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from kernel_archive.ids import canonical_json, canonical_text, program_id, token_id
 from kernel_archive.program_text import language_of
+from kernel_archive.readers.records import Case, Evaluation, SearchFacts
 from kernel_archive.schema import CASE, TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from kernel_archive.readers.records import Case, Evaluation, SearchFacts
 
 #: Leave out a number that is larger, so that it fits its column and sums stay finite. Texts are
 #: bounded where lines are read.
@@ -61,7 +58,7 @@ def too_large(record: Evaluation | SearchFacts) -> list[str]:
 
 
 def json_text(value: Any) -> str | None:
-    """Canonical JSON of a value, ``None`` for ``None``."""
+    """Write a value as canonical JSON, ``None`` for ``None``."""
     return None if value is None else canonical_json(value).decode()
 
 

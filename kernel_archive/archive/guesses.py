@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from kernel_archive.readers.sql import QueryError, csv_mark, run_query
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 #: Look at this many columns of a table.
 _MAX_COLUMNS: Final = 2_000
@@ -38,7 +36,7 @@ Table: TypeAlias = tuple[str, dict[str, str]]
 
 
 def uncompressed(name: str) -> Path:
-    """The name of a file without the ending of its compression."""
+    """Name a file without the ending of its compression."""
     return Path(name.removesuffix(".zst").removesuffix(".gz"))
 
 
@@ -52,7 +50,7 @@ def answer_of(folder: Path, file: str, select: str) -> pa.Table:
     """Return the answer of a query over one table; no column where DuckDB cannot read it."""
     try:
         return run_query(select, folder, {"file": file}, seconds=60)
-    except (QueryError, ValueError):  # a text that is no UTF-8
+    except (QueryError, ValueError):  # a text that isn't UTF-8
         return pa.table({})
 
 
@@ -84,14 +82,14 @@ def look_at(folder: Path, name: str) -> Table:
     ways = []
     for above in dict.fromkeys(p[:n] for n in (0, 1) for p in leaves if is_json):
         n = len(above)
-        own = [p[n:] for p in leaves if p[:n] == above and len(p) > n]
-        by_key = {key: {p[1:] for p in own if p[0] == key} for key, *_ in own}
+        paths = [p[n:] for p in leaves if p[:n] == above and len(p) > n]
+        by_key = {key: {p[1:] for p in paths if p[0] == key} for key, *_ in paths}
         same = set.intersection(*by_key.values()) if len(by_key) > 1 else set()
         if same and () not in set.union(*by_key.values()) and not any(map(is_reference, by_key)):
             place = "json" + "".join(f"->'$.{quoted(key)}'" for key in above)
             each = f"unnest(map_entries(from_json({place}, '{_OBJECT}'))) AS item"
             text = "json_extract_string({}, '$.{{}}')".format
-            inner = _columns(dict.fromkeys(p[1:] for p in own), text('t."item"."value"'))
+            inner = _columns(dict.fromkeys(p[1:] for p in paths), text('t."item"."value"'))
             outer = _columns((p for p in leaves if p[:n] != above), text("t.json"))
             ways.append((f"(SELECT *, {each} FROM {objects})", inner | {"name": KEY}, outer))
     for path, kind in leaves.items():
@@ -143,9 +141,9 @@ def _at_any_depth(objects: str, leaves: dict[_Path, pa.DataType]) -> Table | Non
                     each = f"unnest(map_entries(from_json({value}, '{_OBJECT}'))) AS e"
                     words = [f"'{re.sub(r'[^A-Za-z0-9]', '', k).removesuffix('s')}'" for k in key]
                     place = ", ".join(["nullif(place, '')", *words, "e.key"])
-                    named = f"e.value AS json, concat_ws('_', {place}) AS place"
+                    item = f"e.value AS json, concat_ws('_', {place}) AS place"
                     rows_of = f"(SELECT * EXCLUDE (json), {each} FROM {rows_of})"
-                    rows_of = f"(SELECT * EXCLUDE (e, place), {named} FROM {rows_of})"
+                    rows_of = f"(SELECT * EXCLUDE (e, place), {item} FROM {rows_of})"
                 elif step == _ITEM:
                     each = f"unnest(from_json({value}, '[\"JSON\"]')) AS json"
                     rows_of = f"(SELECT * EXCLUDE (json), {each} FROM {rows_of})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,8 +15,6 @@ from kernel_archive.splits import SPLIT_TABLES
 from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kernel_archive.archive.open import Archive
 
 Row = dict[str, Any]
@@ -90,18 +89,18 @@ def find_kernel(archive: Archive, wanted: str) -> Row:
 
     The row comes with the name of its ``table``; of an excluded kernel only ``kernel_id``.
     """
-    text, shown = wanted.strip().lower(), repr(printable(wanted))
+    text, quoted = wanted.strip().lower(), repr(printable(wanted))
     if len(text) < MIN_PREFIX:
-        raise UsageError(f"{shown} is too short for an id; give at least {MIN_PREFIX} digits")
+        raise UsageError(f"{quoted} is too short for an id; give at least {MIN_PREFIX} digits")
     # Ids are hexadecimal; other text is in no table, and could hold wildcards of LIKE.
     is_id = set(text) <= set("0123456789abcdef")
     matches = archive.sql(_QUERIES["kernels_by_id"], [f"{text}%"]).to_pylist() if is_id else []
     if not matches:
-        message = f"no kernel, program or evaluation has the id {shown} in {archive.path}"
+        message = f"no kernel, program or evaluation has the id {quoted} in {archive.path}"
         raise UsageError(message)
     if len(matches) > 1:
         listed = "; ".join("{kernel_id} ({problem} on {gpu})".format_map(m) for m in matches[:8])
-        raise UsageError(f"{shown} fits {len(matches)} kernels: {listed}. Give more digits")
+        raise UsageError(f"{quoted} fits {len(matches)} kernels: {listed}. Give more digits")
     kernel = matches[0]["kernel_id"]
     for table in ("kernels", "failures"):
         rows = archive.sql(f"SELECT * FROM {table} WHERE kernel_id = ?", [kernel]).to_pylist()

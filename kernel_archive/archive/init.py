@@ -11,10 +11,11 @@ import fnmatch
 import os
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import tomli_w
@@ -32,15 +33,12 @@ from kernel_archive.readers.sql_doubts import failure_of
 from kernel_archive.storage import content_path, write_atomically
 from kernel_archive.untrusted import UntrustedFileError, open_uncompressed, regular_file
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 #: Look at this many files of a folder, and rows of a table.
 _MAX_FILES: Final = 20_000
 _SAMPLE: Final = 200
 #: Read this many runs of a recipe; the others are only counted.
 _MAX_RUNS: Final = 25
-#: Look for bytes that are no UTF-8 so far into a table.
+#: Look for bytes that are not UTF-8 this far into a table.
 _MAX_TEXT_BYTES: Final = 16 << 20
 #: Look into this many tables of a folder.
 _MAX_TABLES: Final = 20
@@ -93,7 +91,7 @@ def _pattern(path: Path | str) -> str:
 def _sources(
     folder: Path, names: Sequence[str], rest: Sequence[str] = (), **facts: str
 ) -> list[dict[str, Any]]:
-    """One source with a pattern of these names, and perhaps some of the ``rest``; else one each."""
+    """Make one source with a pattern of these names, and perhaps of ``rest``; else one each."""
     first, last = Path(names[0]), {Path(name).name for name in names}
     ending = _pattern(first.name) if len(last) == 1 else f"*{first.suffix}"
     below = "/".join(["*"] * (len(first.parts) - 1) + [ending])
@@ -108,8 +106,8 @@ def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
     """Return the shipped query whose files are there."""
     for path in sorted(content_path("builders").glob("*/*.sql")):
         text = path.read_text(encoding="utf-8")
-        stated = re.search(r"^-- Files: (.*)$", text, re.MULTILINE)
-        patterns = stated[1].replace(",", " ").split() if stated else []
+        files_line = re.search(r"^-- Files: (.*)$", text, re.MULTILINE)
+        patterns = files_line[1].replace(",", " ").split() if files_line else []
         wanted = [f"*/{pattern.removeprefix('**/')}" for pattern in patterns]
         fitting = [n for n in names if any(fnmatch.fnmatchcase(f"/{n}", w) for w in wanted)]
         if fitting:
@@ -241,17 +239,17 @@ def _query(
         *joins,
         "ORDER BY t.source_row",
     ]
-    written = "\n".join(query) + "\n"
+    query_text = "\n".join(query) + "\n"
     if not all(Path(column.found or file).is_relative_to(beside) for column in in_files.values()):
         # Nothing above the matched file is read, and a program lies there: the folder is the match.
-        written = written.replace("getvariable('file')", "'" + file.replace("'", "''") + "'")
-    return written, notes
+        query_text = query_text.replace("getvariable('file')", "'" + file.replace("'", "''") + "'")
+    return query_text, notes
 
 
 def _level(values: dict[str, list[str]]) -> str | None:
-    """The column of KernelBench's levels, whose problems have the same numbers."""
-    named = (c for c in values if guesses.words_of(c) in (["level"], ["level", "id"]))
-    return next((c for c in named if values[c] and all(map(str.isdigit, values[c]))), None)
+    """Find the column of KernelBench's levels, whose problems have the same numbers."""
+    levels = (c for c in values if guesses.words_of(c) in (["level"], ["level", "id"]))
+    return next((c for c in levels if values[c] and all(map(str.isdigit, values[c]))), None)
 
 
 def _joins(
@@ -321,18 +319,18 @@ def query_of(recipe: Path) -> Path:
 def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, str]) -> None:
     """Write ``builder.toml``, and the query beside it."""
     here, query = _pattern(target.absolute().parent), query_of(target)
-    stated = {key: answers[key] for key in ("gpu", "problem", "reference") if answers.get(key)}
-    stated |= {"role": answers.get("role") or "held_out", "generation_method": "unknown"}
+    facts = {key: answers[key] for key in ("gpu", "problem", "reference") if answers.get(key)}
+    facts |= {"role": answers.get("role") or "held_out", "generation_method": "unknown"}
     sources = []
     for source in draft.sources:
         place = Path(source["path"])
         inside = place.relative_to(here).as_posix() if place.is_relative_to(here) else str(place)
-        own = {"query": query.name} if "query" in source else {}
-        sources.append({**source, "path": inside, **own, **stated})
+        own_query = {"query": query.name} if "query" in source else {}
+        sources.append({**source, "path": inside, **own_query, **facts})
     gpu = answers.get("gpu")
-    own_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rsplit("/", 1)[-1]).lstrip("._-")[:60]
+    recipe_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rsplit("/", 1)[-1]).lstrip("._-")[:60]
     recipe = {
-        "name": own_name or "mine",
+        "name": recipe_name or "mine",
         "licence": answers.get("licence") or "other",
         "description": "What these measurements are, who made them and how.",
         "archive": {"name": name},
@@ -356,10 +354,10 @@ def preview(recipe: Path) -> dict[str, Any]:
     counts = {name: Counter[str]() for name in ("outcome", "gpu", "problem")}
     findings: list[Finding] = []
     first: list[dict[str, Any]] = []
-    others: dict[str, list[tuple[str, int | None]]] = {}  # GPUs that the rows name
+    other_gpus: dict[str, list[tuple[str, int | None]]] = {}  # places of rows that name another
     n_rows = 0
     for job in jobs[:_MAX_RUNS]:
-        stated = canonical_gpu(job.source.gpu or "")
+        stated_gpu = canonical_gpu(job.source.gpu or "")
         records = list(READERS[job.source.format].read(job.run_files))
         findings += [record for record in records if isinstance(record, Finding)]
         facts = next((r for r in records if isinstance(r, SearchFacts)), SearchFacts())
@@ -369,22 +367,22 @@ def preview(recipe: Path) -> dict[str, Any]:
             gpu = canonical_gpu(record.gpu or facts.gpu or job.source.gpu or "")
             problem = record.problem or facts.problem or job.source.problem or ""
             outcome = "refused" if record.excluded else record.outcome
-            if stated and gpu != stated:
-                others.setdefault(gpu, []).append((record.source_file, record.source_line))
+            if stated_gpu and gpu != stated_gpu:
+                other_gpus.setdefault(gpu, []).append((record.source_file, record.source_line))
             for name, value in (("outcome", outcome), ("gpu", gpu), ("problem", problem)):
                 counts[name][value] += 1
             if len(first) < 3 and outcome == "success":
                 code = record.code.strip().split("\n", 1)[0][:80]
                 row = {"problem": problem, "gpu": gpu, "speedup": record.speedup, "code": code}
                 first.append(row | {"from": place_of(record.source_file, record.source_line)})
-    for gpu, places in others.items():
-        message = f"--gpu says {stated}, and {counted(len(places), 'row')} say {printable(gpu)}"
+    for gpu, places in other_gpus.items():
+        message = f"--gpu says {stated_gpu}, and {counted(len(places), 'row')} say {printable(gpu)}"
         fix = "Leave --gpu out; where a row names none: coalesce(gpu, '...') AS gpu in the query"
         file, line = places[0]
         findings.append(
             Finding(code="gpu-differs", message=message, file=file, line=line, field="gpu", fix=fix)
         )
-    without = {name: counts[name].pop("", 0) for name in ("gpu", "problem")}
+    n_unnamed = {name: counts[name].pop("", 0) for name in ("gpu", "problem")}
     return {
         "runs": len(jobs),
         "runs_read": min(len(jobs), _MAX_RUNS),
@@ -397,7 +395,7 @@ def preview(recipe: Path) -> dict[str, Any]:
         "findings": findings,
         "missing": [
             f"the {name} of {counted(n, 'row')}: type --{name} NAME, or return it in the query"
-            for name, n in without.items()
+            for name, n in n_unnamed.items()
             if n
         ],
     }

@@ -7,21 +7,19 @@ import os
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from kernel_archive.archive.recipe import LoadedRecipe, Recipe, Source
 from kernel_archive.archive.sources import fetch_source, first_wildcard
 from kernel_archive.errors import printable
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.problems import normalise_problem
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
+from kernel_archive.schema import Role
 from kernel_archive.storage import file_sha256
-
-if TYPE_CHECKING:
-    from kernel_archive.archive.recipe import LoadedRecipe, Recipe, Source
-    from kernel_archive.schema import Role
 
 #: Raised when the fragments' own layout or the derivation of their columns changes.
 STAGE_VERSION: Final = 12
@@ -60,8 +58,7 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def run_path(self) -> str:
         """The run's place, relative to its builder."""
-        at_base = self.path == self.base
-        return self.path.name if at_base else self.path.relative_to(self.base).as_posix()
+        return _relative(self.path, self.base)
 
     @cached_property
     def run_files(self) -> RunFiles:
@@ -82,11 +79,11 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def digest(self) -> str:
         """The sha256 over names and digests of all files; the names are relative to the run."""
         root = self.run_files.root
-        named = {
+        by_name = {
             path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name: digest
             for path, digest in self.file_digests.items()
         }
-        return sha256_hex(canonical_json(named))
+        return sha256_hex(canonical_json(by_name))
 
     @cached_property
     def source_digests(self) -> dict[str, str]:
@@ -122,7 +119,7 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.loaded.recipe.eval.roles if self.loaded.recipe.eval else {}
 
     def role_of(self, problem: str) -> Role:
-        """The role of a problem's rows: what the recipe's ``[eval]`` says, else the source."""
+        """Return the role of a problem's rows: that of the recipe's ``[eval]``, else its source."""
         for role, patterns in self.roles.items():
             names = filter(None, (problem, normalise_problem(problem)))
             if any(fnmatch.fnmatchcase(name, p) for name in names for p in patterns):
@@ -137,9 +134,9 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if self.source.reference is None or problem is None:
             return None
         field = f"source[{self.index}].reference"
-        own = self.source.reference.replace("{problem}", written or "")
+        logged_name = self.source.reference.replace("{problem}", written or "")
         is_name = written and all(map(_PROBLEM_FILE.fullmatch, written.split("/")))
-        if written and is_name and (self.loaded.directory / own).is_file():
+        if written and is_name and (self.loaded.directory / logged_name).is_file():
             problem = written
         elif not _PROBLEM_FILE.fullmatch(problem):  # a name from a log may not lead elsewhere
             message = "no file can be called so"
@@ -168,10 +165,9 @@ def _split_pattern(path: str) -> tuple[Path, str]:
     return Path(*parts[:fixed]), "/".join(parts[fixed:])
 
 
-def _run_name(path: Path, base: Path) -> str:
-    """Return the part of a search id behind the builder's name."""
-    relative = path.relative_to(base).as_posix() if path != base else path.name
-    return _LOG_ENDING.sub("", relative).removeprefix("logs/")
+def _relative(path: Path, base: Path) -> str:
+    """Return a run's path below its base; its name where it is the base itself."""
+    return path.name if path == base else path.relative_to(base).as_posix()
 
 
 def _matches(loaded: LoadedRecipe, index: int, stage: Path) -> list[tuple[Path, Path]]:
@@ -204,15 +200,21 @@ def jobs_of(recipes: list[LoadedRecipe], stage: Path = Path()) -> list[RunJob]:
         unmatched = set(excluded)
         for index in range(len(loaded.recipe.source)):
             for path, base in _matches(loaded, index, stage):
-                name = f"{loaded.recipe.name}/{_run_name(path, base)}"
-                own = {s: why for s, why in excluded.items() if f"{s}/".startswith(f"{name}/")}
-                unmatched -= own.keys()
+                run = _LOG_ENDING.sub("", _relative(path, base)).removeprefix("logs/")
+                name = f"{loaded.recipe.name}/{run}"
+                reasons = {s: why for s, why in excluded.items() if f"{s}/".startswith(f"{name}/")}
+                unmatched -= reasons.keys()
                 if other := jobs.get(name):
                     message = f"two runs share the search id {name}: {other.path} and {path}"
                     field, fix = f"source[{index}].path", "Let each run match one source only"
                     raise loaded.error("duplicate-search", message, field, fix=fix)
                 jobs[name] = RunJob(
-                    search_id=name, loaded=loaded, index=index, path=path, base=base, excluded=own
+                    search_id=name,
+                    loaded=loaded,
+                    index=index,
+                    path=path,
+                    base=base,
+                    excluded=reasons,
                 )
         if unmatched:
             message = "an exclude entry names a search that no source matches"

@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
@@ -17,10 +19,6 @@ from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.schema import TABLES
 from kernel_archive.storage import file_sha256, write_atomically
 from kernel_archive.untrusted import has_few_values
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 #: Version of the manifest.
 FORMAT: Final = 2
@@ -62,7 +60,7 @@ class InputFacts(msgspec.Struct, frozen=True):
     findings: int  # number of them
 
 
-#: Why a training kernel is in no pair -> what is said of it.
+#: Why a training kernel is in no pair -> the words for it.
 _NO_PAIRS: Final = {
     "unknown_reference": "have no reference program. Return reference_code in the query, or set "
     "reference = ... in the [[source]]",
@@ -109,8 +107,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     findings: dict[str, Any]  # faults of the logs: number per code, and the first ones in full
     reports: dict[str, Any]  # further counts (exclusions, rows withheld from train, ...)
     canary: str  # the text in every row
-    about: dict[str, str] = {}  # title, description and citation of an archive of one's own
-    evaluation: dict[str, Any] | None = None  # [eval] of an archive of one's own
+    about: dict[str, str] = {}  # title, description and citation of a user's own archive
+    evaluation: dict[str, Any] | None = None  # [eval] of a user's own archive
 
     @property
     def measured_digest(self) -> str:
@@ -235,7 +233,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def present_manifest(directory: Path) -> Manifest | None:
-    """Read the manifest of a directory; ``None`` where there is none, or none that can be read."""
+    """Read the manifest of a directory; ``None`` where none can be read."""
     try:
         return read_manifest(directory)
     except (ArchiveNotFoundError, ArchiveMismatchError):
@@ -246,11 +244,11 @@ def _refuse_foreign_names(manifest: Manifest, path: Path) -> None:
     """Refuse names outside of our layout: they go into paths and queries."""
     for table, facts in manifest.tables.items():
         if table not in TABLES or not facts.splits.keys() <= {*TABLES[table].splits}:
-            what = f"a table or split that this version does not know: {printable(table)}"
-            raise ArchiveMismatchError(f"{path} names {what}")
+            unknown = f"a table or split that this version does not know: {printable(table)}"
+            raise ArchiveMismatchError(f"{path} names {unknown}")
         for split, shards in facts.splits.items():
             pattern = rf"data/{table}/{split}-\d{{5}}-of-\d{{5}}\.parquet"
             for shard in shards:
                 if not re.fullmatch(pattern, shard.path):
-                    what = f"a shard outside the layout: {printable(shard.path)}"
-                    raise ArchiveMismatchError(f"{path} names {what}")
+                    foreign = f"a shard outside the layout: {printable(shard.path)}"
+                    raise ArchiveMismatchError(f"{path} names {foreign}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
@@ -24,8 +25,6 @@ from kernel_archive.gpus import Gpu, GpuFacts, is_known
 from kernel_archive.schema import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     import datasets
     import duckdb
     import polars as pl
@@ -130,11 +129,11 @@ class Archive:
     ) -> pa.Table:
         """Read a table (or split) as Arrow, in the order of the files."""
         # From batches: an empty table made of a schema imports pandas.
-        parts = [b for part in self.batches(table, columns, split) for b in part.to_batches()]
+        parts = [b for part in self.batches(table, split, columns) for b in part.to_batches()]
         return pa.Table.from_batches(parts, _schema(table, columns))
 
     def batches(
-        self, table: str, columns: Sequence[str] | None = None, split: str | None = None
+        self, table: str, split: str | None = None, columns: Sequence[str] | None = None
     ) -> Iterator[pa.Table]:
         """Read a table (or split) some thousand rows at a time, in the order of the files."""
         schema = _schema(table, columns)

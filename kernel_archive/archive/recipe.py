@@ -8,9 +8,10 @@ from __future__ import annotations
 import glob
 import re
 import tomllib
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -28,9 +29,6 @@ from kernel_archive.untrusted import (
     read_whole,
     regular_file,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 RECIPE_NAME: Final = "builder.toml"
 #: Name of an archive: ``owner/dataset``, as on the Hub.
@@ -67,7 +65,7 @@ class Exclude(_Table, frozen=True):
 
 
 class About(_Table, frozen=True):
-    """``[archive]``: name and description of an archive of one's own."""
+    """``[archive]``: name and description of a user's own archive."""
 
     name: Annotated[str, msgspec.Meta(pattern=ARCHIVE_NAME)]
     title: str | None = None
@@ -76,7 +74,7 @@ class About(_Table, frozen=True):
 
 
 class EvaluationRules(_Table, frozen=True, omit_defaults=True):
-    """``[eval]``: what the evaluation split of an archive of one's own asks about."""
+    """``[eval]``: what the evaluation split of a user's own archive asks about."""
 
     tasks: list[str] | None = None
     bins: Annotated[int, msgspec.Meta(ge=1, le=8)] | None = None
@@ -254,7 +252,7 @@ def explained_keys() -> dict[str, str]:
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """Name -> ``builder.toml`` of the builders that ship with the package."""
+    """Map the builders that ship with the package to their ``builder.toml``."""
     files = sorted(content_path("builders").glob(f"*/{RECIPE_NAME}"))
     return {path.parent.name: path for path in files}
 
@@ -288,14 +286,14 @@ def load_recipes(builders: Sequence[str]) -> list[LoadedRecipe]:
 
 def common_table(recipes: Iterable[LoadedRecipe], key: Literal["archive", "eval"]) -> Any:
     """Return the one ``[archive]`` or ``[eval]`` of several recipes, if any; two are an error."""
-    stated: Any = None
+    common: Any = None
     for loaded in recipes:
-        own = getattr(loaded.recipe, key)
-        if None not in (stated, own) and own != stated:
+        value = getattr(loaded.recipe, key)
+        if None not in (common, value) and value != common:
             message = f"two recipes that are built into one archive state a different [{key}]"
             raise loaded.error("bad-recipe", message, key, fix="State it in one of them")
-        stated = stated if own is None else own
-    return stated
+        common = common if value is None else value
+    return common
 
 
 def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:

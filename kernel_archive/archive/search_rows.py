@@ -8,7 +8,8 @@ column is left out with a finding.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Container, Sequence
+from typing import Any, Final
 
 from msgspec.structs import asdict
 
@@ -19,6 +20,7 @@ from kernel_archive.archive.fragments import (
     too_large,
     total_time,
 )
+from kernel_archive.archive.jobs import RunJob
 from kernel_archive.errors import Finding, RecipeError, counted, printable
 from kernel_archive.gpus import canonical_gpu, is_known, same_gpu
 from kernel_archive.ids import evaluation_id, kernel_id
@@ -27,11 +29,6 @@ from kernel_archive.program_text import artificial_patterns
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import SPEEDUP_RANGE, Evaluation, SearchFacts
 from kernel_archive.schema import OUTCOMES, TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
-
-    from kernel_archive.archive.jobs import RunJob
 
 Row = dict[str, Any]
 
@@ -88,16 +85,16 @@ class SearchRows:
         if problem is not None:
             name = self.search_id.rsplit("/", 1)[-1].split("__", maxsplit=1)[0]
             problem = problem.replace("{name}", name)
-        stated: dict[str, tuple[str | None, Callable[[str], str]]] = {
+        recipe_values: dict[str, tuple[str | None, Callable[[str], str]]] = {
             "problem": (problem, normalise_problem),
             "gpu": (source.gpu, canonical_gpu),
             "model": (source.model, str),
         }
-        for name, (own, normalise) in stated.items():
+        for name, (recipe_value, normalise) in recipe_values.items():
             logged = getattr(facts, name)
-            if own and logged and normalise(own) != normalise(logged):
-                raise self._contradiction(self.search_id, name, own, logged)
-            value = logged if logged is not None else own
+            if recipe_value and logged and normalise(recipe_value) != normalise(logged):
+                raise self._contradiction(self.search_id, name, recipe_value, logged)
+            value = logged if logged is not None else recipe_value
             if name == "problem" and value:
                 self._canonical(value)
             setattr(facts, name, value and normalise(value))
@@ -105,7 +102,7 @@ class SearchRows:
             facts.reference_code = self._reference_text(facts.problem)
 
     def _canonical(self, problem: str) -> str:
-        """The canonical id of a problem; another name of it is kept for files and findings."""
+        """Return the canonical id of a problem; remember another name for files and findings."""
         canonical, written = normalise_problem(problem), problem.strip()
         if canonical != written:
             self._written.setdefault(canonical, written)
@@ -125,15 +122,15 @@ class SearchRows:
 
     def _complete(self, record: Evaluation) -> None:
         """Give a record what its search states; take from a failure what only a success has."""
-        facts, stated = self.facts, self.job.source.gpu
+        facts, recipe_gpu = self.facts, self.job.source.gpu
         problem, gpu = facts.problem, facts.gpu
         if record.problem is not None:
             problem = self._canonical(record.problem)
         if record.gpu is not None:
             gpu = canonical_gpu(record.gpu)
-            if stated is not None and gpu != facts.gpu:
+            if recipe_gpu is not None and gpu != facts.gpu:
                 place = f"{self.search_id}, line {record.source_line or 0}"
-                raise self._contradiction(place, "gpu", stated, record.gpu)
+                raise self._contradiction(place, "gpu", recipe_gpu, record.gpu)
         record.problem, record.gpu = problem, gpu
         record.model = facts.model if record.model is None else record.model
         good = record.outcome == "success"
@@ -144,38 +141,38 @@ class SearchRows:
 
     def _fault(self, record: Evaluation, nodes: Container[str]) -> Finding | None:
         """Say why a completed record can't be a row by itself, if it can't."""
-        place: dict[str, Any] = {"file": record.source_file, "line": record.source_line}
+        where: dict[str, Any] = {"file": record.source_file, "line": record.source_line}
         low, high = SPEEDUP_RANGE
         if record.outcome == "success" and not low <= (record.speedup or 0.0) <= high:
             message = f"a success without a speedup between {low:g} and {high:g} skipped"
-            place |= {"field": "speedup", "value": repr(record.speedup)}
-            return Finding(code="bad-speedup", message=message, **place)
+            where |= {"field": "speedup", "value": repr(record.speedup)}
+            return Finding(code="bad-speedup", message=message, **where)
         if record.excluded is None and (not record.code or record.code.isspace()):
             message = "an evaluation of an empty program skipped"
-            return Finding(code="empty-program", message=message, severity="warning", **place)
+            return Finding(code="empty-program", message=message, severity="warning", **where)
         if record.node_id in nodes:
             message = f"node {printable(record.node_id)} stands twice in {self.search_id}"
             message += "; the first is kept"
-            return Finding(code="duplicate-node", message=message, severity="warning", **place)
-        for what in ("problem", "gpu"):
-            if getattr(record, what) is None:
-                message = f"neither the log nor the recipe says the {what} of {self.search_id} here"
-                fix = f'Add {what} = "..." to its [[source]]'
-                return Finding(code=f"no-{what}", message=f"{message}; skipped", fix=fix, **place)
+            return Finding(code="duplicate-node", message=message, severity="warning", **where)
+        for name in ("problem", "gpu"):
+            if getattr(record, name) is None:
+                message = f"neither the log nor the recipe says the {name} of {self.search_id} here"
+                fix = f'Add {name} = "..." to its [[source]]'
+                return Finding(code=f"no-{name}", message=f"{message}; skipped", fix=fix, **where)
         for name in too_large(record):
             message = "a value beyond what a row of evaluations may hold; the row is left out"
-            place |= {"field": name, "value": printable(getattr(record, name))}
-            return Finding(code="bad-value", message=message, **place)
+            where |= {"field": name, "value": printable(getattr(record, name))}
+            return Finding(code="bad-value", message=message, **where)
         return None
 
     def _row(self, record: Evaluation) -> Row:
-        """The columns of a completed record's row that follow from it and its search."""
+        """Make the row of a completed record, as far as it follows from record and search."""
         job, facts, reference = self.job, self.facts, record.reference_code
         if reference is None:
             is_own = record.problem == facts.problem
             reference = facts.reference_code if is_own else self._reference_text(record.problem)
         program = program_columns(record.code)
-        problem = self._own_name(record.problem or "", reference)
+        problem = self._archive_name(record.problem or "", reference)
         row = asdict(record) | program._asdict()
         row |= {
             "problem": problem,
@@ -204,8 +201,12 @@ class SearchRows:
             row["artificial"] = bool(artificial_patterns(program.code, reference))
         return row
 
-    def _own_name(self, problem: str, reference: str | None) -> str:
-        """The problem's name; one of ours in a table of others is ours only with our reference."""
+    def _archive_name(self, problem: str, reference: str | None) -> str:
+        """Name a problem in the archive, with the builder's name before it where it isn't ours.
+
+        A problem of a table of others that is called like one of ours is ours only with our
+        reference.
+        """
         ours = REFERENCE_IDS.get(problem)
         if ours is None or not READERS[self.job.source.format].foreign:
             return problem
@@ -215,32 +216,29 @@ class SearchRows:
         if name not in self._renamed:
             self._renamed.add(name)
             has = "has another" if reference is not None else "states no"
-            message = (
-                f"{problem} is called like a problem of this package and {has} reference: "
-                f"it is kept as {name}"
-            )
-            self._note(
-                code="not-our-problem", message=message, file=self.job.run_path, field="problem"
-            )
+            like = f"{problem} is called like a problem of this package"
+            message = f"{like} and {has} reference: it is kept as {name}"
+            place = {"file": self.job.run_path, "field": "problem"}
+            self._note(code="not-our-problem", message=message, **place)
         return name
 
     def _add_reference(self, code: str | None, problem: str) -> str:
         """Return the id of a reference program, empty where it is not known; keep its row."""
         if code is None:
             return ""
-        program, facts, known = program_columns(code), self.facts, get_problem(problem)
+        program, facts, problem_facts = program_columns(code), self.facts, get_problem(problem)
         if (problem, program.program_id) not in self.references:
             tolerance = facts.tolerance or {}
             timed = facts.benchmark_cases
             if timed is None:
-                timed = list(known.benchmark_cases) or None
+                timed = list(problem_facts.benchmark_cases) or None
             self.references[problem, program.program_id] = {
                 "reference_id": program.program_id,
                 "problem": problem,
-                "family": known.family,
-                "title": known.title,
-                "rtol": tolerance.get("rtol", known.rtol),
-                "atol": tolerance.get("atol", known.atol),
+                "family": problem_facts.family,
+                "title": problem_facts.title,
+                "rtol": tolerance.get("rtol", problem_facts.rtol),
+                "atol": tolerance.get("atol", problem_facts.atol),
                 "benchmark_cases": json_text(timed),
                 "correctness_cases": json_text(facts.correctness_cases),
                 "code": program.code,
@@ -253,8 +251,8 @@ class SearchRows:
         if missing and not rows:
             raise RecipeError.from_findings(missing[:1])
         for node in sorted(reasons.keys() - rows.keys()):
-            what = f"node {printable(node)!r}, which {self.search_id} does not have"
-            message = f"an exclude entry names {what}"
+            missing_node = f"node {printable(node)!r}, which {self.search_id} does not have"
+            message = f"an exclude entry names {missing_node}"
             raise self.job.loaded.error("bad-exclude", message, "exclude", value=node)
         if dropped := len(self.evaluations) - len(rows):
             self.facts.counts["rows_dropped"] += dropped
@@ -266,9 +264,8 @@ class SearchRows:
             message = f"{printable(written, 60)} is kept as {canonical}, its name here"
             if (n := len(self._written)) > 1:
                 message += f", and {counted(n - 1, 'more problem')} likewise"
-            self._note(
-                code="renamed-problem", message=message, file=self.job.run_path, field="problem"
-            )
+            place = {"file": self.job.run_path, "field": "problem"}
+            self._note(code="renamed-problem", message=message, **place)
 
     def _note(self, code: str, message: str, *, severity: Any = "info", **place: Any) -> None:
         self.findings.append(Finding(code=code, message=message, severity=severity, **place))
@@ -290,7 +287,7 @@ class SearchRows:
         facts, job = self.facts, self.job
         reference, problem = facts.reference_code, facts.problem
         if problem is not None:
-            problem = self._own_name(problem, reference)
+            problem = self._archive_name(problem, reference)
         outcomes = [row["outcome"] for row in rows]
         times = _present(rows, "started_at") + _present(rows, "completed_at")
         row = {k: v for k, v in asdict(facts).items() if k in TABLES["searches"].schema.names}
@@ -328,7 +325,7 @@ class SearchRows:
 
 
 def _parent(row: Row, rows: dict[str, Row]) -> Row:
-    """Kernel id and distance of the nearest ancestor that this log still has."""
+    """Find kernel id and distance of the nearest ancestor that this log still has."""
     further = (node for node in row["ancestor_node_ids"] if node != row["parent_node_id"])
     for distance, node in enumerate([row["parent_node_id"], *further], start=1):
         if node in rows and node != row["node_id"]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -22,16 +23,13 @@ from kernel_archive.ids import CANARY, logical_digest, row_digest
 from kernel_archive.schema import TABLES, shard_name
 from kernel_archive.storage import file_sha256
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
 #: A group has at least this many rows, unless it is the last one; short searches share one.
 GROUP_MIN: Final = 64
-#: From so many rows on every end of a search ends the group; before, every second one does (by the
-#: search's id), so that after a change the groups soon fall into step again.
+#: From this many rows on every end of a search ends the group; before, every second one does (by
+#: the search's id), so that after a change the groups soon fall into step again.
 GROUP_FULL: Final = 200
-#: Inside a long search a group ends after one row in so many (by the row's id), at the latest after
-#: GROUP_MAX rows.
+#: Inside a long search a group ends after one row in this many (by the row's id), at the latest
+#: after GROUP_MAX rows.
 GROUP_RATE: Final = 400
 GROUP_MAX: Final = 600
 #: Columns that are worth a dictionary (``repeated``) or statistics (``sortable``).
@@ -41,12 +39,12 @@ SHARD_ROWS: Final = 200_000
 
 
 def writer_version() -> str:
-    """Name and version of the Parquet writer; the bytes of shards may differ between versions."""
+    """Name the Parquet writer and its version; the bytes of shards may differ between versions."""
     return f"pyarrow {pa.__version__}"
 
 
 def _mark(key: str) -> int:
-    """A number that a key always has, evenly spread."""
+    """Hash a key to a number, evenly spread."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest(), "big")
 
 
@@ -70,9 +68,9 @@ def group_ends(keys: Sequence[str], searches: Sequence[str]) -> Iterator[int]:
 
 def row_groups(table: str, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Cut the rows of all parts into row groups; parts without rows are one empty group."""
-    held: list[pa.Table] = []
+    open_group: list[pa.Table] = []
     for part in parts:
-        rows = pa.concat_tables([*held, part])
+        rows = pa.concat_tables([*open_group, part])
         keys = rows.column(TABLES[table].key).to_pylist()
         by_search = "search_id" in rows.column_names
         searches = rows.column("search_id").to_pylist() if by_search else [""] * len(keys)
@@ -81,12 +79,12 @@ def row_groups(table: str, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
         for end in list(group_ends(keys, searches))[:-1]:
             yield rows.slice(start, end - start)
             start = end
-        held = [rows.slice(start)]
-    yield from held
+        open_group = [rows.slice(start)]
+    yield from open_group
 
 
 def digest_rows(table: str, rows: pa.Table) -> list[tuple[str, bytes]]:
-    """Key and digest of every row, from its canonical JSON; times are microseconds since 1970."""
+    """List key and digest of every row, as canonical JSON; times are microseconds since 1970."""
     for i, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
             rows = rows.set_column(i, field.name, rows.column(i).cast(pa.int64()))

@@ -48,8 +48,8 @@ def fetch_source(url: str, stage: Path, *, beside: bool = False) -> tuple[Path, 
     first wildcard are fetched. What was fetched is not fetched again while it is the same there.
     A RecipeError names a URL at fault, a file that does not come whole or leads out of its folder.
     """
-    place = make_stage(stage) / "sources"
-    return _fetch_commit(url, place) if url.startswith("git+") else _fetch(url, place, beside)
+    cache = make_stage(stage) / "sources"
+    return _fetch_commit(url, cache) if url.startswith("git+") else _fetch(url, cache, beside)
 
 
 def _bad_url(url: str, message: str, fix: str) -> RecipeError:
@@ -58,11 +58,11 @@ def _bad_url(url: str, message: str, fix: str) -> RecipeError:
 
 
 def first_wildcard(steps: tuple[str, ...]) -> int:
-    """Position of the first step of a path with a wildcard; behind the last one without any."""
+    """Find the position of a path's first step with a wildcard; behind the last one without any."""
     return next((i for i, step in enumerate(steps) if re.search(r"[*?\[]", step)), len(steps))
 
 
-def _fetch_commit(url: str, place: Path) -> tuple[Path, str]:
+def _fetch_commit(url: str, cache: Path) -> tuple[Path, str]:
     match = _GIT_URL.fullmatch(url)
     if match is None or ".." in PurePosixPath(match[3]).parts:
         fix = "Write git+https://HOST/OWNER/REPO@COMMIT#PATH with all 40 digits of the commit"
@@ -71,16 +71,16 @@ def _fetch_commit(url: str, place: Path) -> tuple[Path, str]:
     steps = PurePosixPath(path).parts
     wild = first_wildcard(steps)
     name = remote.rstrip("/").rsplit("/", 1)[-1].removesuffix(".git")
-    copy = place / sha256_hex(url.encode())[:32] / name
+    copy = cache / sha256_hex(url.encode())[:32] / name
     if not copy.is_dir():
         copy.parent.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(dir=copy.parent))
-        wanted = f":(literal){'/'.join(steps[:wild]) or '.'}"
+        pathspec = f":(literal){'/'.join(steps[:wild]) or '.'}"
         try:
             _git(url, new, "init", "--quiet")
             _git(url, new, "remote", "add", "origin", remote)
             _git(url, new, "fetch", "--quiet", "--depth=1", "--filter=blob:none", "origin", commit)
-            _git(url, new, "checkout", "--quiet", commit, "--", wanted)
+            _git(url, new, "checkout", "--quiet", commit, "--", pathspec)
             shutil.rmtree(new / ".git")
             new.rename(copy)
         finally:
@@ -110,7 +110,7 @@ def _git(url: str, folder: Path, *arguments: str) -> None:
         raise _bad_url(url, message, _NETWORK) from error
 
 
-def _fetch(url: str, place: Path, beside: bool) -> tuple[Path, str]:
+def _fetch(url: str, cache: Path, beside: bool) -> tuple[Path, str]:
     import fsspec
 
     if url.startswith("hf://"):
@@ -129,7 +129,7 @@ def _fetch(url: str, place: Path, beside: bool) -> tuple[Path, str]:
         raise _bad_url(url, message, _NETWORK) from error
     places = {n: _place(url, n, above) for n in sorted(files) if n not in folders}
     states = [[files[name].get(key) for key in ("size", *_STATES)] for name in places]
-    copy = place / sha256_hex(repr((url, places, states)).encode())[:32]
+    copy = cache / sha256_hex(repr((url, places, states)).encode())[:32]
     if not all(any(state[1:]) for state in states):
         shutil.rmtree(copy, ignore_errors=True)  # the listing does not tell another content
 

@@ -7,29 +7,25 @@ the rest. So a build reads only what is new, and goes on after a kill.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernel_archive.archive.fragments import fragment_table
+from kernel_archive.archive.jobs import RunJob
 from kernel_archive.archive.manifest import InputFacts
 from kernel_archive.archive.search_rows import Row, SearchRows
-from kernel_archive.archive.store import Store, Stored  # noqa: TC001 - msgspec needs the types
+from kernel_archive.archive.store import Store, Stored
 from kernel_archive.errors import Finding, LogError
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
 from kernel_archive.problems import normalise_problem
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import MISTAKES
-from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from kernel_archive.archive.jobs import RunJob
-    from kernel_archive.readers.records import Record
+from kernel_archive.readers.records import Evaluation, PublishedRow, Record, SearchFacts
 
 #: Findings kept in full per run; the rest is counted.
 FINDINGS_KEPT: Final = 200
@@ -73,33 +69,33 @@ def _collect(job: RunJob, records: Iterable[Record]) -> tuple[list[SearchRows], 
     whole = SearchRows(job, job.search_id)
     searches: dict[tuple[str | None, str], SearchRows] = {(None, job.source.role): whole}
 
-    def search(name: str | None, problem: str | None) -> SearchRows:
+    def search_of(name: str | None, problem: str | None) -> SearchRows:
         role = job.role_of((problem or job.source.problem or "").strip())
         if (name, role) not in searches:
-            own_role = role == job.source.role
-            path = "/".join(part for part in (name, None if own_role else role) if part)
-            part = SearchRows(job, f"{job.search_id}/{path}")
-            if not own_role:
+            has_role_of_source = role == job.source.role
+            steps = (job.search_id, name, None if has_role_of_source else role)
+            search = SearchRows(job, "/".join(step for step in steps if step))
+            if not has_role_of_source:
                 # One log can't be held out and training at once: its parts have own digests.
-                part.digest, part.role = sha256_hex(f"{job.digest} {role}".encode()), role
-            searches[name, role] = part
+                search.digest, search.role = sha256_hex(f"{job.digest} {role}".encode()), role
+            searches[name, role] = search
         return searches[name, role]
 
     published: list[PublishedRow] = []
     for record in records:
         if isinstance(record, Evaluation):
-            search(record.search, record.problem).evaluations.append(record)
+            search_of(record.search, record.problem).evaluations.append(record)
         elif isinstance(record, SearchFacts):
-            search(record.search, None).facts = record
+            search_of(record.search, None).facts = record
         elif isinstance(record, PublishedRow):
             published.append(record)
         else:
             whole.findings.append(record)
-    for (name, role), part in searches.items():
+    for (name, role), search in searches.items():
         if role != job.source.role:  # what the log says of the whole is true of every part
-            other = searches.get((name, job.source.role), whole)
-            counts = Counter[str]() if other.evaluations else other.facts.counts
-            part.facts = msgspec.structs.replace(other.facts, counts=counts)
+            stated_of = searches.get((name, job.source.role), whole)
+            counts = Counter[str]() if stated_of.evaluations else stated_of.facts.counts
+            search.facts = msgspec.structs.replace(stated_of.facts, counts=counts)
     ordered = list(searches.values())
     if len(ordered) > 1 and not whole.evaluations:
         ordered[1].findings += whole.findings

@@ -7,18 +7,16 @@ one place. Requests are repeated as the package behind the URL does it (s3fs, gc
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
 from kernel_archive.ids import sha256_hex
 from kernel_archive.storage import file_sha256, write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Stored(msgspec.Struct, frozen=True):

@@ -7,16 +7,14 @@ import errno
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kernel_archive.archive.manifest import MANIFEST_NAME
 from kernel_archive.errors import TargetExistsError
 from kernel_archive.storage import locked, sync
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
@@ -29,7 +27,7 @@ OURS: Final = frozenset(
 
 
 def stage_directory(target: Path) -> Path:
-    """The hidden folder beside a target for fragments and unfinished versions; safe to delete."""
+    """Name the hidden folder beside a target for fragments and unfinished versions."""
     resolved = target.absolute()
     return resolved.parent / f".{resolved.name}.stage"
 
@@ -125,7 +123,7 @@ def replaced_directory(
 
 
 def _link(source: str, destination: str) -> str:
-    """A hard link, which costs nothing, else a copy."""
+    """Make a hard link, which costs nothing, else a copy."""
     try:
         os.link(source, destination, follow_symlinks=False)
     except OSError:
@@ -152,7 +150,7 @@ def locked_stage(stage: Path) -> Iterator[None]:
         for old in stage.glob("old.*"):
             if not target.exists() and (old / MANIFEST_NAME).is_file():
                 old.rename(target)
-        for pattern in _LEFTOVERS:  # what killed builds left behind is nobody's any more
+        for pattern in _LEFTOVERS:  # of builds that were killed
             for left in stage.glob(pattern):
                 _remove(left)
         yield

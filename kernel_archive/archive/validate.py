@@ -7,9 +7,10 @@ are skipped, since they would only repeat it.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import duckdb
 import msgspec
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 
 from kernel_archive.archive.labels import SQL_NAMES
 from kernel_archive.archive.manifest import shard_faults
-from kernel_archive.archive.open import sql_texts
+from kernel_archive.archive.open import Archive, sql_texts
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import SCHEMES, assign_bins, outcome_speedups, scheme
 from kernel_archive.errors import ArchiveMismatchError, Finding, counted, printable
@@ -26,12 +27,7 @@ from kernel_archive.ids import CANARY, logical_digest, token_id
 from kernel_archive.schema import OUTCOMES, ROLES, TABLES
 from kernel_archive.splits import SPLIT_TABLES
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from kernel_archive.archive.open import Archive
-
-    Check = Callable[[Archive], Iterable[Finding]]
+Check = Callable[[Archive], Iterable[Finding]]
 
 #: Rows that a finding names; the rest is counted.
 NAMED_ROWS: Final = 10
@@ -89,7 +85,7 @@ def _columns(schema: pa.Schema) -> list[str]:
 
 def _schema(archive: Archive) -> Iterator[Finding]:
     for table in archive.tables:
-        wanted = _columns(TABLES[table].schema)
+        expected = _columns(TABLES[table].schema)
         for shard in archive.manifest.shards(table):
             file = str(archive.path / shard.path)
             try:
@@ -99,9 +95,9 @@ def _schema(archive: Archive) -> Iterator[Finding]:
                 message = f"cannot be read: {printable(str(error), 200)}"
                 yield Finding(code="bad-parquet", message=message, file=file)
                 continue
-            if columns != wanted:
+            if columns != expected:
                 message = f"columns of {table} differ from the data contract"
-                different = ", ".join(sorted({*columns} ^ {*wanted})) or "their order"
+                different = ", ".join(sorted({*columns} ^ {*expected})) or "their order"
                 yield Finding(code="wrong-columns", message=message, file=file, value=different)
             if rows != shard.rows:
                 message = f"the file has {counted(rows, 'row')}, the manifest says {shard.rows:,}"
@@ -141,7 +137,7 @@ def _ids(archive: Archive) -> Iterator[Finding]:
     for table in ("kernels", "failures"):
         wrong = [
             row["kernel_id"]
-            for batch in archive.batches(table, ["kernel_id", "token_id", "code"])
+            for batch in archive.batches(table, columns=["kernel_id", "token_id", "code"])
             for row in batch.to_pylist()
             if token_id(row["code"]) != row["token_id"]
         ]
@@ -185,11 +181,11 @@ def _cross_references(archive: Archive) -> Iterator[Finding]:
     values = {"outcomes": sql_texts(OUTCOMES), "roles": sql_texts(ROLES), "unanimous": unanimous}
     text = Path(__file__).with_name("crosschecks.toml").read_text(encoding="utf-8")
     for check in tomllib.loads(text)["check"]:
-        stated = {
+        filled = {
             key: Template(value).substitute(SQL_NAMES, **values) for key, value in check.items()
         }
-        keys = _sorted_column(archive, stated["query"])
-        yield from _rows(stated["code"], stated["message"], stated["table"], keys)
+        keys = _sorted_column(archive, filled["query"])
+        yield from _rows(filled["code"], filled["message"], filled["table"], keys)
 
 
 def _canary(archive: Archive) -> Iterator[Finding]:

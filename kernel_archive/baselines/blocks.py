@@ -12,12 +12,10 @@ import ast
 import math
 import warnings
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 #: Size of an axis that no literal states.
 UNKNOWN_SIZE: Final = 64.0
@@ -39,14 +37,14 @@ _TRANSCENDENTALS: Final = frozenset(
 
 
 class Tile(NamedTuple):
-    """Say over which axes a value lies, and along which of them it is contiguous."""
+    """The axes that a value lies over, and those along which it is contiguous."""
 
     axes: frozenset[tuple[int, int]] = frozenset()
     near: frozenset[tuple[int, int]] = frozenset()
 
 
 class BlockWork(NamedTuple):
-    """Count what one block does."""
+    """Counts of what one block does."""
 
     elements: float = 0.0  # loaded or stored
     sectors: float = 0.0  # bytes moved for that, 32 at least for every contiguous run
@@ -58,15 +56,15 @@ class BlockWork(NamedTuple):
     scalars: float = 0.0  # loads and stores of a single element
 
 
-def _number(node: ast.expr, known: Mapping[str, float]) -> float | None:
+def _number(node: ast.expr, sizes: Mapping[str, float]) -> float | None:
     """Evaluate numbers, names and + - * // of them; ``None`` for all else, and for the huge."""
     value: float | None = None
     if isinstance(node, ast.Constant) and type(node.value) is int:
         value = node.value
     elif isinstance(node, ast.Name):
-        value = known.get(node.id)
+        value = sizes.get(node.id)
     elif isinstance(node, ast.BinOp):
-        left, right = _number(node.left, known), _number(node.right, known)
+        left, right = _number(node.left, sizes), _number(node.right, sizes)
         if left is None or right is None:
             return None
         sign = _OPERATORS.get(type(node.op))
@@ -114,10 +112,10 @@ def _stated(
 
 @dataclass
 class _Walk:
-    """Walk through one kernel and the functions that it calls."""
+    """A walk through one kernel and the functions that it calls."""
 
     functions: Mapping[str, ast.FunctionDef]
-    known: Mapping[str, float]
+    stated_sizes: Mapping[str, float]
     within: list[str]
     #: (field of :class:`BlockWork`, in how many loops of unknown trips) -> count.
     counts: defaultdict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
@@ -182,7 +180,7 @@ class _Walk:
 
     def trips(self, called: ast.expr) -> float | None:
         """Count the trips of a range; ``None`` unless its ends are known."""
-        ends = [_number(a, self.known) for a in getattr(called, "args", ())]
+        ends = [_number(a, self.stated_sizes) for a in getattr(called, "args", ())]
         start, stop, step = {1: [0.0, *ends, 1.0], 2: [*ends, 1.0], 3: ends}.get(
             len(ends), [None, None, None]
         )
@@ -205,41 +203,43 @@ class _Walk:
             return self.value(node.value)
         if isinstance(node, ast.Call):
             return self.call(node)
-        both = _union(
+        union = _union(
             [self.value(e) for e in ast.iter_child_nodes(node) if isinstance(e, ast.expr)]
         )
-        kept = not isinstance(node, ast.BinOp) or isinstance(node.op, (ast.Add, ast.Sub, ast.Mod))
-        return both if kept else Tile(both.axes)
+        keeps_order = not isinstance(node, ast.BinOp) or isinstance(
+            node.op, (ast.Add, ast.Sub, ast.Mod)
+        )
+        return union if keeps_order else Tile(union.axes)
 
     def call(self, node: ast.Call) -> Tile:
         """Count what a call does."""
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         if name == "arange":
-            size = _number(node.args[-1], self.known) if node.args else None
+            size = _number(node.args[-1], self.stated_sizes) if node.args else None
             axis = (node.lineno, node.col_offset)
             self.sizes[axis] = max(1.0, size or UNKNOWN_SIZE)
             return Tile(frozenset([axis]), frozenset([axis]))
         method = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         tiles = [self.value(e) for e in [*node.args, *(k.value for k in node.keywords)]]
-        all_of = _union([*tiles, *map(self.value, method)])
-        size = self.elements(all_of.axes)
+        union = _union([*tiles, *map(self.value, method)])
+        size = self.elements(union.axes)
         if tiles and (name in ("load", "store") or name.startswith("atomic")):
             return self.access(name, tiles[0])
         if name in ("dot", "dot_scaled") and len(tiles) > 1:
             left, right = (max(256.0, self.elements(t.axes)) for t in tiles[:2])
             self.count("flops", 2 * (left * right) ** 0.75)  # m n k of square tiles
             self.count("waits", 0.5)
-            return Tile((tiles[0].axes ^ tiles[1].axes) or all_of.axes)
+            return Tile((tiles[0].axes ^ tiles[1].axes) or union.axes)
         if name in _REDUCTIONS:
             self.count("reduced", size)
-            return Tile(frozenset(sorted(all_of.axes)[1:]))
+            return Tile(frozenset(sorted(union.axes)[1:]))
         if name in _TRANSCENDENTALS:
             self.count("transcendentals", size)
         function = self.functions.get(getattr(node.func, "id", ""))
         if function is None or name in self.within or len(self.within) > _MAX_DEPTH:
-            return all_of
+            return union
         outer, names = self.names, [argument.arg for argument in function.args.args]
-        self.names, self.returned = dict(zip(names, tiles, strict=False)), all_of
+        self.names, self.returned = dict(zip(names, tiles, strict=False)), union
         self.within.append(name)
         self.body(function.body)
         self.within.pop()
@@ -284,16 +284,16 @@ def kernel_work(code: str) -> dict[str, tuple[BlockWork, ...]]:
             if isinstance(node, ast.FunctionDef)
             and any("jit" in ast.unparse(each) for each in node.decorator_list)
         }
-        known: dict[str, float] = {}
+        sizes: dict[str, float] = {}
         for name, node in [*_stated(nodes, functions)] * 2:  # some name others that come later
-            value = _number(node, known)
+            value = _number(node, sizes)
             if value:
-                known.setdefault(name, value)
+                sizes.setdefault(name, value)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
-    found, steps = {}, 0
+    works, steps = {}, 0
     for name, function in functions.items():
-        walk = _Walk(functions, known, [name])
+        walk = _Walk(functions, sizes, [name])
         if steps > MAX_PROGRAM_STEPS:
             break
         try:
@@ -302,5 +302,5 @@ def kernel_work(code: str) -> dict[str, tuple[BlockWork, ...]]:
             continue
         finally:
             steps += walk.steps
-        found[name] = tuple(map(walk.work, UNKNOWN_TRIPS))
-    return found
+        works[name] = tuple(map(walk.work, UNKNOWN_TRIPS))
+    return works

@@ -14,23 +14,18 @@ import math
 import re
 import tomllib
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kernel_archive.gpus import gpu_facts
+from kernel_archive.baselines.pairs import ProgramPairs
+from kernel_archive.gpus import Gpu, gpu_facts
 from kernel_archive.ids import without_cpp_comments
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from numpy.typing import NDArray
-
-    from kernel_archive.baselines.pairs import ProgramPairs
-    from kernel_archive.gpus import Gpu
 
 #: Longer programs are cut here: no kernel that a search has written is near it.
 MAX_CHARACTERS: Final = 200_000
@@ -140,7 +135,7 @@ def _logs(values: Iterable[int]) -> list[float]:
 
 
 def _host_loops(host: str) -> tuple[int, int]:
-    """Deepest nesting of host loops, and calls on lines inside one."""
+    """Count the deepest nesting of host loops, and the calls on lines inside one."""
     depth = calls = 0
     open_loops: list[int] = []
     for line in host.split("\n"):
@@ -266,14 +261,14 @@ def pair_features(pairs: ProgramPairs) -> NDArray[np.float64]:
     In this order: candidate's features, candidate's minus anchor's, three of shared text, GPU
     facts.
     """
-    both = list(zip(pairs.anchors, pairs.candidates, strict=True))
-    of = {code: program_features(code) for code in {*pairs.anchors, *pairs.candidates}}
-    bags = {code: Counter(ProgramParts.of(code).tokens) for code in of}
-    shared = {pair: _shared(bags[pair[0]], bags[pair[1]]) for pair in set(both)}
+    texts = list(zip(pairs.anchors, pairs.candidates, strict=True))
+    features = {code: program_features(code) for code in {*pairs.anchors, *pairs.candidates}}
+    bags = {code: Counter(ProgramParts.of(code).tokens) for code in features}
+    shared = {pair: _shared(bags[pair[0]], bags[pair[1]]) for pair in set(texts)}
     facts = {gpu: gpu_features(gpu, pairs.stated_gpus) for gpu in set(pairs.gpus)}
     rows = [
-        np.concatenate([of[c], of[c] - of[a], shared[a, c], facts[gpu]])
-        for (a, c), gpu in zip(both, pairs.gpus, strict=True)
+        np.concatenate([features[c], features[c] - features[a], shared[a, c], facts[gpu]])
+        for (a, c), gpu in zip(texts, pairs.gpus, strict=True)
     ]
     width = 2 * len(PROGRAM_FEATURES) + 3 + len(GPU_FEATURES)
     return np.asarray(rows).reshape(len(pairs), width)

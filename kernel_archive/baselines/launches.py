@@ -7,21 +7,18 @@ Every figure is for one timed case, as a base-2 logarithm where it is a size or 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.baselines.blocks import BlockWork, kernel_work
 from kernel_archive.ids import program_id
 from kernel_archive.problems import PROBLEMS
+from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.cues import MULTIPROCESSORS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Floats
 
 _FEATURES: Final = Path(__file__).with_suffix(".sql").read_text(encoding="utf-8")
 _CALLS: Final = """SELECT program_id, problem, "case", kind, name, n, bytes, coalesce(flops, 0),
@@ -41,7 +38,7 @@ COSTS: Final = (
 
 
 class LaunchCall(NamedTuple):
-    """Hold one row of the table ``launches``, of a launch or an operator."""
+    """One row of the table ``launches``, of a launch or an operator."""
 
     kind: str
     name: str
@@ -108,18 +105,18 @@ def _load_costs(archive: Archive, codes: Iterable[str]) -> dict[tuple[str, str, 
             call = LaunchCall(*row)
             costs = call_costs(call, kernel_work(texts[program]).get(call.name, ()))
             key = (program, problem, case)
-            at = sums.setdefault(key, np.zeros(len(COSTS) + 1))
-            at[:-1] += costs
-            at[-1] = max(at[-1], costs[COSTS.index("total")])
-    out = {}
+            total = sums.setdefault(key, np.zeros(len(COSTS) + 1))
+            total[:-1] += costs
+            total[-1] = max(total[-1], costs[COSTS.index("total")])
+    relative = {}
     for (program, problem, case), costs in sums.items():
         least = 1e-7
         if problem in PROBLEMS and case < len(PROBLEMS[problem].cases):
             asked = PROBLEMS[problem].cases[case].least_work
             moved = (asked.bytes_read + asked.bytes_written) / _MEMORY
             least += max(moved, asked.flops / (2 * _MATRIX))
-        out[program, problem, case] = np.log2(costs / least + 1e-3)
-    return out
+        relative[program, problem, case] = np.log2(costs / least + 1e-3)
+    return relative
 
 
 def load_launch_features(

@@ -9,25 +9,20 @@ are is learnt by leaving out of training what the split has new: whole problems,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kernel_archive.bins import N_BINS, assign_bins
+from kernel_archive.baselines.pairs import AskedPairs, ProgramPairs, TrainingPairs
+from kernel_archive.bins import N_BINS, Scheme, assign_bins
 from kernel_archive.program_text import language_of
+from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.controls import normal_scores, spread_ranks, to_bins
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-
-    from kernel_archive.baselines.pairs import AskedPairs, ProgramPairs, TrainingPairs
-    from kernel_archive.bins import Scheme
-    from kernel_archive.scoring.arrays import Floats
-
-    #: Training pairs and pairs to order -> scores, shape (n,), the larger the faster.
-    Ranker = Callable[[TrainingPairs, ProgramPairs], Floats]
+#: Training pairs and pairs to order -> scores, shape (n,), the larger the faster.
+Ranker = Callable[[TrainingPairs, ProgramPairs], Floats]
 
 #: Portions in which problems are left out.
 FOLDS: Final = 5
@@ -135,8 +130,8 @@ def spread(ranker: Ranker, asked: AskedPairs, training: TrainingPairs) -> Floats
     scores = ranker(training, asked)
     cumulative = np.cumsum(expected_bins(asked, training))[:-1]
     problems = np.asarray(asked.problems)
-    out = np.empty((len(asked), N_BINS))
+    masses = np.empty((len(asked), N_BINS))
     for problem in dict.fromkeys(asked.problems):
         rows = np.flatnonzero(problems == problem)
-        out[rows] = to_bins(spread_ranks(normal_scores(scores[rows]), cumulative, strength))
-    return out
+        masses[rows] = to_bins(spread_ranks(normal_scores(scores[rows]), cumulative, strength))
+    return masses

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
-from kernel_archive.bins import DEFAULT_SCHEME, outcome_speedups, scheme
+from kernel_archive.archive.open import Archive
+from kernel_archive.bins import DEFAULT_SCHEME, Scheme, outcome_speedups, scheme
 from kernel_archive.errors import ArchiveMismatchError, DataError
+from kernel_archive.gpus import Gpu
+from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.load import search_clusters
 from kernel_archive.scoring.replay import load_worlds, replay_texts
 from kernel_archive.scoring.split import forecast_split, split_facts, table_rows
-from kernel_archive.splits import REPLAY, SPLITS
+from kernel_archive.splits import REPLAY, SPLITS, SplitSpec
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.bins import Scheme
-    from kernel_archive.gpus import Gpu
-    from kernel_archive.scoring.arrays import Floats
-    from kernel_archive.splits import SplitSpec
-
-
-#: What is said of all pairs at once.
+#: Fields that hold for all pairs at once.
 _OF_ALL: Final = frozenset({"split", "scheme", "stated_gpus", "launches"})
 
 
@@ -49,7 +42,7 @@ class ProgramPairs:
         return len(self.problems)
 
     def take(self, rows: Sequence[int] | NDArray[np.intp]) -> Self:
-        """Only these pairs, in this order."""
+        """Select pairs, in this order."""
         picked: dict[str, Any] = {}
         for column in {each.name for each in fields(self)} - _OF_ALL:
             values = getattr(self, column)
@@ -58,7 +51,7 @@ class ProgramPairs:
         return replace(self, **picked)
 
     def joined(self, more: ProgramPairs) -> ProgramPairs:
-        """These pairs and then more of them, without labels."""
+        """Append more pairs; labels are left out."""
         return ProgramPairs(
             problems=self.problems + more.problems,
             gpus=self.gpus + more.gpus,
@@ -112,7 +105,7 @@ class TrainingPairs(ProgramPairs):
 
 
 def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
-    """The rows of a split, without their labels.
+    """Load the rows of a split, without their labels.
 
     Raises:
         UsageError: the split's name is wrong, or the archive has no such split yet.
@@ -132,12 +125,14 @@ def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
             known=(None,) * len(texts),
             stated_gpus=archive.stated_gpus,
         )
-    rows, shown = _read_rows(archive, spec, *(["known_gpu", spec.known] if spec.known else []))
-    known: tuple[tuple[str, float] | None, ...] = (None,) * rows.num_rows
+    rows, columns = _read_rows(archive, spec, *(["known_gpu", spec.known] if spec.known else []))
+    shown_speedups: tuple[tuple[str, float] | None, ...] = (None,) * rows.num_rows
     if spec.known:
-        known = tuple(zip(rows["known_gpu"].to_pylist(), rows[spec.known].to_pylist(), strict=True))
+        shown_speedups = tuple(
+            zip(rows["known_gpu"].to_pylist(), rows[spec.known].to_pylist(), strict=True)
+        )
     labels = scheme(split_facts(archive, spec).scheme).name
-    return AskedPairs(split=spec, scheme=labels, known=known, **shown)
+    return AskedPairs(split=spec, scheme=labels, known=shown_speedups, **columns)
 
 
 def _read_rows(archive: Archive, spec: SplitSpec, *more: str) -> tuple[pa.Table, dict[str, Any]]:
@@ -147,12 +142,12 @@ def _read_rows(archive: Archive, spec: SplitSpec, *more: str) -> tuple[pa.Table,
     rows = archive.arrow(spec.table, columns=[*columns.values(), *more])
     if spec.kind == "train":
         rows = rows.sort_by("row_id")
-    shown = {field: tuple(rows[column].to_pylist()) for field, column in columns.items()}
-    return rows, {**shown, "stated_gpus": archive.stated_gpus}
+    texts = {field: tuple(rows[column].to_pylist()) for field, column in columns.items()}
+    return rows, {**texts, "stated_gpus": archive.stated_gpus}
 
 
 def load_training_pairs(archive: Archive) -> TrainingPairs:
-    """The training pairs of an archive, sorted by row id.
+    """Load the training pairs of an archive, sorted by row id.
 
     They come from ``train_pairs`` alone, the table cut from training searches and checked for
     leaks against every evaluation split.
@@ -167,21 +162,21 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
             f"the archive in {archive.path} has no training pairs to learn from. Make them with: "
             f"kernel-archive {spec.command}"
         )
-    rows, shown = _read_rows(archive, spec, "pair_type", spec.value, "search_id")
+    rows, columns = _read_rows(archive, spec, "pair_type", spec.value, "search_id")
     if rows.num_rows == 0:
         facts = archive.manifest.splits.get(spec.table)
-        why = (facts and facts.why_no_pairs()) or (
+        reason = (facts and facts.why_no_pairs()) or (
             "no search has the role 'training'. Build it with a recipe that gives one"
         )
         raise DataError(
-            f"the archive in {archive.path} holds no training pair: {why}. Or use the baseline "
+            f"the archive in {archive.path} holds no training pair: {reason}. Or use the baseline "
             "uniform, which does not learn"
         )
     searches = rows["search_id"].to_pylist()
     _check_searches(archive, set(searches))
     clusters = search_clusters(archive)
     return TrainingPairs(
-        **shown,
+        **columns,
         speedups=np.asarray(rows[spec.value].to_numpy(), dtype=np.float64),
         kinds=tuple(rows["pair_type"].to_pylist()),
         authors=tuple(clusters.get(search, search) for search in searches),
@@ -194,8 +189,8 @@ def load_outcomes(archive: Archive) -> TrainingPairs:
     roles = dict(table_rows(archive, "searches", "search_id", "role"))
     columns = ("problem", "search_id")
     rows = [(*row, True) for row in table_rows(archive, "kernels", *columns)]
-    failed = table_rows(archive, "failures", *columns, "outcome")
-    rows += [(*row, False) for *row, why in failed if why != "infrastructure_failure"]
+    failures = table_rows(archive, "failures", *columns, "outcome")
+    rows += [(*row, False) for *row, outcome in failures if outcome != "infrastructure_failure"]
     kept = [(problem, passes) for problem, search, passes in rows if roles[search] == "training"]
     problems, passes = zip(*kept, strict=True) if kept else ((), ())
     return TrainingPairs(problems=problems, speedups=outcome_speedups(passes))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import numpy as np
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.baselines.launches import load_launch_features
 from kernel_archive.baselines.order import bin_counts
 from kernel_archive.baselines.pairs import (
+    AskedPairs,
     TrainingPairs,
     load_asked_pairs,
     load_outcomes,
@@ -19,15 +22,9 @@ from kernel_archive.baselines.pairs import (
 from kernel_archive.baselines.trees import dry_run, trees
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, UsageError, suggestion
+from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.template import stated_forecast
 from kernel_archive.splits import split_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.baselines.pairs import AskedPairs
-    from kernel_archive.scoring.arrays import Floats
 
 #: Pseudo-observations of the frequencies over all problems that smooth those of one problem.
 PRIOR_WEIGHT: Final = 4.0
@@ -49,12 +46,12 @@ def prior(asked: AskedPairs, training: TrainingPairs, _: int = 0) -> Floats:
     overall = bin_counts(training.speedups[native], asked.scheme) + 1.0
     overall /= overall.sum()
     names, rows = np.asarray(training.problems), np.asarray(asked.problems)
-    out = np.empty((len(asked), N_BINS))
+    masses = np.empty((len(asked), N_BINS))
     for problem in set(asked.problems):
         counts = bin_counts(training.speedups[native & (names == problem)], asked.scheme)
         smoothed = counts + PRIOR_WEIGHT * overall
-        out[rows == problem] = smoothed / smoothed.sum()
-    return out
+        masses[rows == problem] = smoothed / smoothed.sum()
+    return masses
 
 
 @dataclass(frozen=True)
@@ -110,10 +107,10 @@ def make_baseline(
     if baseline is None:
         raise UsageError(f"unknown baseline {name!r}. {suggestion(name, BASELINES)}")
     asked = load_asked_pairs(archive, split)
-    outcomes = asked.split.kind == "validity"
-    if outcomes and name not in _OF_OUTCOMES:
+    of_outcomes = asked.split.kind == "validity"
+    if of_outcomes and name not in _OF_OUTCOMES:
         raise UsageError(f"{name} forecasts speeds, not outcomes. {suggestion(name, _OF_OUTCOMES)}")
-    load = load_outcomes if outcomes else load_training_pairs
+    load = load_outcomes if of_outcomes else load_training_pairs
     training = load(archive) if baseline.learns else TrainingPairs()
     if baseline.reads_launches:
         pairs = (asked, training)
@@ -125,16 +122,16 @@ def make_baseline(
                 "kernel-measure dry-run"
             )
         asked, training = replace(asked, launches=launches), replace(training, launches=launches)
-    p = baseline.forecast(asked, training, seed)
-    if outcomes:
-        p[:, 1:-1] = 0.0
-        p /= p.sum(axis=1, keepdims=True)
+    masses = baseline.forecast(asked, training, seed)
+    if of_outcomes:
+        masses[:, 1:-1] = 0.0
+        masses /= masses.sum(axis=1, keepdims=True)
     return BaselineForecasts(
         name=name,
         split=asked.split.name,
         seed=seed,
         row_ids=asked.row_ids,
-        probabilities=p,
+        probabilities=masses,
         n_training=len(training),
     )
 

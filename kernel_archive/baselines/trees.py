@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from kernel_archive.baselines.features import pair_features, program_features
 from kernel_archive.baselines.launches import launch_matrix
 from kernel_archive.baselines.order import centred, in_languages, spread
+from kernel_archive.baselines.pairs import AskedPairs, ProgramPairs, TrainingPairs
 from kernel_archive.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kernel_archive.baselines.pairs import AskedPairs, ProgramPairs, TrainingPairs
-    from kernel_archive.scoring.arrays import Floats
+from kernel_archive.scoring.arrays import Floats
 
 N_TREES: Final = 300
 #: Trees beside support vectors: with authors left out, more of them order no better.
@@ -32,15 +29,15 @@ MISSING: Final = -1.0
 def _relative(values: Floats, problems: tuple[str, ...]) -> Floats:
     """Subtract from each column the median of its problem's rows: no label is needed for that."""
     names = np.asarray(problems)
-    out = values.copy()
+    relative = values.copy()
     for problem in dict.fromkeys(problems):
         rows = names == problem
-        known = rows & ~np.isnan(values).all(axis=1)
-        if known.any():
-            stated = ~np.isnan(values[known]).all(axis=0)  # a median of nothing is a warning
-            medians = np.nanmedian(np.where(stated, values[known], 0.0), axis=0)
-            out[rows] = values[rows] - medians
-    return out
+        followed = rows & ~np.isnan(values).all(axis=1)
+        if followed.any():
+            has_values = ~np.isnan(values[followed]).all(axis=0)  # a median of nothing is a warning
+            medians = np.nanmedian(np.where(has_values, values[followed], 0.0), axis=0)
+            relative[rows] = values[rows] - medians
+    return relative
 
 
 def _with_launches(pairs: ProgramPairs) -> Floats:

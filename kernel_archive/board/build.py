@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import Final, TypedDict, Unpack
 
 import msgspec
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.archive.swap import make_stage, replaced_directory, stage_directory
 from kernel_archive.board.entries import Entry, ScoringTerms, evaluate
-from kernel_archive.board.kept import FOLDER as KEPT_SCORES
-from kernel_archive.board.kept import forget_others
+from kernel_archive.board.page import render_entry, render_page
+from kernel_archive.board.score_cache import CACHE_FOLDER, prune
 from kernel_archive.board.standings import LeftOut, Standings, make_standings, standings_bytes
 from kernel_archive.board.store import LOCK, STANDINGS_FILE, check_board_folder, store_of
 from kernel_archive.board.submissions import FORECASTS_FILE, Identity, submission_folders
 from kernel_archive.errors import DataError, Finding, UsageError, counted, printable
 from kernel_archive.executors import Call, iterate_results, open_executor
-from kernel_archive.scoring import load_split
+from kernel_archive.scoring import Split, load_split
 from kernel_archive.splits import FORECAST_SPLITS
 from kernel_archive.storage import locked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Unpack
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring import Split
 
 PAGE_FILE: Final = "index.html"
 #: Folder with a page and a score record of every entry.
@@ -37,7 +32,7 @@ OURS: Final = frozenset({PAGE_FILE, STANDINGS_FILE, ENTRIES, "standings.csv"})
 
 
 class BoardOptions(TypedDict, total=False):
-    """State how a board is built; every option may be left out."""
+    """How a board is built; every option may be left out."""
 
     out: str | Path | None  # folder to write to; the board's own when not given
     labels: str | Path | None  # folder that holds withheld labels
@@ -47,7 +42,7 @@ class BoardOptions(TypedDict, total=False):
 
 
 class BoardResult(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """State what was built: the files of the whole board, its standings, what was left out."""
+    """What was built: the files of the whole board, its standings, what was left out."""
 
     files: list[Path]
     page_bytes: int
@@ -147,24 +142,22 @@ def build_board(
         UsageError: there is no board, or nothing on it, or the archive has no split.
         DataError: every submission is at fault.
     """
-    from kernel_archive.board.page import render_page
-
     store = existing_store(board)
     labels = options.get("labels")
     splits = load_splits(archive, labels)
     draws, seed = options.get("draws", 4_000), options.get("seed", 0)
     terms = scoring_terms(archive, splits, labels, draws=draws, seed=seed)
     check_board_folder(store.parent, "--board")
-    kept = store.parent / KEPT_SCORES
-    terms = msgspec.structs.replace(terms, kept=kept)
+    cache = store.parent / CACHE_FOLDER
+    terms = msgspec.structs.replace(terms, cache=cache)
     entries, left_out = _evaluate_all(store, terms, options.get("jobs"), advance)
-    forget_others(kept, [entry.key for entry in entries])
+    prune(cache, [entry.key for entry in entries])
     boards = []
     for split in splits:
         rows = Identity.of(split).rows
-        own = [entry for entry in entries if entry.submission.archive.rows == rows]
-        if own:
-            boards.append(make_standings(split, own, seed=seed, draws=draws))
+        of_split = [entry for entry in entries if entry.submission.archive.rows == rows]
+        if of_split:
+            boards.append(make_standings(split, of_split, seed=seed, draws=draws))
     if not boards:
         findings = [finding for left in left_out for finding in left.findings]
         message = f"every submission of this board is at fault: {counted(len(findings), 'fault')}"
@@ -182,8 +175,6 @@ def build_board(
 
 def _publish(folder: Path, store: Path, page: bytes, boards: Sequence[Standings]) -> None:
     """Write a board's files into a folder beside it, and swap the two."""
-    from kernel_archive.board.page import render_entry
-
     check_board_folder(folder, "--out")
     folder.mkdir(parents=True, exist_ok=True)
     stage = make_stage(stage_directory(folder))

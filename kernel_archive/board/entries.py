@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from functools import lru_cache
-from pathlib import Path  # noqa: TC003 - msgspec resolves annotations at run time
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
-from kernel_archive.board.kept import KeptScore, keep, read_kept, score_key
-from kernel_archive.board.ranks import Rank  # noqa: TC001 - likewise
+from kernel_archive.board.ranks import Rank
+from kernel_archive.board.score_cache import CachedScore, read_cached, score_key, write_cached
 from kernel_archive.board.submissions import FORECASTS_FILE, Submission, load_submission
 from kernel_archive.errors import DataError, Finding, KernelArchiveError, printable
-from kernel_archive.scoring import METRICS, Score, load_split, read_forecasts
+from kernel_archive.scoring import METRICS, Forecasts, Score, Split, load_split, read_forecasts
 from kernel_archive.scoring.controls import controls_of
 from kernel_archive.scoring.metrics import COMPARED, RANKED_BY
 from kernel_archive.scoring.scorer import score_with_draws
-
-if TYPE_CHECKING:
-    from kernel_archive.scoring import Forecasts, Split
 
 #: A rationale is cut after this many characters on the page.
 RATIONALE_CHARACTERS: Final = 400
@@ -45,7 +42,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     rationales: dict[int, str]  # position of a row -> beginning of its first rationale
     #: The control or bound whose forecasts these are; empty when they are of no one's.
     control: str
-    key: str = ""  # under which its score is kept for the next build
+    key: str = ""  # of its score in the cache
     ranks: dict[str, Rank] = {}
 
     @property
@@ -74,15 +71,15 @@ class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 
 class ScoringTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """State how the submissions of a board are scored; any process can load what it names."""
+    """How the submissions of a board are scored; any process can load what it names."""
 
     archive: Path
     #: Split and digest of the rows that are ranked -> folder of their labels, where withheld.
     splits: dict[tuple[str, str], Path | None]
     draws: int
     seed: int
-    #: Folder of scores that earlier builds kept; ``None`` to compute each.
-    kept: Path | None = None
+    #: Folder of scores from earlier builds; ``None`` to compute each.
+    cache: Path | None = None
 
 
 @lru_cache(maxsize=8)  # once in a process
@@ -145,24 +142,24 @@ def _control_of(split: Split, forecasts: Forecasts) -> str:
     return ""
 
 
-def _score(split: Split, forecasts: Forecasts, terms: ScoringTerms) -> tuple[str, KeptScore]:
-    """Score forecasts, or take the score that an earlier build kept; with the key of that.
+def _score(split: Split, forecasts: Forecasts, terms: ScoringTerms) -> tuple[str, CachedScore]:
+    """Score forecasts, or read their score from the cache; return its key, too.
 
-    Where labels are withheld nothing is kept: draws would tell more than the published sums.
+    Where labels are withheld nothing is cached: draws would tell more than the published sums.
     """
     draws, seed = terms.draws, terms.seed
     key = score_key(split, forecasts, draws=draws, seed=seed)
-    folder = None if split.withheld else terms.kept
-    kept = read_kept(folder, key) if folder is not None else None
-    if kept is not None:
-        return key, kept
+    folder = None if split.withheld else terms.cache
+    cached = read_cached(folder, key) if folder is not None else None
+    if cached is not None:
+        return key, cached
     record, drawn = score_with_draws(split, forecasts, draws=draws, seed=seed)
     overall = drawn.overall if drawn is not None else {}
     compared = {name: overall[name] for name in COMPARED[split.kind] if name in overall}
-    scored = KeptScore.of(record, compared)
+    score = CachedScore.of(record, compared)
     if folder is not None:
-        keep(folder, key, scored)
-    return key, scored
+        write_cached(folder, key, score)
+    return key, score
 
 
 def evaluate(folder: Path, terms: ScoringTerms) -> Entry | tuple[Finding, ...]:

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 from urllib.parse import quote
 
 from markupsafe import Markup
 
 from kernel_archive._version import __version__
+from kernel_archive.archive.open import Archive
 from kernel_archive.bins import BIN_NAMES, SCHEMES
 from kernel_archive.board import ranks
+from kernel_archive.board.entries import Entry
 from kernel_archive.board.payload import make_payload, packed
+from kernel_archive.board.standings import LeftOut, Standings
 from kernel_archive.board.texts import page_file, render
 from kernel_archive.errors import counted
 from kernel_archive.scoring import HEADLINE, METRICS, Metric
 from kernel_archive.scoring.metrics import LEAD, LEADS, RANKED_BY
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.board.entries import Entry
-    from kernel_archive.board.standings import LeftOut, Standings
 
 #: Bundled libraries under ``page/vendor/``, in loading order. Versions and digests: its README.
 LIBRARIES: Final = ("d3.min.js", "plot.umd.min.js", "highlight.min.js", "diff.min.js")

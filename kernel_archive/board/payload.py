@@ -5,23 +5,19 @@ from __future__ import annotations
 import base64
 import math
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES
+from kernel_archive.board.entries import Entry
+from kernel_archive.board.standings import Standings
 from kernel_archive.board.texts import visible
-from kernel_archive.scoring import HEADLINE, METRICS
+from kernel_archive.scoring import HEADLINE, METRICS, Metric
 from kernel_archive.scoring.metrics import RANKINGS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.board.entries import Entry
-    from kernel_archive.board.standings import Standings
-    from kernel_archive.scoring import Metric
 
 #: Longer programs are cut on the page, and it says so. The archive has them whole.
 MAX_CODE: Final = 60_000
@@ -79,7 +75,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 
 def _pairs(board: Standings) -> dict[str, list[Any]]:
-    """Metric -> low, high and verdict of each pair, upper triangle row by row."""
+    """Map each metric to low, high and verdict of each pair, upper triangle row by row."""
     packed_pairs = {}
     for name, pairs in board.pairs.items():
         upper = np.triu_indices(len(pairs.real), 1)
@@ -144,14 +140,14 @@ def _board(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[st
 def make_payload(archive: Archive, boards: Sequence[Standings]) -> dict[str, Any]:
     """Make the data of a page of boards, with programs and kernels from the archive."""
     numbers: dict[str, int] = {}  # program -> its number: each is in the page once
-    shown = [_board(archive, board, numbers) for board in boards]
+    payloads = [_board(archive, board, numbers) for board in boards]
     codes = list(numbers)
     return {
         "bins": [name.replace("_", " ") for name in BIN_NAMES],
         "metrics": {
             name: [m.title, m.unit, m.better, m.decimals, m.meaning] for name, m in METRICS.items()
         },
-        "boards": shown,
+        "boards": payloads,
         "codes": [code[:MAX_CODE] for code in codes],
         "cut": {str(i): len(code) for i, code in enumerate(codes) if len(code) > MAX_CODE},
         "limit": MAX_CODE,

@@ -8,18 +8,15 @@ error of the paired bootstrap. The entries that are really better or worse bound
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
 
+from kernel_archive.scoring.arrays import Bools, Floats
 from kernel_archive.scoring.figures import LEVEL
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kernel_archive.scoring.arrays import Bools, Floats
 
 _TAILS: Final = ((1.0 - LEVEL) / 2.0, 1.0 - (1.0 - LEVEL) / 2.0)
 #: Pairs are compared among this many entries, the best ones; the others are ranked by value alone.
@@ -29,7 +26,7 @@ _EQUAL: Final = 1e-9
 
 
 class Pairs(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Compare all pairs of k entries by one metric; shape (k, k), row minus column."""
+    """All pairs of k entries compared by one metric; shape (k, k), row minus column."""
 
     known: Bools  # shape (k,), entries with the figure, defined in at least half of the draws
     #: Of the figures; 0 where they are equal but for rounding, NaN where unknown.
@@ -40,7 +37,7 @@ class Pairs(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """Place one entry by one metric."""
+    """The rank of one entry by one metric."""
 
     rank: int  # 1 for the best figure; equal figures share a rank
     #: Best rank that the data allow; ``None`` for an entry that is ranked by value alone.

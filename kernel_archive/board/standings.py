@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 
 from kernel_archive._version import __version__
 from kernel_archive.board import ranks
+from kernel_archive.board.entries import Entry
 from kernel_archive.board.ranks import Pairs, Rank, compare_pairs, ranks_of
-from kernel_archive.scoring import METRIC_VERSION, METRICS
+from kernel_archive.errors import Finding
+from kernel_archive.scoring import METRIC_VERSION, METRICS, Split
 from kernel_archive.scoring.controls import controls_of, zero_of
 from kernel_archive.scoring.metrics import COMPARED, RANKED_BY
+from kernel_archive.scoring.record import ControlFigures, Drawn
 from kernel_archive.scoring.scorer import best_controls, control_figures
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kernel_archive.board.entries import Entry
-    from kernel_archive.errors import Finding
-    from kernel_archive.scoring import Split
-    from kernel_archive.scoring.record import ControlFigures, Drawn
 
 #: What is stated of an entry's forecasts.
 _FACTS: Final = ("coverage", "parse_rate", "deferral_rate", "tokens_per_forecast", "latency_s")
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Name a submission that is at fault and takes no part, and say why."""
+    """A submission that is at fault and takes no part, and why."""
 
     slug: str
     findings: tuple[Finding, ...]
 
 
 class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Hold the standings of one split."""
+    """The standings of one split."""
 
     split: Split
     entries: list[Entry]  # best first by CRPS; those that are not ranked come last
@@ -104,7 +100,7 @@ def make_standings(
     ordered = sorted(entries, key=lambda entry: entry.place)
     ranked = [entry for entry in ordered if entry.ranked]
     first = ranked[: ranks.MAX_COMPARED]
-    places: list[dict[str, Rank]] = [{} for _ in ordered]
+    ranks_by_entry: list[dict[str, Rank]] = [{} for _ in ordered]
     pairs: dict[str, Pairs] = {}
     for name in COMPARED[split.kind]:
         better = METRICS[name].better
@@ -113,17 +109,19 @@ def make_standings(
         values = [entry.record.metrics[name].mean for entry in first]
         pairs[name] = compare_pairs(values, [entry.draws.get(name) for entry in first])
         if METRICS[name].ranks:
-            for place, rank in zip(places, ranks_of(pairs[name], better), strict=False):
+            for entry_ranks, rank in zip(
+                ranks_by_entry, ranks_of(pairs[name], better), strict=False
+            ):
                 if rank is not None:
-                    place[name] = rank
+                    entry_ranks[name] = rank
     for number in range(len(first), len(ranked)):
-        places[number][RANKED_BY] = Rank(rank=number + 1)
+        ranks_by_entry[number][RANKED_BY] = Rank(rank=number + 1)
     controls = _distinct_controls(split)
     return Standings(
         split=split,
         entries=[
-            msgspec.structs.replace(entry, ranks=place)
-            for entry, place in zip(ordered, places, strict=True)
+            msgspec.structs.replace(entry, ranks=entry_ranks)
+            for entry, entry_ranks in zip(ordered, ranks_by_entry, strict=True)
         ],
         n_ranked=len(ranked),
         pairs=pairs,

@@ -6,11 +6,12 @@ import dataclasses
 import shutil
 import tempfile
 from pathlib import Path, PureWindowsPath
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import Any, Final, TypedDict, Unpack
 
 import msgspec
+import pyarrow as pa
 
-from kernel_archive.board.kept import FOLDER as KEPT_SCORES
+from kernel_archive.board.score_cache import CACHE_FOLDER
 from kernel_archive.board.submissions import (
     FORECASTS_FILE,
     MAX_SLUG,
@@ -25,14 +26,9 @@ from kernel_archive.board.submissions import (
     to_toml,
 )
 from kernel_archive.errors import DataError, TargetExistsError, printable
-from kernel_archive.scoring import read_forecasts, score
+from kernel_archive.scoring import Score, Split, read_forecasts, score
 from kernel_archive.storage import locked, sync, write_atomically
 from kernel_archive.untrusted import UntrustedFileError, is_parquet, read_whole
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kernel_archive.scoring import Score, Split
 
 #: Where commands look when they are given no board: the reviewed folder of a checkout.
 DEFAULT_BOARD: Final = Path("leaderboard")
@@ -46,7 +42,7 @@ LOCK: Final = ".lock"
 
 
 class Statement(TypedDict, total=False):
-    """State an entry; all but the name may be left out. Fields as in :class:`Submission`."""
+    """What a submitter states of an entry, each if known. Fields as in :class:`Submission`."""
 
     url: str
     model: str
@@ -57,7 +53,7 @@ class Statement(TypedDict, total=False):
 
 
 class Added(msgspec.Struct, frozen=True, kw_only=True):
-    """Name what was stored: the folder, its record, its score."""
+    """What was stored: the folder, its record, its score."""
 
     slug: str
     folder: Path
@@ -77,7 +73,7 @@ def check_board_folder(folder: Path, option: str) -> None:
         TargetExistsError: it does, or it is no folder.
     """
     way_out = f"Choose another {option}"
-    if any((folder / name).is_symlink() for name in ("", "submissions", KEPT_SCORES)):
+    if any((folder / name).is_symlink() for name in ("", "submissions", CACHE_FOLDER)):
         raise TargetExistsError(f"{folder} and its submissions must not be links. {way_out}")
     if folder.exists() and not folder.is_dir():
         raise TargetExistsError(f"{folder} is not a folder. {way_out}")
@@ -198,16 +194,14 @@ def add_submission(
 
 def _store(folder: Path, lines: bytes, submission: Submission, record: Score) -> None:
     """Write the three files of a submission into a hidden folder, which then takes its name."""
-    import pyarrow as pa
-
-    work = Path(tempfile.mkdtemp(prefix=_WORK, dir=folder.parent))
+    hidden = Path(tempfile.mkdtemp(prefix=_WORK, dir=folder.parent))
     try:
         packed = pa.Codec("zstd", compression_level=15).compress(lines, asbytes=True)
-        write_atomically(work / FORECASTS_FILE, packed)
-        write_atomically(work / SCORE_FILE, record.to_json())
-        write_atomically(work / RECORD_FILE, to_toml(submission).encode())
-        work.chmod(0o755)
-        work.rename(folder)
+        write_atomically(hidden / FORECASTS_FILE, packed)
+        write_atomically(hidden / SCORE_FILE, record.to_json())
+        write_atomically(hidden / RECORD_FILE, to_toml(submission).encode())
+        hidden.chmod(0o755)
+        hidden.rename(folder)
         sync(folder.parent)
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(hidden, ignore_errors=True)

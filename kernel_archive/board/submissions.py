@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 import tomllib
 import unicodedata
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import tomli_w
@@ -17,14 +19,9 @@ from msgspec import Meta
 
 from kernel_archive.board.texts import visible
 from kernel_archive.errors import DataError, Finding, printable
+from kernel_archive.scoring import Split
 from kernel_archive.splits import FORECAST_SPLITS
 from kernel_archive.untrusted import UntrustedFileError, misfit, read_whole
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kernel_archive.scoring import Split
 
 RECORD_FILE: Final = "submission.toml"
 FORECASTS_FILE: Final = "forecasts.jsonl.zst"
@@ -47,7 +44,7 @@ class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Identity(_Strict, frozen=True):
-    """Name the rows that are forecast; only submissions of the same rows are ranked together."""
+    """The rows that are forecast; only submissions of the same rows are ranked together."""
 
     name: str
     version: str
@@ -74,7 +71,7 @@ class Identity(_Strict, frozen=True):
 
 
 class ModelFacts(_Strict, frozen=True, omit_defaults=True):
-    """State facts of a model, each as far as its submitter knows it."""
+    """Facts of a model, each as far as its submitter knows it."""
 
     prompt: _Line = ""  # name and digest of the prompt; read from the forecasts
     open_weights: bool | None = None  # whether anybody can have the weights
@@ -82,7 +79,7 @@ class ModelFacts(_Strict, frozen=True, omit_defaults=True):
 
 
 class RunFacts(_Strict, frozen=True, omit_defaults=True):
-    """State what was asked of which model, as the run that made the forecasts recorded it."""
+    """What was asked of which model, as the run that made the forecasts recorded it."""
 
     served_model: _Line = ""  # as the server names it; several with commas between
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
@@ -99,7 +96,7 @@ class RunFacts(_Strict, frozen=True, omit_defaults=True):
 
 
 class Submission(_Strict, frozen=True):
-    """Hold what ``submission.toml`` says."""
+    """What ``submission.toml`` says."""
 
     name: _Name  # of the entry on the board
     forecasts_sha256: str  # of the forecast lines, without compression, 64 hex digits
@@ -170,18 +167,18 @@ def _folder_faults(folder: Path) -> Iterator[Finding]:
     """Find what is not a plain folder of three regular files."""
     fix = "Only folders made by kernel-archive leaderboard add belong here"
     if folder.is_symlink() or not folder.is_dir() or folder.name != slug_of(folder.name):
-        shown, message = printable(str(folder), 300), "not a submission's folder"
-        yield Finding(code="bad-folder", message=message, file=shown, fix=fix)
+        file, message = printable(str(folder), 300), "not a submission's folder"
+        yield Finding(code="bad-folder", message=message, file=file, fix=fix)
         return
     names = {path.name for path in folder.iterdir()}
     for name in sorted(names | _FILES):
-        path, shown = folder / name, printable(str(folder / name), 300)
+        path, file = folder / name, printable(str(folder / name), 300)
         if name not in _FILES:
-            yield Finding(code="extra-file", message="does not belong to a submission", file=shown)
+            yield Finding(code="extra-file", message="does not belong to a submission", file=file)
         elif name not in names:
-            yield Finding(code="missing-file", message="missing", file=shown, fix=fix)
+            yield Finding(code="missing-file", message="missing", file=file, fix=fix)
         elif path.is_symlink() or not path.is_file():
-            yield Finding(code="not-a-file", message="not a regular file", file=shown)
+            yield Finding(code="not-a-file", message="not a regular file", file=file)
 
 
 def load_submission(folder: Path) -> Submission:

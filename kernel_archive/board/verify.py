@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
 
 import msgspec
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.board.build import existing_store, load_splits, scoring_terms
 from kernel_archive.board.entries import Entry, ScoringTerms, evaluate, findings_of
 from kernel_archive.board.submissions import SCORE_FILE, load_submission, submission_folders
 from kernel_archive.errors import DataError, Finding, UsageError, printable
-from kernel_archive.scoring import read_record
+from kernel_archive.scoring import Score, read_record
 from kernel_archive.storage import write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring import Score
 
 #: Stored and new figures may differ by this share: sums of another processor's vector units.
 _TOLERANCE: Final = 1e-9
@@ -30,7 +26,7 @@ _TERMS: Final = ("metric_version", "kind", "scheme", "predicted_bin", "seed", "d
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Say of one submission whether it is sound.
+    """Whether one submission is sound.
 
     ``other_archive`` is sound, but not of this archive: there is nothing to score it with here.
     """
@@ -94,18 +90,22 @@ def _verify(folder: Path, terms: ScoringTerms, *, update: bool) -> Verdict:
             message = "the stored score is of other rows than the record says"
             raise DataError.of(code="other-score", message=message, file=str(path))
         return Verdict(slug=folder.name, status="other_archive")
-    now = outcome.record
-    before, after = _figures(stored), _figures(now)
-    names = [n for n in before | after if not _close(before.get(n), after.get(n))]
+    rescored = outcome.record
+    stored_figures, new_figures = _figures(stored), _figures(rescored)
+    names = [
+        n
+        for n in stored_figures | new_figures
+        if not _close(stored_figures.get(n), new_figures.get(n))
+    ]
     fix = "Remove the folder and add the file again"
-    if (stored.metric_version, stored.package) != (now.metric_version, now.package):
+    if (stored.metric_version, stored.package) != (rescored.metric_version, rescored.package):
         if names and update:
-            write_atomically(path, now.to_json())
+            write_atomically(path, rescored.to_json())
             return Verdict(slug=folder.name, status="updated")
         fix = "Run verify --update: another version of the package made it"
     if not names:
         return Verdict(slug=folder.name, status="verified")
-    differences = [f"{n}: stored {before.get(n)}, now {after.get(n)}" for n in names]
+    differences = [f"{n}: stored {stored_figures.get(n)}, now {new_figures.get(n)}" for n in names]
     message = f"the stored score is not what the forecasts give: {'; '.join(differences[:5])}"
     if len(differences) > 5:
         message += f", and {len(differences) - 5} more"

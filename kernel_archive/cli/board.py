@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import kernel_archive
-from kernel_archive.baselines import BASELINES
+from kernel_archive.baselines import BASELINES, forecast_lines, make_baseline
 from kernel_archive.cli import common
 from kernel_archive.errors import counted
+from kernel_archive.scoring import HEADLINE, METRICS
+from kernel_archive.scoring.metrics import LEAD, RANKED_BY
 from kernel_archive.splits import REPLAY
 from kernel_archive.storage import check_new
 
@@ -41,17 +43,15 @@ def baseline(
 
     The learning ones see the training pairs of the archive and nothing else.
     """
-    from kernel_archive.baselines import forecast_lines, make_baseline
-
     if output is not None:
         check_new(output, force=force)
     archive = kernel_archive.open_archive(archive_path)
     forecasts = make_baseline(name, archive, split, seed=seed)
     facts = {"file": output, "baseline": name, "split": split, "seed": seed}
     facts |= {"rows": len(forecasts.row_ids), "training_pairs": forecasts.n_training}
-    command, named = ("replay", "eval") if split == REPLAY.name else ("score", split)
-    again = f"{common.argument(output or 'FILE')}{common.named_again(named, archive_path)}"
-    facts["next"] = f"kernel-archive {command} {again}"
+    command, scored_split = ("replay", "eval") if split == REPLAY.name else ("score", split)
+    file, next_options = output or "FILE", common.named_again(scored_split, archive_path)
+    facts["next"] = f"kernel-archive {command} {common.argument(file)}{next_options}"
     common.emit_lines(facts, b"".join(forecast_lines(forecasts)), output, force=force)
 
 
@@ -95,7 +95,6 @@ def add(
     """
     from kernel_archive.board import add_submission
     from kernel_archive.board.submissions import ModelFacts
-    from kernel_archive.scoring import METRICS
 
     archive, split, labels = (stated.pop(name) for name in ("archive_path", "split", "labels"))
     target = kernel_archive.load_split(archive, split, labels=labels)
@@ -109,22 +108,19 @@ def add(
     )
 
     payload: dict[str, Any] = {"slug": stored.slug, "folder": str(stored.folder)}
-    again = common.named_again("eval", archive, board=board, labels=labels)
-    payload["next"] = f"kernel-archive leaderboard build{again}"
+    next_options = common.named_again("eval", archive, board=board, labels=labels)
+    payload["next"] = f"kernel-archive leaderboard build{next_options}"
     rows = []
     for name, f in {**stored.record.headline, "crps": stored.record.metrics["crps"]}.items():
         value, low, high = map(METRICS[name].format, (f.mean, f.low, f.high))
         title = METRICS[name].title
         rows.append({"figure": title, "value": value, "95 % interval": f"{low} to {high}"})
-    whole = payload | {"submission": stored.submission, "score": stored.record}
-    common.emit(whole, {"score": rows, **payload})
+    result = payload | {"submission": stored.submission, "score": stored.record}
+    common.emit(result, {"score": rows, **payload})
 
 
 def _show_standings(board: Standings) -> None:
     """Print the entries of one split by rank."""
-    from kernel_archive.scoring import HEADLINE, METRICS
-    from kernel_archive.scoring.metrics import LEAD, RANKED_BY
-
     rows = []
     for entry in board.entries:
         rank, record = entry.ranks.get(RANKED_BY), entry.record
@@ -154,7 +150,7 @@ def _show_standings(board: Standings) -> None:
 @common.labels_option
 @common.archive_option
 @common.json_option
-def build(archive_path: str | None, **how: Any) -> None:
+def build(archive_path: str | None, **options: Any) -> None:
     """Score and rank every submission, and write standings.json and index.html.
 
     A submission whose files are at fault, or that is of another archive, is named and left out.
@@ -165,7 +161,7 @@ def build(archive_path: str | None, **how: Any) -> None:
     from kernel_archive.board import build_board, standings_json
 
     with common.progress("Scoring") as advance:
-        result = build_board(kernel_archive.open_archive(archive_path), advance=advance, **how)
+        result = build_board(kernel_archive.open_archive(archive_path), advance=advance, **options)
     files = [str(file) for file in result.files]
 
     def text() -> None:
@@ -187,7 +183,7 @@ def build(archive_path: str | None, **how: Any) -> None:
 @common.labels_option
 @common.archive_option
 @common.json_option
-def verify(archive_path: str | None, **how: Any) -> None:
+def verify(archive_path: str | None, **options: Any) -> None:
     """Score submissions again, all when none is named, and compare with their stored scores.
 
     The exit status is 1 when one fails. A pull request that adds a submission is checked with this.
@@ -195,7 +191,9 @@ def verify(archive_path: str | None, **how: Any) -> None:
     from kernel_archive.board import verify_board
 
     with common.progress("Verifying") as advance:
-        verdicts = verify_board(kernel_archive.open_archive(archive_path), advance=advance, **how)
+        verdicts = verify_board(
+            kernel_archive.open_archive(archive_path), advance=advance, **options
+        )
     failed = [v for v in verdicts if v.status == "failed"]
 
     def text() -> None:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import difflib
 import io
+import json
 import shlex
 import shutil
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
-from kernel_archive.errors import printable
+from kernel_archive.errors import Finding, printable
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 from kernel_archive.storage import write_new
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from kernel_archive.archive.build import Advance
-    from kernel_archive.errors import Finding
 
 #: Print this many findings in full, and count the rest; ``--json`` has them all.
 SHOWN_FINDINGS: Final = 20
@@ -86,18 +86,18 @@ json_option = click.option(
 )
 
 
-def _archive_meant(ctx: click.Context, _: click.Parameter, named: str | None) -> str | None:
+def _archive_meant(ctx: click.Context, _: click.Parameter, archive: str | None) -> str | None:
     """Say which archive is taken where none is named and there are others."""
     from kernel_archive.archive.open import DEFAULT_DIRECTORY, passed_over
 
-    named = named or ctx.meta.get("archive")
-    if named is None and not ctx.resilient_parsing and (others := passed_over()):
+    archive = archive or ctx.meta.get("archive")
+    if archive is None and not ctx.resilient_parsing and (others := passed_over()):
         verb = "is" if len(others) == 1 else "are"
         say(
             f"using {DEFAULT_DIRECTORY}; {', '.join(map(str, others))} {verb} here too: "
             f"--archive {others[0]}"
         )
-    return named
+    return archive
 
 
 def _keep_archive(ctx: click.Context, _: click.Parameter, named: str | None) -> None:
@@ -171,7 +171,6 @@ def tell(message: str = "") -> None:
 
 def _plain(payload: Any) -> Any:
     """Turn structs and numpy arrays into what JSON has; non-finite floats into ``None``."""
-    import msgspec
 
     def builtin(item: Any) -> Any:
         return item.tolist() if hasattr(item, "tolist") else str(item)
@@ -181,8 +180,6 @@ def _plain(payload: Any) -> Any:
 
 def print_json(payload: Any) -> None:
     """Print a value as JSON, numpy arrays and structs included; non-finite floats as null."""
-    import json
-
     click.echo(json.dumps(_plain(payload), indent=1, ensure_ascii=True))
 
 
@@ -230,10 +227,6 @@ def print_facts(result: Any) -> None:
     ``{"rows": 3, "files": [{"path": "a", "bytes": 5}]}`` is the line ``rows: 3`` and a table with
     the columns ``path`` and ``bytes``. What is empty is not shown.
     """
-    import msgspec
-
-    from kernel_archive.errors import Finding
-
     after_table = False
     for name, value in _plain(result).items():
         if value in (None, {}, [], ""):

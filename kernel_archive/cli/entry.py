@@ -6,18 +6,13 @@ import io
 import os
 import traceback
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import click
 
 from kernel_archive.cli import common
-from kernel_archive.errors import KernelArchiveError, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kernel_archive.errors import Finding
+from kernel_archive.errors import Finding, KernelArchiveError, printable
 
 
 def run_command(group: click.Group, arguments: list[str], name: str) -> int:

@@ -73,7 +73,7 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 @common.force_option
 @common.archive_option
 @common.json_option
-def forecast(archive_path: str | None, output: str | None, force: bool, **how: Any) -> None:
+def forecast(archive_path: str | None, output: str | None, force: bool, **options: Any) -> None:
     """Ask a language model for forecasts, or convert its answers.
 
     --url URL --model MODEL -o FORECASTS asks a service that speaks the OpenAI protocol. The first
@@ -91,16 +91,16 @@ def forecast(archive_path: str | None, output: str | None, force: bool, **how: A
     from kernel_archive.llm.run import ModelRun, answers_path
 
     export, log, paths, split = (
-        how[n] for n in ("export_path", "log_path", "import_paths", "split")
+        options[n] for n in ("export_path", "log_path", "import_paths", "split")
     )
-    if (export and log) or not (how["model"] or export or paths or log):
+    if (export and log) or not (options["model"] or export or paths or log):
         raise UsageError(
             "give one of --model MODEL (with --url), --export FILE (with --model), --import FILE "
             "and --from-log LOG"
         )
     archive = kernel_archive.open_archive(archive_path)
     if export:
-        _export(archive, force, how | {"archive_path": archive_path})
+        _export(archive, force, options | {"archive_path": archive_path})
         return
     if output is None:
         raise UsageError("name the forecast file to write: -o FILE")
@@ -113,44 +113,44 @@ def forecast(archive_path: str | None, output: str | None, force: bool, **how: A
         if log:
             answers = from_log(log, archive, split)
         else:
-            answers = import_answers(paths, archive, split, limit=how["limit"])
+            answers = import_answers(paths, archive, split, limit=options["limit"])
     else:
-        answers = _ask(archive, output, force, how)
+        answers = _ask(archive, output, force, options)
         force = True  # the file is remade every time from the answers that stand beside it
     if answers is not None:
-        _write(answers, output, force, how | {"archive_path": archive_path})
+        _write(answers, output, force, options | {"archive_path": archive_path})
         if paths or log:
-            asked, model = answers.questions, how["model"] or ""
+            asked, model = answers.questions, options["model"] or ""
             record = ModelRun.of(archive, asked, model=model, repeats=answers.repeats)
             record.save(output, answers)
 
 
-def _picked(kind: type[Record], how: dict[str, Any], **more: Any) -> Record:
+def _picked(kind: type[Record], options: dict[str, Any], **more: Any) -> Record:
     """Make a record of the options that are called as its fields are."""
-    return kind(**{n: how[n] for n in kind.__struct_fields__ if n in how}, **more)
+    return kind(**{n: options[n] for n in kind.__struct_fields__ if n in options}, **more)
 
 
-def _questions(archive: Archive, how: dict[str, Any]) -> Questions:
+def _questions(archive: Archive, options: dict[str, Any]) -> Questions:
     from kernel_archive.llm.questions import load_questions
 
-    named = {name: how[name] for name in ("answer", "bins", "defer", "limit")}
-    return load_questions(archive, how["split"], **named)
+    settings = {name: options[name] for name in ("answer", "bins", "defer", "limit")}
+    return load_questions(archive, options["split"], **settings)
 
 
-def _ask(archive: Archive, output: str, force: bool, how: dict[str, Any]) -> Answers | None:
+def _ask(archive: Archive, output: str, force: bool, options: dict[str, Any]) -> Answers | None:
     """Ask the model; ``None`` after a dry run."""
     from kernel_archive.llm.questions import ModelSettings
     from kernel_archive.llm.run import Limits, Run, answers_path
     from kernel_archive.llm.service import Service
 
-    if not how["url"]:
+    if not options["url"]:
         raise UsageError(
             "name the service: --url http://HOST/v1 (or OPENAI_BASE_URL). Providers of Inspect "
             "are asked with: inspect eval kernel_archive/forecast --model PROVIDER/NAME"
         )
-    service = _picked(Service, how, key=os.environ.get(how["key_env"]) or None)
-    limits, settings = _picked(Limits, how), _picked(ModelSettings, how)
-    questions = _questions(archive, how)
+    service = _picked(Service, options, key=os.environ.get(options["key_env"]) or None)
+    limits, settings = _picked(Limits, options), _picked(ModelSettings, options)
+    questions = _questions(archive, options)
     run = Run(
         archive,
         questions,
@@ -158,26 +158,27 @@ def _ask(archive: Archive, output: str, force: bool, how: dict[str, Any]) -> Ans
         output,
         settings=settings,
         limits=limits,
-        repeats=how["repeats"],
+        repeats=options["repeats"],
     )
     if not answers_path(output).exists():
         check_new(output, force=force)
     with run.locked():
         run.load()
-        most = run.estimate()
-        cost = limits.cost(most["input_tokens"], most["output_tokens"])
-        if how["dry_run"]:
-            common.emit({"prompt": questions.prompt.name, "at_most": most, "cost": cost})
+        estimate = run.estimate()
+        cost = limits.cost(estimate["input_tokens"], estimate["output_tokens"])
+        if options["dry_run"]:
+            common.emit({"prompt": questions.prompt.name, "at_most": estimate, "cost": cost})
             return None
         common.say(
-            f"{counted(most['questions'], 'question')} to ask, about {most['input_tokens']:,} "
-            f"tokens to read and at most {most['output_tokens']:,} to write"
+            f"{counted(estimate['questions'], 'question')} to ask, about "
+            f"{estimate['input_tokens']:,} tokens to read and at most "
+            f"{estimate['output_tokens']:,} to write"
             f"{'' if cost is None else f', at most {cost:,.2f}'}; answers there already: "
             f"{run.reused:,}; prompt {questions.prompt.name}"
         )
         try:
             with common.progress("Answers") as advance:
-                run.ask(advance, trial=not how["no_trial"])
+                run.ask(advance, trial=not options["no_trial"])
         except KeyboardInterrupt:
             common.say("What was answered is kept: the same command goes on")
             raise
@@ -194,51 +195,53 @@ def _say_remarks(run: Run) -> None:
         common.say(remark)
 
 
-def _write(answers: Answers, output: str, force: bool, how: dict[str, Any]) -> None:
+def _write(answers: Answers, output: str, force: bool, options: dict[str, Any]) -> None:
     """Write the forecast file, and say what is in it."""
     from kernel_archive.llm.run import Limits
 
     data, counts = answers.forecast_file()
     write_new(output, data, force=force)
     file, split = printable(output, 5000), answers.questions.asked.split.name
-    cost = Limits(price=how["price"]).cost(counts.input_tokens, counts.output_tokens)
+    cost = Limits(price=options["price"]).cost(counts.input_tokens, counts.output_tokens)
     facts = {"file": file, "split": split, "cost": cost}
-    again = common.named_again(split, how["archive_path"])
-    facts["next"] = f"kernel-archive check {common.argument(output)}{again}"
-    named = msgspec.structs.asdict(counts)
-    common.emit(facts | {"counts": named}, {**named, **facts})
+    next_options = common.named_again(split, options["archive_path"])
+    facts["next"] = f"kernel-archive check {common.argument(output)}{next_options}"
+    fields = msgspec.structs.asdict(counts)
+    common.emit(facts | {"counts": fields}, {**fields, **facts})
 
 
-def _export(archive: Archive, force: bool, how: dict[str, Any]) -> None:
+def _export(archive: Archive, force: bool, options: dict[str, Any]) -> None:
     """Write the questions without an answer as a batch file, and say what they come to."""
     from kernel_archive.llm.answers import Answers
     from kernel_archive.llm.batch import export_lines, import_answers
     from kernel_archive.llm.questions import ModelSettings
 
-    split, model = how["split"], how["model"]
+    split, model = options["split"], options["model"]
     if model is None:
         raise UsageError("every request of a batch file names its model: --model NAME")
-    questions = _questions(archive, how)
-    answers = Answers(questions=questions, repeats=how["repeats"])
-    if how["import_paths"]:
-        before = import_answers(how["import_paths"], archive, split)
-        if before.questions.prompt != questions.prompt:
+    questions = _questions(archive, options)
+    answers = Answers(questions=questions, repeats=options["repeats"])
+    if options["import_paths"]:
+        imported = import_answers(options["import_paths"], archive, split)
+        if imported.questions.prompt != questions.prompt:
             raise UsageError(
-                f"--import holds answers to {before.questions.prompt.name}, and this asks "
+                f"--import holds answers to {imported.questions.prompt.name}, and this asks "
                 f"{questions.prompt.name}"
             )
-        answers.given = before.given
-    lines = list(export_lines(answers, model=model, settings=_picked(ModelSettings, how)))
-    write_new(how["export_path"], b"".join(lines), force=force)
-    again = common.named_again(split, how["archive_path"], model=model, limit=how["limit"])
+        answers.answered = imported.answered
+    lines = list(export_lines(answers, model=model, settings=_picked(ModelSettings, options)))
+    write_new(options["export_path"], b"".join(lines), force=force)
+    next_options = common.named_again(
+        split, options["archive_path"], model=model, limit=options["limit"]
+    )
     common.emit(
         {
-            "file": printable(how["export_path"], 5000),
+            "file": printable(options["export_path"], 5000),
             "prompt": questions.prompt.name,
             "split": split,
             "questions": len(lines),
             "rows": len(questions),
             "estimated_input_tokens": answers.open_tokens(),
-            "next": f"kernel-archive forecast --import ANSWERS -o FORECASTS{again}",
+            "next": f"kernel-archive forecast --import ANSWERS -o FORECASTS{next_options}",
         }
     )

@@ -40,9 +40,9 @@ def _print(sheet: Sheet) -> None:
     )
 
 
-def _target(how: dict[str, Any]) -> Split:
+def _target(options: dict[str, Any]) -> Split:
     """Load the split that options name, and take them out of the others."""
-    archive, split, bins, labels = map(how.pop, ("archive_path", "split", "bins", "labels"))
+    archive, split, bins, labels = map(options.pop, ("archive_path", "split", "bins", "labels"))
     return kernel_archive.load_split(archive, split, bins, labels=labels)
 
 
@@ -71,8 +71,8 @@ def template(
     shown = None if output is None else printable(output, 5000)
     facts: dict[str, Any] = {"file": shown, "rows": len(target), "repeats": repeats}
     facts |= {"split": target.facts, "fields": FIELDS}
-    again = f"{common.argument(output or 'FILE')}{common.named_again(split, archive_path)}"
-    facts["next"] = f"fill it in, then: kernel-archive check {again}"
+    file, next_options = output or "FILE", common.named_again(split, archive_path)
+    facts["next"] = f"fill it in, then: kernel-archive check {common.argument(file)}{next_options}"
     if not common.as_json():
         for line in explanation(target, common.named_again("eval", archive_path)):
             common.say(line)
@@ -113,7 +113,7 @@ def check(file: str, split: str, archive_path: str | None) -> None:
 @common.force_option
 @common.archive_option
 @common.json_option
-def score(files: tuple[str, ...], output: str | None, force: bool, **how: Any) -> None:
+def score(files: tuple[str, ...], output: str | None, force: bool, **options: Any) -> None:
     """Score forecast files against a split, with 95 % intervals.
 
     One file: every metric, pairs by distance, every task. Several: one line each. With --json the
@@ -125,10 +125,10 @@ def score(files: tuple[str, ...], output: str | None, force: bool, **how: Any) -
 
     if output is not None:
         check_new(output, force=force)
-    target = _target(how)
+    target = _target(options)
     # All files are read before the first is scored: a fault in the last one need not wait for that.
     forecasts = [kernel_archive.read_forecasts(file, target) for file in files]
-    records = [score_one(target, own, **how) for own in forecasts]
+    records = [score_one(target, cast, **options) for cast in forecasts]
     if output is not None:
         write_new(output, records_to_json(records), force=force)
 
@@ -141,8 +141,8 @@ def score(files: tuple[str, ...], output: str | None, force: bool, **how: Any) -
                 common.tell()
             for remark in score_remarks(records[0]):
                 common.tell(remark)
-        for own in forecasts:
-            common.print_findings(own.remarks)
+        for cast in forecasts:
+            common.print_findings(cast.remarks)
 
     common.emit(records if len(records) > 1 else records[0], text)
 
@@ -156,11 +156,11 @@ def score(files: tuple[str, ...], output: str | None, force: bool, **how: Any) -
 @_draw_options
 @common.archive_option
 @common.json_option
-def compare(a: str, b: str, **how: Any) -> None:
+def compare(a: str, b: str, **options: Any) -> None:
     """Compare two forecast files: paired differences, intervals, permutation p-values (Holm)."""
     from kernel_archive.scoring.summary import comparison_sheet
 
-    result = kernel_archive.compare(a, b, _target(how), **how)
+    result = kernel_archive.compare(a, b, _target(options), **options)
     common.emit(result, lambda: _print(comparison_sheet(result)))
 
 
@@ -178,7 +178,7 @@ def compare(a: str, b: str, **how: Any) -> None:
 @common.option("--draws", type=common.FROM_1, default=2000, help="Bootstrap draws.")
 @common.archive_option
 @common.json_option
-def replay(files: tuple[str, ...], archive_path: str | None, **how: Any) -> None:
+def replay(files: tuple[str, ...], archive_path: str | None, **options: Any) -> None:
     """Search the recorded held-out searches again, with forecasts that choose what is measured.
 
     FILES are forecast files (kernel-archive template --split replay -o FILE). Figures are
@@ -190,13 +190,13 @@ def replay(files: tuple[str, ...], archive_path: str | None, **how: Any) -> None
     from kernel_archive.scoring.summary import replay_sheet
 
     worlds = load_worlds(kernel_archive.open_archive(archive_path))
-    options = ReplayOptions(**how)
+    replay_options = ReplayOptions(**options)
     results = []
     with common.progress("Replaying") as advance:
         for file in files or (None,):
-            own = None if file is None else _read_named(file, worlds.split)
-            results.append(run(worlds, own, options))
-            advance(len(results), len(files), "" if own is None else own.name)
+            cast = None if file is None else _read_named(file, worlds.split)
+            results.append(run(worlds, cast, replay_options))
+            advance(len(results), len(files), "" if cast is None else cast.name)
     common.emit(results, lambda: _print(replay_sheet(results)))
 
 

@@ -34,16 +34,16 @@ _split_options = common.options(
 )
 
 
-def _make(table: str, *, archive_path: str | None, **how: Any) -> None:
+def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
     """Make one split of an archive, which is built first in an empty default place; show it."""
     from kernel_archive.archive.open import open_archive
     from kernel_archive.pipeline import ensure_archive, remake_split
     from kernel_archive.selection.evaluation import problems_left_out
 
     with common.progress("Reading") as advance:
-        directory = ensure_archive(archive_path, say=common.say, advance=advance)
-    made = remake_split(directory, table, **how)
-    split, changed = made.facts, made.changed
+        directory = ensure_archive(archive_path, notify=common.say, advance=advance)
+    remade = remake_split(directory, table, **options)
+    split, changed = remade.facts, remade.changed
     left_out = problems_left_out(open_archive(directory)) if table == "eval" else []
 
     def text() -> None:
@@ -52,7 +52,7 @@ def _make(table: str, *, archive_path: str | None, **how: Any) -> None:
         common.print_facts({name: split.facts.get(name) for name in ("kinds", "cutoffs")})
         if differ := split.facts.get("label_differences"):
             common.tell(f"The two bin schemes label {differ:,} of {split.rows:,} differently.")
-        _show_warnings(split, kept=made.kept)
+        _show_warnings(split, kept=remade.kept)
         unchanged = "" if changed else ", as it was"
         common.tell(
             f"{directory}: {table} ({split.name}), {counted(split.rows, 'row')}, "
@@ -61,7 +61,7 @@ def _make(table: str, *, archive_path: str | None, **how: Any) -> None:
 
     result = {"path": str(directory), "table": table, "changed": changed}
     result |= {"problems_left_out": left_out} if left_out else {}
-    common.emit(result | {"published_and_kept": made.kept, "split": split}, text)
+    common.emit(result | {"published_and_kept": remade.kept, "split": split}, text)
 
 
 def show_left_out(split: SplitFacts, problems: Sequence[Mapping[str, Any]]) -> None:
@@ -152,8 +152,8 @@ def build_eval(table: str, withhold: str | None, **options: Any) -> None:
         from kernel_archive.archive.open import default_directory
         from kernel_archive.pipeline import withhold_labels
 
-        written = withhold_labels(options["archive_path"] or default_directory(), withhold)
-        names = ", ".join(path.name for path in written)
+        files = withhold_labels(options["archive_path"] or default_directory(), withhold)
+        names = ", ".join(path.name for path in files)
         common.say(
             f"Labels withheld in {withhold}: {names}. Keep that folder out of what you publish."
         )

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from kernel_archive.errors import KernelArchiveError, printable
+from kernel_archive.llm.prompts import Prompt
+from kernel_archive.llm.questions import Questions
 from kernel_archive.scoring.completions import read_completion
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from kernel_archive.llm.prompts import Prompt
-    from kernel_archive.llm.questions import Questions
 
 #: Services' words for why a model stopped -> ours. Other words are kept; a normal end is "stop".
 STOPS: Final[dict[str, str]] = {
@@ -179,7 +176,7 @@ class Answers:
 
     questions: Questions
     repeats: int = 1
-    given: dict[Cell, ModelAnswer] = field(default_factory=dict)
+    answered: dict[Cell, ModelAnswer] = field(default_factory=dict)
     failures: dict[Cell, str] = field(default_factory=dict)
 
     def add(self, cell: Cell, answer: ModelAnswer | str) -> None:
@@ -187,7 +184,7 @@ class Answers:
         if isinstance(answer, str):
             self.failures[cell] = answer
         else:
-            self.given.setdefault(cell, answer)
+            self.answered.setdefault(cell, answer)
 
     def cells(self) -> list[Cell]:
         """List row id and repeat of every question, in the order of the file."""
@@ -195,7 +192,7 @@ class Answers:
 
     def open_cells(self) -> list[Cell]:
         """List the questions without an answer, in their order."""
-        return [cell for cell in self.cells() if cell not in self.given]
+        return [cell for cell in self.cells() if cell not in self.answered]
 
     def open_tokens(self) -> int:
         """Bound the tokens to read for the questions without an answer."""
@@ -208,27 +205,27 @@ class Answers:
             KernelArchiveError: not one question was answered.
         """
         prompt, cells = self.questions.prompt, self.cells()
-        given = [self.given[cell] for cell in cells if cell in self.given]
+        answers = [self.answered[cell] for cell in cells if cell in self.answered]
         unanswered = _counted(self.failures.get(cell, "no answer") for cell in self.open_cells())
-        if not given:
+        if not answers:
             reasons = ", ".join(f"{printable(why, 200)} {n:,}" for why, n in unanswered.items())
             raise KernelArchiveError(
                 f"no question was answered, of {len(cells):,} ({reasons}): no file is written"
             )
         lines = [
-            answer.line(prompt, self.questions.by_id[answer.row_id].digest) for answer in given
+            answer.line(prompt, self.questions.by_id[answer.row_id].digest) for answer in answers
         ]
         counts = AnswerCounts(
             prompt=prompt.name,
             rows=len(self.questions.all_ids),
             asked=len(cells),
-            answered=len(given),
+            answered=len(answers),
             forecasts=sum("parse_failed" not in line for line in lines),
             unparsed=_counted(line.get("parse_error") for line in lines),
             stopped=_counted(line.get("stop_reason") for line in lines),
             unanswered=unanswered,
-            input_tokens=sum(answer.input_tokens or 0 for answer in given),
-            output_tokens=sum(answer.output_tokens or 0 for answer in given),
-            without_usage=sum(None in (a.input_tokens, a.output_tokens) for a in given),
+            input_tokens=sum(answer.input_tokens or 0 for answer in answers),
+            output_tokens=sum(answer.output_tokens or 0 for answer in answers),
+            without_usage=sum(None in (a.input_tokens, a.output_tokens) for a in answers),
         )
         return b"".join(msgspec.json.encode(line) + b"\n" for line in lines), counts

@@ -6,30 +6,31 @@ too: ``{"custom_id": ..., "answer": "the whole text of the answer"}``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.errors import Finding, ForecastError, UsageError, printable
 from kernel_archive.llm.answers import Answers, Cell, ModelAnswer, read_answer
-from kernel_archive.llm.prompts import known_prompts
-from kernel_archive.llm.questions import load_questions, questions_of, read_custom_id, request_body
+from kernel_archive.llm.prompts import Prompt, known_prompts
+from kernel_archive.llm.questions import (
+    ModelSettings,
+    load_questions,
+    questions_of,
+    read_custom_id,
+    request_body,
+)
 from kernel_archive.readers.values import BAD_JSON
 from kernel_archive.scoring.formats import MAX_REPEATS
 from kernel_archive.untrusted import Lines, UntrustedFileError, regular_file
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.llm.prompts import Prompt
-    from kernel_archive.llm.questions import ModelSettings
-
 CHAT_URL: Final = "/v1/chat/completions"
 #: Files of answers beyond this are refused.
 MAX_ANSWER_BYTES: Final = 4 << 30
-#: Code of the fault that a row is none of the split's.
+#: Code of the fault that a row is not of the split.
 UNKNOWN: Final = "unknown-row"
 
 
@@ -71,14 +72,14 @@ def import_answers(
             f"the answers are to {reader.prompt.name}, and split {split} is asked with "
             f"{questions.prompt.name}"
         )
-    given, failures = reader.given, reader.failures
-    repeats = 1 + max(repeat for _, repeat in [*given, *failures])
-    answers = Answers(questions=questions, repeats=repeats, given=given, failures=failures)
-    extra = {*given, *failures} - set(answers.cells())
-    if extra:
+    answered, failures = reader.answered, reader.failures
+    repeats = 1 + max(repeat for _, repeat in [*answered, *failures])
+    answers = Answers(questions=questions, repeats=repeats, answered=answered, failures=failures)
+    left_out = {*answered, *failures} - set(answers.cells())
+    if left_out:
         raise UsageError(
-            f"--limit {limit} leaves out rows that were answered: {len(extra):,}. Import with the "
-            "--limit of the export"
+            f"--limit {limit} leaves out rows that were answered: {len(left_out):,}. Import with "
+            "the --limit of the export"
         )
     return answers
 
@@ -89,7 +90,7 @@ class AnswerReader:
     def __init__(self, split: str, row_ids: Iterable[str]) -> None:
         self.split, self.row_ids, self.prompts = split, frozenset(row_ids), known_prompts()
         self.prompt: Prompt | None = None
-        self.given: dict[Cell, ModelAnswer] = {}
+        self.answered: dict[Cell, ModelAnswer] = {}
         self.failures: dict[Cell, str] = {}
         self.faults: list[Finding] = []
         self.unknown_rows: set[str] = set()  # answered, and not of the split
@@ -107,17 +108,17 @@ class AnswerReader:
 
     def read_file(self, path: str | Path) -> None:
         """Read the answers of a file."""
-        shown = printable(str(path), 300)
+        name = printable(str(path), 300)
         try:
             file = regular_file(path)
         except UntrustedFileError as error:
-            raise ForecastError.from_findings([error.finding(shown)]) from None
+            raise ForecastError.from_findings([error.finding(name)]) from None
         most_lines = 10_000 + len(self.row_ids) * MAX_REPEATS
         for item in Lines(file, max_bytes=MAX_ANSWER_BYTES, max_lines=most_lines):
             if isinstance(item, Finding):
                 self.faults.append(item)
             elif (fault := self._read_line(item[1])) is not None:
-                self.faults.append(msgspec.structs.replace(fault, file=shown, line=item[0]))
+                self.faults.append(msgspec.structs.replace(fault, file=name, line=item[0]))
 
     def _read_line(self, text: bytes) -> Finding | None:
         """Take the answer of a line; return what is wrong with it, if something is."""
@@ -156,7 +157,7 @@ class AnswerReader:
         answer = read_answer(line, *cell)
         if isinstance(answer, str):
             self.failures[cell] = answer
-        elif self.given.setdefault(cell, answer) != answer:
+        elif self.answered.setdefault(cell, answer) != answer:
             message = "another line answers this question differently"
             return _bad_id("repeated-answer", message, name, "Drop one of the two")
         return None

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.errors import DataError, MissingExtraError, UsageError, printable
-from kernel_archive.llm.answers import Answers, read_answer
+from kernel_archive.llm.answers import Answers, ModelAnswer, read_answer
 from kernel_archive.llm.prompts import known_prompts
 from kernel_archive.llm.questions import questions_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from inspect_ai.log import EvalLog
     from inspect_ai.model import ModelOutput
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.llm.answers import ModelAnswer
 
 
 def _read_log(path: str | Path) -> EvalLog:
@@ -46,22 +43,22 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
         UsageError: the log is of another split, or of a prompt of another version.
         DataError: the file is no log of the task, or of another version of the archive.
     """
-    log, shown = _read_log(path), printable(str(path), 300)
+    log, file = _read_log(path), printable(str(path), 300)
     metadata = log.eval.metadata or {}
     name, logged = printable(metadata.get("prompt")), printable(metadata.get("split"))
     if "@" not in name:
         raise DataError.of(
             code="other-task",
             message=f"a log of {printable(log.eval.task)}, not of this package's task",
-            file=shown,
+            file=file,
             fix="Make one with: inspect eval kernel_archive/forecast --model MODEL",
         )
     if split != logged:
-        raise UsageError(f"{shown} is of split {logged}, not {split}. Type --split {logged}")
+        raise UsageError(f"{file} is of split {logged}, not {split}. Type --split {logged}")
     prompt = known_prompts().get(name.rpartition("@")[2])
     if prompt is None:
         raise UsageError(
-            f"{shown} answers {name}, which this version of the package does not have. Convert it "
+            f"{file} answers {name}, which this version of the package does not have. Convert it "
             "with the version that made it"
         )
     limit = log.eval.config.limit  # Inspect's limit takes the first rows, as ours does
@@ -73,7 +70,7 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
         if cell not in wanted:
             message = f"{printable(cell[0])} is no row that this archive asks about"
             fix = "Name the archive that the task read: --archive DIR"
-            raise DataError.of(code="unknown-row", message=message, file=shown, fix=fix)
+            raise DataError.of(code="unknown-row", message=message, file=file, fix=fix)
         answer = answer_of(sample.output, *cell)
         if isinstance(answer, str) and sample.error:
             # Without what differs from one request to the next.
@@ -94,8 +91,8 @@ def answer_of(output: ModelOutput, row_id: str, repeat: int) -> ModelAnswer | st
         for call in message.tool_calls or ()
     ]
     refused = any(getattr(part, "refusal", None) for part in parts)
-    said = {"content": message.text, "tool_calls": calls, "refusal": refused}
-    choices = [{"message": said, "finish_reason": str(choice.stop_reason)}]
+    reply = {"content": message.text, "tool_calls": calls, "refusal": refused}
+    choices = [{"message": reply, "finish_reason": str(choice.stop_reason)}]
     body: dict[str, Any] = {"model": output.model or None, "choices": choices}
     if usage is not None:
         cached = (usage.input_tokens_cache_read or 0) + (usage.input_tokens_cache_write or 0)

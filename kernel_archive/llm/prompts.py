@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -17,21 +18,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import msgspec
 
-from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES
-from kernel_archive.gpus import gpu_facts, gpu_lines
-from kernel_archive.problems import PROBLEMS, get_problem
+from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, Scheme
+from kernel_archive.gpus import Gpu, gpu_facts, gpu_lines
+from kernel_archive.problems import PROBLEMS, TimedCase, get_problem
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring.formats import TOOL_FIELDS
 from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import jinja2
-
-    from kernel_archive.bins import Scheme
-    from kernel_archive.gpus import Gpu
-    from kernel_archive.problems import TimedCase
 
 #: How the model answers: by calling a tool, with a JSON object, or in a text that ends with one.
 AnswerForm = Literal["tool", "json", "text"]
@@ -49,7 +44,7 @@ _LATER: Final = {"close.md.j2", "transfer.md.j2", "validity.md.j2"}
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """State everything about a prompt but the row."""
+    """Everything about a prompt but the row."""
 
     ask: Ask
     answer: AnswerForm = "json"

@@ -5,23 +5,18 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from kernel_archive.baselines.pairs import load_asked_pairs
+from kernel_archive.archive.open import Archive
+from kernel_archive.baselines.pairs import AskedPairs, load_asked_pairs
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import DataError, UsageError, printable
-from kernel_archive.llm.prompts import TOOL_NAME, Prompt, answer_schema, render
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.baselines.pairs import AskedPairs
-    from kernel_archive.llm.prompts import AnswerForm, Ask
+from kernel_archive.llm.prompts import TOOL_NAME, AnswerForm, Ask, Prompt, answer_schema, render
 
 #: Characters of program text in a token, at the least: an estimate errs upwards.
 CHARACTERS_PER_TOKEN: Final = 2.5
@@ -98,13 +93,16 @@ class Questions:
 def request_body(text: str, prompt: Prompt, model: str, settings: ModelSettings) -> dict[str, Any]:
     """Make the chat request of one question."""
     body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": text}]}
-    schema, named = answer_schema(prompt.ask), {"name": TOOL_NAME, "strict": True}
+    schema, named_schema = answer_schema(prompt.ask), {"name": TOOL_NAME, "strict": True}
     if prompt.answer == "tool":
-        function = {**named, "description": "Give the forecast.", "parameters": schema}
+        function = {**named_schema, "description": "Give the forecast.", "parameters": schema}
         body["tools"] = [{"type": "function", "function": function}]
         body["tool_choice"] = {"type": "function", "function": {"name": TOOL_NAME}}
     elif prompt.answer == "json":
-        body["response_format"] = {"type": "json_schema", "json_schema": named | {"schema": schema}}
+        body["response_format"] = {
+            "type": "json_schema",
+            "json_schema": named_schema | {"schema": schema},
+        }
     options: dict[str, Any] = msgspec.to_builtins(settings)
     if "max_tokens" in options:
         options["max_completion_tokens"] = options.pop("max_tokens")

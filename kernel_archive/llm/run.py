@@ -12,33 +12,26 @@ import asyncio
 import os
 import time
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit
 
+import httpx
 import msgspec
 
 from kernel_archive._version import __version__
+from kernel_archive.archive.build import Advance
+from kernel_archive.archive.open import Archive
 from kernel_archive.errors import KernelArchiveError, UsageError, counted, printable
 from kernel_archive.llm.answers import Answers, Cell, ModelAnswer, read_answer
 from kernel_archive.llm.batch import AnswerReader
 from kernel_archive.llm.questions import ModelSettings, Questions, estimated_tokens, request_body
-from kernel_archive.llm.service import Failure, send
+from kernel_archive.llm.service import Failure, Service, send
 from kernel_archive.readers.values import BAD_JSON
 from kernel_archive.storage import locked, write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
-    from typing import BinaryIO
-
-    import httpx
-
-    from kernel_archive.archive.build import Advance
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.llm.service import Service
 
 #: Tokens of an answer when ``--max-tokens`` is not given: without and with a reasoning effort.
 DEFAULT_MAX_TOKENS: Final = (2_000, 32_000)
@@ -67,7 +60,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("--max-cost needs the price of tokens: --price IN OUT, per million")
 
     def cost(self, input_tokens: int, output_tokens: int) -> float | None:
-        """Price of some tokens; ``None`` where no price is known."""
+        """Price some tokens; ``None`` where no price is known."""
         if self.price is None:
             return None
         return (self.price[0] * input_tokens + self.price[1] * output_tokens) / 1e6
@@ -120,11 +113,11 @@ class ModelRun(msgspec.Struct, kw_only=True):
 
     def save(self, output: str | Path, answers: Answers) -> None:
         """Write it beside a forecast file, with what the answers say and cost."""
-        given = answers.given.values()
-        self.answers = len(given)
-        self.served_models = sorted({a.model for a in given if a.model is not None})
-        self.input_tokens = sum(answer.input_tokens or 0 for answer in given)
-        self.output_tokens = sum(answer.output_tokens or 0 for answer in given)
+        answered = answers.answered.values()
+        self.answers = len(answered)
+        self.served_models = sorted({a.model for a in answered if a.model is not None})
+        self.input_tokens = sum(answer.input_tokens or 0 for answer in answered)
+        self.output_tokens = sum(answer.output_tokens or 0 for answer in answered)
         data = msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
         write_atomically(run_path(output), data)
 
@@ -160,8 +153,8 @@ def _hold_forecast(lines: bytes) -> bool:
 def _shown(answer: ModelAnswer) -> str:
     """Quote the beginning of what a model said."""
     parts = answer.content if isinstance(answer.content, dict) else {"answer": answer.content}
-    said = " ".join(str(part) for part in parts.values() if part)
-    return f'"{printable(said, 160)}"'
+    words = " ".join(str(part) for part in parts.values() if part)
+    return f'"{printable(words, 160)}"'
 
 
 class Run:
@@ -216,24 +209,24 @@ class Run:
         Raises:
             UsageError: they are answers to another question.
         """
-        path, before = answers_path(self.output), read_run(self.output)
+        path, earlier = answers_path(self.output), read_run(self.output)
         data = path.read_bytes() if path.exists() else b""
-        if before is None and not path.exists():
+        if earlier is None and not path.exists():
             return
-        shown = f"the answers in {printable(str(path), 300)} are of another run"
+        conflict = f"the answers in {printable(str(path), 300)} are of another run"
         fix = f"Give another -o, or remove them and {run_path(self.output).name}"
-        if before is None:
-            raise UsageError(f"{shown}, or of an unknown one. {fix}")
+        if earlier is None:
+            raise UsageError(f"{conflict}, or of an unknown one. {fix}")
         for name in _FIXED:
-            old, new = getattr(before, name), getattr(self.record, name)
+            old, new = getattr(earlier, name), getattr(self.record, name)
             if old != new and not _hold_forecast(data):
                 self.set_aside = True
                 return
             if old != new:
                 raise UsageError(
-                    f"{shown}: {name} {printable(old)} instead of {printable(new)}. {fix}"
+                    f"{conflict}: {name} {printable(old)} instead of {printable(new)}. {fix}"
                 )
-        self.record.date, self.record.retries = before.date, before.retries
+        self.record.date, self.record.retries = earlier.date, earlier.retries
         whole = data.rfind(b"\n") + 1
         if whole < len(data):  # what a killed run left of its last line
             os.truncate(path, whole)
@@ -241,16 +234,16 @@ class Run:
             reader = AnswerReader(self.record.split, self.questions.all_ids)
             reader.read_file(path)
             reader.check()
-            cells = [cell for cell in self.answers.cells() if cell in reader.given]
-            self.answers.given = {cell: reader.given[cell] for cell in cells}
-            for answer in reader.given.values():
+            cells = [cell for cell in self.answers.cells() if cell in reader.answered]
+            self.answers.answered = {cell: reader.answered[cell] for cell in cells}
+            for answer in reader.answered.values():
                 self._count_tokens(answer)
-        self.reused = len(self.answers.given)
+        self.reused = len(self.answers.answered)
 
     def save(self) -> None:
         """Write what was asked, and what became of it, beside the answers."""
         failures = sorted(self.failures.items())
-        self.record.failures = {kind: len(said) for kind, said in failures}
+        self.record.failures = {kind: len(messages) for kind, messages in failures}
         self.record.save(self.output, self.answers)
 
     def estimate(self) -> dict[str, int]:
@@ -286,7 +279,7 @@ class Run:
         started, total = time.monotonic(), len(self.answers.cells())
 
         def show() -> None:
-            n = len(self.answers.given)
+            n = len(self.answers.answered)
             advance(n, total, self._progress(total - n, time.monotonic() - started))
 
         async def tick() -> None:
@@ -351,7 +344,7 @@ class Run:
             self.failures.setdefault(failure.kind, []).append(failure.message or failure.kind)
             self.answers.failures[cell] = ": ".join(filter(None, failure[:2]))
             return failure
-        self.answers.given[cell] = answer
+        self.answers.answered[cell] = answer
         self._count_tokens(answer)
         return answer
 
@@ -380,27 +373,30 @@ class Run:
         self.last_failures.append(kind)
         if self.last_failures.count(kind) < MAX_FAILURES_IN_A_ROW:
             return
-        n, kept = MAX_FAILURES_IN_A_ROW, f"Kept: {counted(len(self.answers.given), 'answer')}"
+        n, n_answered = MAX_FAILURES_IN_A_ROW, len(self.answers.answered)
+        remark = f"Kept: {counted(n_answered, 'answer')}"
         if isinstance(answer, Failure):
             raise KernelArchiveError(
-                f"{n} questions in a row failed: {answer.explain(self.service)}. {kept}. The same "
-                "command goes on"
+                f"{n} questions in a row failed: {answer.explain(self.service)}. {remark}. The "
+                "same command goes on"
             )
         raise KernelArchiveError(
             f"{n} answers in a row of {printable(self.service.model)} hold no forecast ({kind}): "
-            f"{_shown(answer)}. {kept}. With --no-trial the same command goes on; other settings "
+            f"{_shown(answer)}. {remark}. With --no-trial the same command goes on; other settings "
             "need another -o"
         )
 
     def _progress(self, n_open: int, seconds: float) -> str:
         """Say what a run has cost in these seconds, and how long it may still take."""
-        rate = (len(self.answers.given) - self.reused) / seconds
-        left = f"{n_open / rate / 60:,.0f}" if rate else "unknown"
-        again = f"; {self.retries:,} sent again, last for {self.last_retry}" if self.retries else ""
+        rate = (len(self.answers.answered) - self.reused) / seconds
+        minutes_left = f"{n_open / rate / 60:,.0f}" if rate else "unknown"
+        retries = (
+            f"; {self.retries:,} sent again, last for {self.last_retry}" if self.retries else ""
+        )
         return (
             f"{sum(map(len, self.failures.values())):,} failed, {self.input_tokens:,} tokens read, "
             f"{self.output_tokens:,} written, {60 * rate:,.1f} a minute, "
-            f"{left} minutes left{again}"
+            f"{minutes_left} minutes left{retries}"
         )
 
     def _unusable(self, answer: ModelAnswer) -> KernelArchiveError:
@@ -416,16 +412,16 @@ class Run:
 
     def remarks(self) -> Iterator[str]:
         """Say what failed, per kind with a count and an example, and what was sent again."""
-        for kind, said in sorted(self.failures.items(), key=lambda item: -len(item[1])):
-            yield f"failed {len(said):,}x: {kind}, for example: {printable(said[0], 300)}"
+        for kind, messages in sorted(self.failures.items(), key=lambda item: -len(item[1])):
+            yield f"failed {len(messages):,}x: {kind}, for example: {printable(messages[0], 300)}"
         if self.retries:
             yield f"requests sent again: {self.retries:,}"
-        named = [name for name in self.record.served_models if name != self.service.model]
-        if named:
-            asked, listed = printable(self.service.model), ", ".join(map(printable, named))
-            yield f"asked for {asked}; the service names {listed}"
+        other_names = [name for name in self.record.served_models if name != self.service.model]
+        if other_names:
+            model, listed = printable(self.service.model), ", ".join(map(printable, other_names))
+            yield f"asked for {model}; the service names {listed}"
         if self.stopped_by:
             yield (
-                f"Stopped by {self.stopped_by}, after answer {len(self.answers.given):,}; the same "
-                "command with a higher bound goes on"
+                f"Stopped by {self.stopped_by}, after answer {len(self.answers.answered):,}; the "
+                "same command with a higher bound goes on"
             )

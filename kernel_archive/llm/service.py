@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import httpx
 import msgspec
 
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.readers.values import BAD_JSON
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: Failures that may pass, beside statuses of 500 and more: the same request is sent again.
 RETRIED: Final = frozenset(
@@ -53,7 +51,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     """Where a model answers.
 
     Raises:
-        UsageError: the address is none.
+        UsageError: the address can't be one of a service.
     """
 
     url: str  # base address, for example http://127.0.0.1:8000/v1
@@ -157,10 +155,10 @@ async def _attempt(
         return Failure("connection broken", printable(str(error) or type(error).__name__, 200))
     if response.status_code != 200:
         pause = retry_after(response.headers.get("Retry-After", ""))
-        said = _server_message(data)
+        message = _server_message(data)
         if response.has_redirect_location:
-            said = f"look at {printable(response.headers['Location'], 200)}"
-        return Failure(f"status {response.status_code}", said, pause)
+            message = f"look at {printable(response.headers['Location'], 200)}"
+        return Failure(f"status {response.status_code}", message, pause)
     try:
         return msgspec.json.decode(data, type=dict[str, Any])
     except BAD_JSON as error:

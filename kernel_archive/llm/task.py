@@ -7,7 +7,7 @@ Rows are samples under their row ids, repeats are epochs, and the metrics are th
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
@@ -23,11 +23,8 @@ from kernel_archive.errors import UsageError, printable, suggestion
 from kernel_archive.llm.inspect_logs import answer_of
 from kernel_archive.llm.prompts import ANSWER_FORMS, TOOL_NAME, AnswerForm, Prompt, answer_schema
 from kernel_archive.llm.questions import load_questions
-from kernel_archive.scoring import METRICS, check_forecasts, load_split, score
+from kernel_archive.scoring import METRICS, Split, check_forecasts, load_split, score
 from kernel_archive.scoring.formats import read_line
-
-if TYPE_CHECKING:
-    from kernel_archive.scoring import Split
 
 __all__ = ["forecast"]
 

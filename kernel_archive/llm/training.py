@@ -10,30 +10,25 @@ import hashlib
 import itertools
 import json
 from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from kernel_archive.baselines.pairs import load_asked_pairs, load_training_pairs
+from kernel_archive.archive.open import Archive
+from kernel_archive.baselines.pairs import ProgramPairs, load_asked_pairs, load_training_pairs
 from kernel_archive.bins import N_BINS, assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import DataError, UsageError, counted, printable, suggestion
-from kernel_archive.llm.prompts import Prompt, render
+from kernel_archive.gpus import Gpu
+from kernel_archive.llm.prompts import AnswerForm, Ask, Prompt, render
 from kernel_archive.llm.questions import estimated_tokens
 from kernel_archive.scoring.formats import TOOL_FIELDS
 from kernel_archive.scoring.load import load_split
 from kernel_archive.scoring.split import split_facts
-from kernel_archive.splits import split_of
+from kernel_archive.splits import SplitSpec, split_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-
     import datasets
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.baselines.pairs import ProgramPairs
-    from kernel_archive.gpus import Gpu
-    from kernel_archive.llm.prompts import AnswerForm, Ask
-    from kernel_archive.splits import SplitSpec
 
 #: What a pair of each type is asked as; rows of a split that is forecast are asked as there.
 _ASKED: Final[dict[str, Ask]] = {
@@ -45,7 +40,7 @@ _ASKED: Final[dict[str, Ask]] = {
 
 @dataclass(frozen=True)
 class TrainingExample:
-    """Hold one row to learn from."""
+    """One row to learn from."""
 
     row_id: str
     kind: str  # seed, parent_edit or pair
@@ -59,7 +54,7 @@ class TrainingExample:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainingExamples:
-    """Hold rows to learn from, in the order in which a trainer shows them.
+    """Rows to learn from, in the order in which a trainer shows them.
 
     Bins take turns, so that any first N rows hold as many of each bin as there are; within a bin a
     hash of row id and seed decides.
@@ -124,7 +119,7 @@ class TrainingExamples:
         """Keep the rows whose prompt has at most this many tokens; no program is ever cut.
 
         ``count`` counts the tokens of a text; without it they are estimated, rather too many.
-        What was left out stands in ``dropped``.
+        ``dropped`` counts what was left out.
         """
         kept = tuple(row for row in self.rows if count(self.text(row)) <= tokens)
         reason = f"prompt of more than {tokens:,} tokens"

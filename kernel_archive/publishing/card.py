@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import pyarrow as pa
 
 from kernel_archive._version import __version__
 from kernel_archive.archive.labels import FLAGS
-from kernel_archive.archive.manifest import MANIFEST_NAME
+from kernel_archive.archive.manifest import MANIFEST_NAME, SplitFacts
 from kernel_archive.archive.open import DEFAULT_DIRECTORY, Archive, open_archive
 from kernel_archive.bins import BIN_NAMES, SCHEMES
 from kernel_archive.errors import Finding, UsageError, printable
@@ -18,14 +22,6 @@ from kernel_archive.schema import TABLES
 from kernel_archive.scoring.metrics import HEADLINE
 from kernel_archive.splits import FORECAST_SPLITS, SPLIT_TABLES
 from kernel_archive.storage import write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import pyarrow as pa
-
-    from kernel_archive.archive.manifest import SplitFacts
 
 #: Files that a card consists of.
 CARD_FILES: Final = ("README.md", "eval.yaml")
@@ -232,14 +228,14 @@ def check_card(archive: Archive, *, names: Sequence[str] = ()) -> list[Finding]:
     package, findings = archive.manifest.package, []
     severity: Literal["error", "warning"]
     for name in CARD_FILES:
-        path, wanted = archive.path / name, expected.get(name)
-        if (path.read_bytes() if path.is_file() else None) == wanted:
+        path, content = archive.path / name, expected.get(name)
+        if (path.read_bytes() if path.is_file() else None) == content:
             continue
-        if wanted is not None and not path.is_file():
+        if content is not None and not path.is_file():
             code, message, severity = "missing-card", "a file of the card is missing", "error"
         else:
             code, message, severity = "stale-card", "the card is not what the data gives", "error"
-            if wanted is not None and package != __version__:
+            if content is not None and package != __version__:
                 severity = "warning"
                 message += f"; kernel-archive {package} wrote it, this is {__version__}"
         fix = "Build or pull again; the card is never edited by hand"

@@ -3,62 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+import tomllib
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
+from kernel_archive.archive.manifest import ShardFacts
+from kernel_archive.archive.open import Archive
 from kernel_archive.bins import N_BINS, SCHEMES, assign_bins
 from kernel_archive.gpus import gpu_lines
 from kernel_archive.schema import TABLES
 
-if TYPE_CHECKING:
-    from kernel_archive.archive.manifest import ShardFacts
-    from kernel_archive.archive.open import Archive
-
-_BIN_COUNTS: Final = ", ".join(f"count(*) FILTER (bin = {b})" for b in range(1, N_BINS + 1))
-#: Fact -> query. Each states its order: the card must not depend on the order of rows.
-QUERIES: Final = {
-    "totals": """
-        SELECT (SELECT count(*) FROM kernels) AS kernels,
-               (SELECT count(DISTINCT program_id) FROM kernels) AS programs,
-               (SELECT count(*) FROM kernels WHERE n_measurements > 1) AS repeated,
-               (SELECT count(*) FROM evaluations) AS evaluations,
-               (SELECT count(goal_bin) FROM kernels) AS with_goal,
-               (SELECT count(*) FROM failures) AS failures,
-               (SELECT count(*) FROM searches) AS searches,
-               (SELECT count(gpu_seconds) FROM searches) AS searches_with_gpu_seconds,
-               (SELECT count(coalesce(input_tokens, output_tokens)) FROM searches)
-                   AS searches_with_tokens,
-               (SELECT coalesce(sum(input_tokens), 0)::BIGINT FROM searches) AS input_tokens,
-               (SELECT coalesce(sum(output_tokens), 0)::BIGINT FROM searches) AS output_tokens""",
-    "outcomes": """
-        SELECT outcome AS name, count(*) AS n FROM evaluations GROUP BY 1 ORDER BY n DESC, 1""",
-    "languages": """
-        SELECT language AS name, count(*) AS n FROM kernels GROUP BY 1 ORDER BY n DESC, 1""",
-    "models": """
-        SELECT model AS name, count(*) AS n FROM kernels GROUP BY 1
-        ORDER BY n DESC, 1 NULLS LAST""",
-    "gpus": "SELECT gpu AS name, count(*) AS n FROM kernels GROUP BY 1 ORDER BY n DESC, 1",
-    "flags": """
-        SELECT flag AS name, count(*) AS n
-        FROM (SELECT unnest(flags) AS flag FROM kernels) GROUP BY 1 ORDER BY 1""",
-    "excluded": """
-        SELECT excluded AS name, builder, count(*) AS n FROM evaluations
-        WHERE excluded IS NOT NULL GROUP BY ALL ORDER BY builder, n DESC, name""",
-    "methods": """
-        SELECT generation_method AS name, count(*) AS searches,
-               sum(n_evaluations)::BIGINT AS evaluations,
-               coalesce(any_value(first_found.n), 0) AS kernels
-        FROM searches
-        LEFT JOIN (SELECT generation_method, count(*) AS n FROM kernels GROUP BY 1) AS first_found
-            USING (generation_method)
-        GROUP BY 1 ORDER BY kernels DESC, 1""",
-    "problems": f"""
-        SELECT problem AS name, [{_BIN_COUNTS}] AS bins FROM kernels GROUP BY 1
-        ORDER BY count(*) DESC, 1""",
-    "gpu_seconds": """
-        SELECT gpu_seconds AS n FROM searches WHERE gpu_seconds IS NOT NULL ORDER BY search_id""",
-}
+#: Fact -> query.
+_QUERIES: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 def splits_of(archive: Archive, table: str) -> list[tuple[str, list[ShardFacts], int]]:
@@ -72,12 +30,12 @@ def splits_of(archive: Archive, table: str) -> list[tuple[str, list[ShardFacts],
 
 
 def collect_facts(archive: Archive) -> dict[str, Any]:
-    """Count everything that the card states: the rows of :data:`QUERIES`, and a few facts more.
+    """Count everything that the card states: the rows of ``facts.toml``, and a few facts more.
 
     ``schemes`` are kernels per bin under each, ``relabelled`` those whose bin differs between them.
     """
     facts: dict[str, Any] = {
-        name: archive.sql(query).to_pylist() for name, query in QUERIES.items()
+        name: archive.sql(query).to_pylist() for name, query in _QUERIES.items()
     }
     facts["totals"] = facts["totals"][0]
     speedups = archive.arrow("kernels", columns=["speedup"])["speedup"].to_numpy()

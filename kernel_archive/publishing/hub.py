@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -15,8 +16,6 @@ from kernel_archive.connections import bound_requests, endpoint
 from kernel_archive.errors import HubError, KernelArchiveError, UsageError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from huggingface_hub import HfApi
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
@@ -70,14 +69,14 @@ def commit_id(value: object, repo: str) -> str:
     """Return a commit's id as the Hub states it.
 
     Raises:
-        HubError: it is none; it would go into paths.
+        HubError: it isn't a commit's id, and would go into paths.
     """
     if not isinstance(value, str) or not _COMMIT.fullmatch(value):
         raise HubError(f"{endpoint()} names no commit of {repo}: check HF_ENDPOINT")
     return value
 
 
-def redact(text: object, limit: int = 300) -> str:
+def redact(text: object) -> str:
     """Remove tokens and the queries of addresses (signatures stand there); printable, bounded."""
     from huggingface_hub import get_token
 
@@ -86,7 +85,7 @@ def redact(text: object, limit: int = 300) -> str:
         plain = plain.replace(token, "***")
     for pattern, replacement in _SECRETS:
         plain = pattern.sub(replacement, plain)
-    return printable(" ".join(plain.split()), limit)
+    return printable(" ".join(plain.split()), 300)
 
 
 def _causes(error: BaseException) -> list[BaseException]:
@@ -107,11 +106,11 @@ def _explain(error: Exception, doing: str) -> str:
     for cause in chain:
         if isinstance(cause, HfHubHTTPError):
             status, answer = cause.response.status_code, redact(cause.server_message or "")
-            said = f': "{answer}"' if answer else ""
+            quoted = f': "{answer}"' if answer else ""
             way_out = f". {_WAYS_OUT[status]}" if status in _WAYS_OUT else ""
             lacking = isinstance(cause, RepositoryNotFoundError)
             verdict = "has no such dataset that this login can see" if lacking else "refuses"
-            return f"{endpoint()} {verdict} ({status}{said}), while {doing}{way_out}"
+            return f"{endpoint()} {verdict} ({status}{quoted}), while {doing}{way_out}"
     for cause in chain:
         transport = type(cause).__module__.split(".", maxsplit=1)[0] in _TRANSPORT
         if transport or isinstance(cause, (ConnectionError, TimeoutError)):

@@ -61,13 +61,13 @@ class PullResult(msgspec.Struct, kw_only=True):
 
 
 def is_digest(version: str) -> bool:
-    """Whether a version names content: ``sha256:`` and hex digits, or at least 12 hex digits."""
+    """Tell whether a version names content: ``sha256:`` and hex digits, or 12 or more of them."""
     commit = len(version) == _COMMIT_LENGTH and ":" not in version
     return _DIGEST.fullmatch(version) is not None and not commit
 
 
 def is_version_of(manifest: Manifest, version: str) -> bool:
-    """Whether a version names an archive: its release (with or without ``v``), or its digest."""
+    """Tell whether a version names an archive: its release (with or without ``v``) or digest."""
     if is_digest(version):
         own = manifest.whole_digest.removeprefix("sha256:")
         return own.startswith(version.removeprefix("sha256:"))
@@ -202,7 +202,7 @@ def pull(
         api = connect()
         commit, manifest = _manifest_of(api, repo, version)
     present = present_manifest(target)
-    other = present is not None and present != manifest
+    differs = present is not None and present != manifest
     result = PullResult(
         repo=repo,
         path=str(target),
@@ -211,9 +211,9 @@ def pull(
         logical_digest=manifest.logical_digest,
         files=len(manifest.shards()),
         unchanged=False,
-        replaced=present.version if present is not None and other else None,
+        replaced=present.version if present is not None and differs else None,
     )
-    if other and not replace:
+    if differs and not replace:
         raise TargetExistsError(
             f"{target} holds version {printable(result.replaced)}, or other splits of it; {repo} "
             f"has {printable(manifest.version)}. Choose another --out, or overwrite it with "

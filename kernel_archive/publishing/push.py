@@ -7,6 +7,8 @@ behind (uploaded blobs, a commit without its tag) the next push of the same arch
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -14,7 +16,7 @@ import msgspec
 from kernel_archive.archive.manifest import MANIFEST_NAME
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.connections import endpoint
-from kernel_archive.errors import DataError, HubError, TargetExistsError, UsageError
+from kernel_archive.errors import DataError, Finding, HubError, TargetExistsError, UsageError
 from kernel_archive.publishing.card import (
     CARD_FILES,
     EXTRA_FILES,
@@ -25,13 +27,8 @@ from kernel_archive.publishing.card import (
 from kernel_archive.publishing.hub import check_name, commit_id, connect, hub_errors, tag_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.hf_api import RepoFile
-
-    from kernel_archive.errors import Finding
 
 _OUR_FOLDERS: Final = ("data/", "assets/")
 _TAG: Final = re.compile(r"\w(?:[\w.+-]*\w)?")

@@ -7,23 +7,20 @@ repositories of one Hub user, or a local copy: ``DIR/<repository>/<configuration
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from kernel_archive.bins import Scheme
 from kernel_archive.errors import ArchiveNotFoundError, DataError, printable
 from kernel_archive.problems import normalise_problem
 from kernel_archive.publishing.hub import connect, hub_errors
 from kernel_archive.scoring import Score, Split, read_forecasts, score
 from kernel_archive.scoring.cues import CUES
-from kernel_archive.scoring.split import Surface
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from kernel_archive.bins import Scheme
-    from kernel_archive.scoring.split import SplitOptions
+from kernel_archive.scoring.split import SplitOptions, Surface
 
 USER: Final = "codezakh"
 EVAL_SET: Final = "gpu-forecasters-eval-set"
@@ -116,17 +113,18 @@ def _reading(
     scores: dict[tuple[str, str], Score], metric: str, labels: str, choice: str
 ) -> PaperReading:
     """Take one metric from the scores of all forecasters; the controls are the same in each."""
-    wanted = "stated" if choice == "stated" else "argmax"
+    predicted_bin = "stated" if choice == "stated" else "argmax"
     field = f"{metric}_pooled" if choice == "pooled" else metric
-    figures, off = {}, []
+    figures, distances = {}, []
     for (name, rule), record in scores.items():
-        if rule == wanted:
+        if rule == predicted_bin:
             figures["random order"] = Figure(record.uniform[field])
             figures["best control"] = Figure(record.control(field))
             figures[name] = Figure(record.metrics[field].mean, record.metrics[field].std)
-            own, paper = figures[name].mean, printed(name, metric).mean
-            off += [abs(own - paper)] if own is not None and paper is not None else []
-    distance = sum(off) / len(off) if off else None
+            mean, paper_mean = figures[name].mean, printed(name, metric).mean
+            if mean is not None and paper_mean is not None:
+                distances.append(abs(mean - paper_mean))
+    distance = sum(distances) / len(distances) if distances else None
     return PaperReading(metric, labels, choice, figures, distance)
 
 
@@ -144,9 +142,6 @@ def _folder(source: str | Path | None, repository: str) -> Path:
 
 def _read(folder: Path, configuration: str) -> pa.Table | None:
     """Read a configuration of a table, ``None`` where it is not there."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     files = sorted((folder / configuration).glob("*.parquet"))
     try:
         parts = [pq.read_table(path, partitioning=None) for path in files]

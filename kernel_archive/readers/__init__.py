@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kernel_archive.readers import attempts, checkpoints, hub, puct, rows, sql
-from kernel_archive.readers.log_reader import log_format
-
-if TYPE_CHECKING:
-    from kernel_archive.readers.files import ReaderSpec
-    from kernel_archive.readers.log_reader import LogReader
+from kernel_archive.readers.files import ReaderSpec
+from kernel_archive.readers.log_reader import LogReader, log_format
 
 #: Format -> how its logs are read; ``formats.toml`` has the facts of each.
 _LOGS: Final[dict[str, type[LogReader]]] = {

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations_with_replacement
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.readers.events import Attempt
 from kernel_archive.readers.log_reader import LogReader, feedback_of
+from kernel_archive.readers.records import Evaluation
 from kernel_archive.readers.salvage import RowKind
 from kernel_archive.readers.values import natural, object_of, seconds_between, step_number, text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kernel_archive.readers.records import Evaluation
 
 #: A program that was started later than this after the one before it begins a new batch.
 BATCH_SECONDS: Final = 1200

@@ -11,8 +11,9 @@ import hashlib
 import tomllib
 from bisect import bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -21,14 +22,10 @@ from kernel_archive.gpus import canonical_gpu
 from kernel_archive.problems import normalise_problem
 from kernel_archive.readers import values
 from kernel_archive.readers.events import TimingLine
+from kernel_archive.readers.files import RunFiles
 from kernel_archive.readers.records import EVALUATION_FAILED, Evaluation, SearchFacts
 from kernel_archive.readers.salvage import FindingLog, RowKind, Salvage
 from kernel_archive.readers.values import natural, not_negative, object_of, text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kernel_archive.readers.files import RunFiles
 
 #: File -> column of the facts -> places in the file; ``beside.toml`` says how to read it.
 _FACTS: Final[dict[str, dict[str, str]]] = tomllib.loads(
@@ -63,7 +60,7 @@ def add_facts(run: RunFiles, facts: SearchFacts, findings: FindingLog) -> None:
             continue
         value, name = run.json(path), run.name(path)
         if isinstance(value, dict):
-            add_stated(file, value, facts, findings, name)
+            add_file_facts(file, value, facts, findings, name)
         else:
             fault = value.message if isinstance(value, Finding) else "not a JSON object"
             findings.warning("bad-facts", f"{fault}; its facts are missing", file=name)
@@ -71,35 +68,37 @@ def add_facts(run: RunFiles, facts: SearchFacts, findings: FindingLog) -> None:
         facts.finished = not names.keys().isdisjoint(_LAST)
 
 
-def add_stated(
+def add_file_facts(
     file: str, data: dict[str, Any], facts: SearchFacts, findings: FindingLog, name: str
 ) -> None:
     """Add what a file of the table states; report what contradicts the log or an earlier file."""
-    for column, places in _FACTS[file].items():
-        value, before = _value(data, column, places.split()), getattr(facts, column)
-        if before is None:
+    for column, fields in _FACTS[file].items():
+        value, earlier = _value(data, column, fields.split()), getattr(facts, column)
+        if earlier is None:
             setattr(facts, column, value)
         elif value is not None and column in _NORMALISE:
             normalise = _NORMALISE[column]
-            if normalise(before) != normalise(value):
-                message = f"the log says {column} {before!r}, {file} says {value!r}; the log counts"
+            if normalise(earlier) != normalise(value):
+                message = (
+                    f"the log says {column} {earlier!r}, {file} says {value!r}; the log counts"
+                )
                 findings.error("facts-disagree", message, file=name, field=column)
     if file == "run.json" and facts.wall_seconds is None:
         start, end = text_of(data.get("start")), text_of(data.get("end"))
         facts.wall_seconds = values.seconds_between(start, end)
 
 
-def _value(data: dict[str, Any], column: str, places: list[str]) -> Any:
+def _value(data: dict[str, Any], column: str, fields: list[str]) -> Any:
     """Return what a file states of one column, or ``None``."""
     merged: dict[str, Any] = {}
-    for place in places:
-        value = data if place == "*" else values.inner_value(data, place.lstrip("="))
+    for field in fields:
+        value = data if field == "*" else values.inner_value(data, field.lstrip("="))
         if column in _SOUND:
             value = _SOUND[column](value)
             if value is not None:
                 return value
-        elif place.startswith("="):
-            merged |= {place[1:]: value} if value else {}
+        elif field.startswith("="):
+            merged |= {field[1:]: value} if value else {}
         else:
             merged |= object_of(value)
     return merged or None
@@ -139,7 +138,7 @@ def _add_timing(lines: list[TimingLine], evaluations: list[Evaluation], facts: S
     for record in sorted(evaluations, key=_start):
         groups[record.speedup].append(record)
     n_lines = Counter(line.speedup for line in lines)
-    left: list[TimingLine] = []
+    unmatched: list[TimingLine] = []
     timed: set[str] = set()
     for line in lines:
         fitting = groups[line.speedup]
@@ -149,15 +148,15 @@ def _add_timing(lines: list[TimingLine], evaluations: list[Evaluation], facts: S
             _set_time(fitting[0], line)
             timed.add(fitting[0].node_id)
         else:
-            left.append(line)
+            unmatched.append(line)
     bare = [r for r in evaluations if r.started_at is None and r.gpu_seconds is None]
-    if len(bare) == len(left) == 1 and left[0].speedup == bare[0].speedup:
-        _set_time(bare[0], left.pop())
+    if len(bare) == len(unmatched) == 1 and unmatched[0].speedup == bare[0].speedup:
+        _set_time(bare[0], unmatched.pop())
     # Where the log holds no failures, only their timing lines tell that they ran.
     has_failures = any(record.outcome != "success" for record in evaluations)
-    n_lost = 0 if has_failures else sum(line.speedup is None for line in left)
+    n_lost = 0 if has_failures else sum(line.speedup is None for line in unmatched)
     facts.counts["evaluations_without_program"] = n_lost
-    facts.counts["timing_lines_unmatched"] = len(left) - n_lost
+    facts.counts["timing_lines_unmatched"] = len(unmatched) - n_lost
 
 
 def _set_time(record: Evaluation, line: TimingLine) -> None:

@@ -6,7 +6,8 @@ anything.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -16,9 +17,6 @@ from kernel_archive.readers.log_reader import LogReader, feedback_of
 from kernel_archive.readers.records import EVALUATION_FAILED
 from kernel_archive.readers.values import inner_value, natural, object_of, objects_of, text_of
 from kernel_archive.untrusted import misfit
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 T = TypeVar("T")
 _FIX_PICKLE: Final = (
@@ -31,7 +29,7 @@ _FIX_PICKLE: Final = (
 class Checkpoint(LogReader):
     """A search whose state is one JSON value."""
 
-    def value(self, path: Path) -> dict[str, Any]:
+    def read_state(self, path: Path) -> dict[str, Any]:
         """Read the whole state; empty, reported, where it can't be."""
         if self.run.head(path, 1) == b"\x80":  # as every pickle of protocol 2 or later begins
             message = "a Python pickle is not read: loading one can run anything"
@@ -42,8 +40,8 @@ class Checkpoint(LogReader):
             self.findings.add(value)
         return object_of(value)
 
-    def struct(self, kind: type[T], value: Any, where: str) -> T | None:
-        """Make a struct of one node; ``None``, reported, where it is none."""
+    def decode_node(self, kind: type[T], value: Any, where: str) -> T | None:
+        """Decode one node; ``None``, reported, where its fields don't fit."""
         try:
             # By way of JSON: NaN, which is no value, becomes null.
             return msgspec.json.decode(msgspec.json.encode(value), type=kind)
@@ -57,13 +55,13 @@ class Archived(Checkpoint):
 
     def read(self, path: Path) -> bool:
         """Read the archive; parents are the nearest ancestors stated."""
-        value = self.value(path)
-        archive, seeds = value.get("archive"), value.get("seed_ids")
+        state = self.read_state(path)
+        archive, seeds = state.get("archive"), state.get("seed_ids")
         if not isinstance(archive, list):
             return False
-        self.facts.counts["steps_completed"] += natural(value.get("current_step")) or 0
+        self.facts.counts["steps_completed"] += natural(state.get("current_step")) or 0
         for i, entry in enumerate(archive):
-            node = self.struct(Node, entry, f"archive[{i}]")
+            node = self.decode_node(Node, entry, f"archive[{i}]")
             if node is None:
                 continue
             if node.evaluation is not None and node.evaluation.observation.kind == "forecast":
@@ -116,14 +114,14 @@ class Greedy(Checkpoint):
 
     def read(self, path: Path) -> bool:
         """Read a checkpoint; return whether it has candidates."""
-        value = self.value(path)
-        candidates = inner_value(value, "candidates.candidates")
+        state = self.read_state(path)
+        candidates = inner_value(state, "candidates.candidates")
         if not isinstance(candidates, dict):
             return False
         steps: dict[str, int] = {}  # candidate -> its round
         raised: dict[str, dict[str, Any]] = {}  # candidate -> the error of its scoring
         self.facts.n_mutations_failed = 0
-        rounds = inner_value(value, "trace.rounds") or value.get("rounds")
+        rounds = inner_value(state, "trace.rounds") or state.get("rounds")
         for step, entry in enumerate(rounds if isinstance(rounds, list) else []):
             self.facts.counts["steps_completed"] += 1
             for attempt in objects_of(inner_value(entry, "mutation_attempts")) or []:
@@ -136,7 +134,7 @@ class Greedy(Checkpoint):
                     raised[str(attempt.get("candidate_ulid"))] = object_of(attempt.get("error"))
         for name, entry in candidates.items():
             where = f"candidates.candidates.{name}"
-            candidate = self.struct(_Candidate, entry, where)
+            candidate = self.decode_node(_Candidate, entry, where)
             if candidate is None:
                 continue
             record = self.new_evaluation(

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from kernel_archive import untrusted
 from kernel_archive.errors import Finding, counted
+from kernel_archive.readers.records import Record
 from kernel_archive.readers.values import BAD_JSON, any_json, safe_text
 from kernel_archive.untrusted import UntrustedFileError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from kernel_archive.readers.records import Record
 
 MAX_LINE_BYTES: Final = 16 << 20  # a longer line, or row of a table, is reported and skipped
 MAX_LINES: Final = 5_000_000  # reading stops after this many lines of a log

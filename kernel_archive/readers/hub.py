@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
 from kernel_archive.bins import N_BINS, bin_of
 from kernel_archive.errors import Finding, printable
 from kernel_archive.readers import values
-from kernel_archive.readers.beside import add_stated
+from kernel_archive.readers.beside import add_file_facts
 from kernel_archive.readers.files import MAX_FILE_BYTES, MAX_LINE_BYTES
 from kernel_archive.readers.log_reader import FORMATS, LogReader
 from kernel_archive.readers.puct import EventLog
@@ -18,10 +20,6 @@ from kernel_archive.readers.records import SPEEDUP_RANGE, PublishedRow, Record, 
 from kernel_archive.readers.salvage import RowKind, Salvage
 from kernel_archive.untrusted import allowance, is_parquet
 from kernel_archive.untrusted_tables import parquet_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _MAX_ROWS: Final = 1_000_000  # rows of a Parquet table; larger ones are refused
 _OBJECTS: Final = RowKind[dict[str, Any]](dict[str, Any])
@@ -86,12 +84,12 @@ class Published(HubTable):
         fields["label"] = values.natural(row.get(columns["label"]), N_BINS) or None
         device = values.inner_value(row, f"{columns['gpu']}.device_name")
         fields["gpu"] = fields["gpu"] or values.text_of(device)
-        lacking = next((columns[k] for k, value in fields.items() if value is None), None)
+        column = next((columns[k] for k, value in fields.items() if value is None), None)
         name = fields["row_id"]
-        if lacking is not None or name in self.published:
-            lacking, code = lacking or columns["row_id"], "bad-row" if lacking else "duplicate-row"
+        if column is not None or name in self.published:
+            column, code = column or columns["row_id"], "bad-row" if column else "duplicate-row"
             message = "the row lacks a value, has a wrong one, or an id that stood before; skipped"
-            self.error(code, message, line=line, field=lacking, value=repr(row.get(lacking)))
+            self.error(code, message, line=line, field=column, value=repr(row.get(column)))
             self.facts.counts["rows_skipped"] += 1
             return
         if bin_of(fields["speedup"], "released") != fields["label"]:
@@ -175,7 +173,9 @@ class HubEvents(HubTable):
             search.complete_facts()
             if name in settings:
                 search.facts.finished = True  # summaries are made of runs that came to their end
-                add_stated("config.json", settings[name], search.facts, self.findings, self.file)
+                add_file_facts(
+                    "config.json", settings[name], search.facts, self.findings, self.file
+                )
             self._searches.append(search)
         return any_read
 

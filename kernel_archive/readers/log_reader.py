@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import partialmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from kernel_archive.errors import Finding, printable
 from kernel_archive.problems import PROBLEMS
 from kernel_archive.readers.beside import add_durations, add_facts
+from kernel_archive.readers.events import Feedback, LoggedEvaluation
 from kernel_archive.readers.files import ReaderSpec, RunFiles
 from kernel_archive.readers.records import EVALUATION_FAILED, Case, Evaluation, Record, SearchFacts
 from kernel_archive.readers.salvage import FindingLog, RowKind, Salvage
 from kernel_archive.readers.values import positive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from kernel_archive.readers.events import Feedback, LoggedEvaluation
 
 #: Format -> what it is; ``formats.toml`` says what each field means.
 FORMATS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
@@ -159,16 +156,16 @@ class LogReader:
 
     def _set_success(self, record: Evaluation, feedback: Feedback, field: str) -> None:
         """Set speedup and times of a program that passed."""
-        stated = feedback.aggregated_speedup
-        if stated is None:
-            stated = feedback.speedup
+        logged = feedback.aggregated_speedup
+        if logged is None:
+            logged = feedback.speedup
         record.cases = tuple(map(self._case, feedback.per_case_speedups or ()))
-        record.speedup = positive(stated)
+        record.speedup = positive(logged)
         if record.speedup is None:
             # Non-finite numbers are written as null: no measurement, not the program's fault.
             self.facts.counts["successes_without_speedup"] += 1
             line = record.source_line
-            message = f"success without a finite speedup above 0: {stated}"
+            message = f"success without a finite speedup above 0: {logged}"
             self.warning("null-score", message, line=line, field=field if line is None else None)
             record.outcome, record.error_type = "infrastructure_failure", "missing_speedup"
             record.error_text = "logged as a success without a finite speedup above 0"

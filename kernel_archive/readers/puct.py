@@ -7,16 +7,14 @@ PUCT is a search that goes on from programs with good rewards and few visits. ``
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from kernel_archive.readers import events as ev
 from kernel_archive.readers.log_reader import LogReader, feedback_of
 from kernel_archive.readers.records import EVALUATION_FAILED, Evaluation
 from kernel_archive.readers.salvage import RowKind
 from kernel_archive.readers.values import natural, seconds_between, step_number
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Kinds of events of which every one is counted -> name of the count, as ``steps_completed``.
 _COUNTED: Final = {

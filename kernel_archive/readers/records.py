@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from kernel_archive.errors import Finding
-from kernel_archive.schema import Outcome  # noqa: TC001 - msgspec needs the type
+from kernel_archive.schema import Outcome
 
 #: A speedup outside of this range is no measurement; inside, quotients of two stay finite.
 SPEEDUP_RANGE: Final = (1e-9, 1e9)
@@ -33,7 +33,7 @@ class Case(msgspec.Struct, frozen=True):
 class Evaluation(msgspec.Struct, kw_only=True):
     """One evaluation of one program: measured, failed, or lost by the infrastructure.
 
-    A forecast, a reward and a deferred candidate are none. ``speedup`` is set exactly for
+    A forecast, a reward or a deferred candidate is not one. ``speedup`` is set exactly for
     ``success``. Fields are ``None`` where the log does not state them.
     """
 

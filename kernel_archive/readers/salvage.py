@@ -1,7 +1,7 @@
 """Rows from the lines of a log, whatever happened to the log.
 
 A line is decoded by a typed decoder; where that fails, as what Python writes, with ``NaN`` and lone
-surrogates. A line that is no JSON is searched for a whole row: a writer that goes on after a crash
+surrogates. A line that isn't JSON is searched for a whole row: a writer that goes on after a crash
 glues its first row to the broken line.
 """
 
@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import partialmethod
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from kernel_archive.errors import Finding, printable
 from kernel_archive.readers.values import BAD_JSON, any_json
 from kernel_archive.untrusted import misfit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
 
 T = TypeVar("T")
 
@@ -58,7 +56,7 @@ class Salvage(Generic[T]):
     ) -> None:
         self.kind, self.file, self.findings, self.counts = kind, file, findings, counts
         self._unknown: set[str] = set()  # kinds of events that were reported
-        #: Line and fault of a line that is no JSON; whether it is the last shows at the next one.
+        #: Number and fault of a line that isn't JSON; the next line shows that it isn't the last.
         self._broken: tuple[int, str] | None = None
 
     def rows(self, lines: Iterable[tuple[int, bytes] | Finding]) -> Iterator[tuple[int, T]]:
@@ -87,7 +85,7 @@ class Salvage(Generic[T]):
             self._report("warning", "truncated-line", message, self._broken[0])
 
     def _recovered(self, number: int, line: bytes) -> T | None:
-        """Make a row of a line that is none as it stands; ``None``, reported, where it can't be."""
+        """Make a row of a line that isn't decoded as it is; ``None``, reported, if that fails."""
         try:
             value = any_json(line)
         except BAD_JSON as error:

@@ -14,12 +14,13 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
@@ -32,9 +33,6 @@ from kernel_archive.readers.sql_doubts import COLUMNS
 from kernel_archive.readers.sql_sandbox import FIELD_BYTES, nodes_of
 from kernel_archive.readers.values import object_of
 from kernel_archive.untrusted import UntrustedFileError, open_uncompressed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 # Beyond these bounds a query is refused.
 MEMORY_BYTES: Final = 2 << 30  # in DuckDB
@@ -49,7 +47,7 @@ _PLAIN_CLASSES: Final = frozenset({None, "CONSTANT", "COLUMN_REF", "COMPARISON"}
 #: Table functions that read no file, and those that run a text as a query.
 _NO_FILES: Final = frozenset({"unnest", "json_each", "json_tree", "range", "generate_series"})
 _RUN_A_TEXT: Final = ("query", "json_execute")
-#: Characters of a text that may be a pattern of files; a longer one is none.
+#: Characters of a text that may be a pattern of files; a longer one isn't one.
 MAX_PATTERN: Final = 1000
 _OUTSIDE: Final = "a query reads only files in the folder of its source"
 
@@ -67,7 +65,7 @@ def check_query(text: str) -> dict[str, Any]:
     """Parse a query that must be exactly one SELECT to DuckDB's syntax tree.
 
     Raises:
-        QueryError: it is no SQL, several statements, or none that only reads.
+        QueryError: it isn't SQL, or isn't exactly one statement that only reads.
     """
     with duckdb.connect(":memory:") as connection:
         try:
@@ -109,9 +107,9 @@ def patterns_of(tree: dict[str, Any], variables: Iterable[str]) -> list[str]:
 
 
 def files_below(folder: Path) -> Iterator[str]:
-    """The names of all files below a folder, however deep; links to folders are not followed.
+    """Yield the names of all files below a folder, however deep; links to folders are not followed.
 
-    What cannot be opened is passed over: a path that is too long, a link that leads to itself.
+    What can't be opened is left out: a path that is too long, a link that leads to itself.
     """
     waiting = [str(folder)]
     while waiting:
@@ -124,7 +122,7 @@ def files_below(folder: Path) -> Iterator[str]:
 
 
 def _matches(folder: Path, pattern: str) -> Iterable[str]:
-    """The files that a pattern may name, perhaps too many; none where it leads out by its name."""
+    """List the files that a pattern may name, perhaps too many; none if its name leads out."""
     name = os.path.normpath(folder / pattern)
     if len(pattern) > MAX_PATTERN or "\0" in pattern or not name.startswith(f"{folder}{os.sep}"):
         return ()
@@ -184,13 +182,13 @@ class _Query:
             return table
         rows = table["source_row"].to_pylist()
         files = table["source_file"].to_pylist() if "source_file" in names else [None] * len(rows)
-        known: dict[str, list[int]] = {}
+        row_lines: dict[str, list[int]] = {}
         for i, file in enumerate(files):
             name = str(file or self.variables.get("file"))
-            if name not in known:
-                known[name] = lines.get(name) or self._row_lines(name)
-            if rows[i] is not None and 0 < rows[i] <= len(known[name]):
-                rows[i] = known[name][rows[i] - 1]
+            if name not in row_lines:
+                row_lines[name] = lines.get(name) or self._row_lines(name)
+            if rows[i] is not None and 0 < rows[i] <= len(row_lines[name]):
+                rows[i] = row_lines[name][rows[i] - 1]
         return table.set_column(names.index("source_row"), "source_row", pa.array(rows, pa.int64()))
 
     def _row_lines(self, name: str) -> list[int]:
@@ -288,7 +286,7 @@ def _check_columns(names: list[str]) -> None:
 
 
 def _records(run: RunFiles) -> Iterator[Record]:
-    """An evaluation for each row that counts, what was doubted, and how many rows were left out."""
+    """Yield an evaluation for each row that counts, the doubts, and how many rows were left out."""
     query = _Query(run)
     try:
         table, damaged = query.answer()
@@ -296,23 +294,23 @@ def _records(run: RunFiles) -> Iterator[Record]:
         where: dict[str, Any] = {"file": run.name(run.path), "field": "query", "fix": error.fix}
         yield Finding(code="wrong-format", message=str(error), **where)
         return
-    known = {run.name(path) for path in run.files}
+    names = {run.name(path) for path in run.files}
 
     @cache
-    def named(given: str | None) -> str:
+    def name_of(file: str | None) -> str:
         """Name the file of a row as tables state it: the run, where the query did not read it."""
-        below = os.path.relpath(query.folder / given, query.folder) if given else None
+        below = os.path.relpath(query.folder / file, query.folder) if file else None
         name = run.name(run.root / below if below else run.path)
-        return name if name in known else run.name(run.path)
+        return name if name in names else run.name(run.path)
 
     for file, line, fault in damaged:
         message = f"no row of a CSV file; left out: {printable(fault, 200)}"
-        yield Finding(code="bad-row", message=message, file=named(file), line=line)
-    judge = sql_doubts.Judge(table, named)
+        yield Finding(code="bad-row", message=message, file=name_of(file), line=line)
+    judge = sql_doubts.Judge(table, name_of)
     findings = [*judge.findings()]
     if not judge.refused:
         for row in judge.rows():
-            yield Evaluation(**{**row, "source_file": named(row["source_file"])})
+            yield Evaluation(**{**row, "source_file": name_of(row["source_file"])})
     yield from findings
     if not judge.refused:
         yield SearchFacts(counts=judge.counts())

@@ -10,18 +10,15 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import duckdb
+import pyarrow as pa
 
 from kernel_archive.errors import Finding, counted, printable
 from kernel_archive.gpus import same_gpu
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import pyarrow as pa
 
 _FOLDER: Final = Path(__file__).parent
 #: Columns that a query may return -> their type in DuckDB, and what each means.
@@ -159,10 +156,10 @@ class Judge:
         )
         if not words:
             return
-        total, shown = sum(n for _, n in words), words[:_WORDS_NAMED]
-        listed = ", ".join(f"{printable(word, 40)} {n:,}x" for word, n in shown)
+        total, first = sum(n for _, n in words), words[:_WORDS_NAMED]
+        listed = ", ".join(f"{printable(word, 40)} {n:,}x" for word, n in first)
         cases = " ".join(
-            f"WHEN '{printable(word, 40)}' THEN '{failure_of(word) or '?'}'" for word, _ in shown
+            f"WHEN '{printable(word, 40)}' THEN '{failure_of(word) or '?'}'" for word, _ in first
         )
         yield Finding(
             code="unknown-outcome",

@@ -14,15 +14,13 @@ import json
 import os
 import resource
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 REFUSED = 3  # exit status of a query that DuckDB refused; any other failure is this script's own
 _BATCH = 10_000  # rows that are written at once

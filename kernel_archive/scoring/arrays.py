@@ -1,4 +1,4 @@
-"""Share among the formulas: draws of rows as weights, sums, and which scores tie.
+"""What the formulas share: draws of rows as weights, sums, and which scores tie.
 
 A formula takes n rows and ``weights``, shape (n, D): how often each row counts in each of D draws.
 It gives one value per draw, shape (D,). A draw is a column, so that running sums go over whole
@@ -7,16 +7,14 @@ rows of memory.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.integer]
-    Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.integer]
+Bools = NDArray[np.bool_]
 
 #: Scores tie below this relative difference: far above rounding, far below any that was meant.
 TIE: Final = 1e-12

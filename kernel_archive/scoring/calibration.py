@@ -5,23 +5,19 @@ Rows without a distribution have the weight 0. Every value is NaN in a draw with
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kernel_archive.scoring.arrays import EDGE, TIE, group_ties, product, running
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kernel_archive.scoring.arrays import Bools, Floats
+from kernel_archive.scoring.arrays import EDGE, TIE, Bools, Floats, group_ties, product, running
 
 #: Confidence buckets of ECE, the reliability diagram and confidence monotonicity.
 N_BUCKETS: Final = 10
 
 
 def bucket_of(*, confidence: Floats) -> NDArray[np.intp]:
-    """Confidence bucket, 0 to 9: min(floor(10 q), 9); 0.7 is in bucket 7 however it was rounded."""
+    """Find the confidence bucket, min(floor(10 q), 9); 0.7 is in bucket 7 however it is rounded."""
     return np.clip(np.floor(confidence * N_BUCKETS + EDGE), 0, N_BUCKETS - 1).astype(np.intp)
 
 
@@ -33,14 +29,14 @@ def _bucket_sums(values: Floats, confidence: Floats, weights: Floats) -> Floats:
 
 
 def ece(*, confidence: Floats, correct: Bools, weights: Floats) -> Floats:
-    """Expected calibration error over ten equal-width confidence buckets, 0 (best) to 1: (D,)."""
+    """Compute the expected calibration error over ten equal buckets, 0 (best) to 1: shape (D,)."""
     gaps = _bucket_sums(correct - confidence, confidence, weights)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.abs(gaps).sum(axis=0) / weights.sum(axis=0))
 
 
 def confidence_monotonicity(*, confidence: Floats, errors: Floats, weights: Floats) -> Floats:
-    """D_mono in [0, 1]: how far the mean error rises with confidence: shape (D,).
+    """Compute D_mono, 0 to 1, how far the mean error rises with confidence: shape (D,).
 
     0 when it only falls, when all buckets agree, or when only one is filled. ``errors`` are in x.
     """
@@ -60,7 +56,7 @@ def confidence_monotonicity(*, confidence: Floats, errors: Floats, weights: Floa
 
 
 def selective_risk(*, confidence: Floats, losses: Floats) -> Floats:
-    """Mean loss of the k most confident rows, for k = 1..n: shape (n,).
+    """Average the losses of the k most confident rows, for k = 1..n: shape (n,).
 
     Rows of equal confidence are accepted in random order; the value is the exact expectation.
 
@@ -75,7 +71,7 @@ def selective_risk(*, confidence: Floats, losses: Floats) -> Floats:
 
 
 def aurc(*, confidence: Floats, losses: Floats, weights: Floats) -> Floats:
-    """Area under the risk-coverage curve, shape (D,): mean of :func:`selective_risk` over k/n.
+    """Compute the area under the risk-coverage curve, the mean :func:`selective_risk`: (D,).
 
     A tie group at the places a+1..b of the order adds its mean loss times the sum over its places m
     of (H_n - H_{m-1}) / n, where H are the harmonic numbers.

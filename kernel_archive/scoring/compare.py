@@ -11,19 +11,23 @@ starts again from its first one.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from pathlib import Path
+from typing import Any, Final, Literal, Unpack
 
 import msgspec
 import numpy as np
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.errors import UsageError, suggestion
-from kernel_archive.scoring.arrays import product
+from kernel_archive.scoring.arrays import Bools, Floats, Ints, product
 from kernel_archive.scoring.figures import bootstrap, interval, measure, repeats_of
+from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import COMPARED, METRICS, metrics_of
 from kernel_archive.scoring.order import MAX_ROWS
-from kernel_archive.scoring.reader import forecasts_of
+from kernel_archive.scoring.reader import ForecastSource, forecasts_of
 from kernel_archive.scoring.record import ForecastFacts, Terms
 from kernel_archive.scoring.samples import REPEAT_FIELDS, ForecastRows, RowSample, chunk_sizes
 from kernel_archive.scoring.scorer import (
@@ -33,17 +37,7 @@ from kernel_archive.scoring.scorer import (
     forecast_facts,
     means,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from pathlib import Path
-    from typing import Unpack
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
-    from kernel_archive.scoring.forecasts import Forecasts
-    from kernel_archive.scoring.reader import ForecastSource
-    from kernel_archive.scoring.split import Split
+from kernel_archive.scoring.split import Split
 
 #: Two submissions differ in a metric when the corrected p-value is below this.
 SIGNIFICANCE: Final = 0.05
@@ -51,7 +45,7 @@ Side = Literal["a", "b", "neither"]
 
 
 class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold one metric of two submissions, A and B; ``None`` where it is not defined."""
+    """One metric of two submissions, A and B; ``None`` where it is not defined."""
 
     a: float | None  # mean over the repeats of A
     b: float | None  # and of B
@@ -65,7 +59,7 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(Terms, frozen=True, kw_only=True):
-    """Hold two submissions against each other."""
+    """Two submissions held against each other."""
 
     a: ForecastFacts
     b: ForecastFacts
@@ -92,10 +86,10 @@ def compare(
     names = tuple(metrics) if metrics is not None else COMPARED[split.kind]
     if draws < 1:
         raise UsageError("a comparison needs draws")
-    every = metrics_of(split.kind)
+    defined_metrics = metrics_of(split.kind)
     for name in names:
-        if name not in every:
-            raise UsageError(f"unknown metric {name!r}. {suggestion(name, every)}")
+        if name not in defined_metrics:
+            raise UsageError(f"unknown metric {name!r}. {suggestion(name, defined_metrics)}")
     sides = rows_a, rows_b = [ForecastRows.of(split, cast, predicted_bin) for cast in (a, b)]
     values = [means(repeats_of(rows, names, groups=False).overall) for rows in sides]
     drawn = [
@@ -103,20 +97,16 @@ def compare(
     ]
     defined = [name for name in names if None not in (values[0][name], values[1][name])]
     p = permutation_p(rows_a, rows_b, defined, seed=seed, draws=draws)
-    corrected: dict[str, float | None] = {}
-    for family in {METRICS[name].family for name in names}:
-        members = [name for name in names if METRICS[name].family == family]
-        p_values = holm([p.get(name) for name in members])
-        corrected |= dict(zip(members, p_values, strict=True))
+    corrected = _corrected(names, p)
     table: dict[str, MetricDifference] = {}
     for name in names:
-        one, other = values[0][name], values[1][name]
-        difference = None if one is None or other is None else one - other
+        value_a, value_b = values[0][name], values[1][name]
+        difference = None if value_a is None or value_b is None else value_a - value_b
         ends = None if difference is None else interval(drawn[0][name] - drawn[1][name])
         low, high = ends or (None, None)
         table[name] = MetricDifference(
-            a=one,
-            b=other,
+            a=value_a,
+            b=value_b,
             difference=difference,
             low=low,
             high=high,
@@ -161,18 +151,28 @@ def compare_files(
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down correction over a table; ``None`` stays out of it."""
+    """Correct p-values by Holm's step-down rule; ``None`` stays out of it."""
     ranked = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
-    out: list[float | None] = [None] * len(p_values)
+    corrected: list[float | None] = [None] * len(p_values)
     largest = 0.0
     for step, (p, i) in enumerate(ranked):
         largest = max(largest, min(1.0, p * (len(ranked) - step)))
-        out[i] = largest
-    return out
+        corrected[i] = largest
+    return corrected
+
+
+def _corrected(names: Sequence[str], p: Mapping[str, float]) -> dict[str, float | None]:
+    """Correct the p-values of metrics by Holm's rule, family by family."""
+    corrected: dict[str, float | None] = {}
+    for family in {METRICS[name].family for name in names}:
+        members = [name for name in names if METRICS[name].family == family]
+        p_values = holm([p.get(name) for name in members])
+        corrected |= dict(zip(members, p_values, strict=True))
+    return corrected
 
 
 def _better(name: str, difference: float | None, p: float | None) -> Side:
-    """Which one is better by a metric, when the corrected p-value tells them apart."""
+    """Say which one is better by a metric, when the corrected p-value tells them apart."""
     direction = METRICS[name].better
     if not difference or p is None or p >= SIGNIFICANCE or direction == "neither":
         return "neither"
@@ -187,22 +187,22 @@ def permutation_p(
     ``a`` and ``b`` are the same rows with the forecasts of either; seed and draws are those of the
     swaps. The differences must be defined.
     """
-    both = _side_by_side(a, b)
+    side_by_side = _side_by_side(a, b)
     n, k, rng = len(a), a.split.n_clusters, np.random.default_rng([seed, 1])
-    own = a.split.cluster_numbers
-    clusters = np.arange(n) if own is None else own
-    observed = _swapped_differences(both, np.zeros((n, 1), bool), names)
+    clusters = a.split.cluster_numbers
+    clusters = np.arange(n) if clusters is None else clusters
+    observed = _swapped_differences(side_by_side, np.zeros((n, 1), bool), names)
     # Of a thinned candidate set the pairs do not add up.
     few = k < draws and not (a.split.kind == "eval" and 2 * n > MAX_ROWS)
     sums = [n for n in names if few and (METRICS[n].per_row or METRICS[n].adds_up)]
     others = [name for name in names if name not in sums]
-    effects = _effects(both, clusters, sums, observed) if sums else {}
+    effects = _effects(side_by_side, clusters, sums, observed) if sums else {}
     larger = dict.fromkeys(names, 0)
     for size in chunk_sizes(2 * n, draws):
         flips = rng.integers(0, 2, size=(size, k), dtype=np.int8)
         swapped = flips[:, clusters].astype(bool).T
         signs = np.where(flips.T, -1.0, 1.0)
-        differences = _swapped_differences(both, swapped, others)
+        differences = _swapped_differences(side_by_side, swapped, others)
         differences |= {name: product(effect, signs) for name, effect in effects.items()}
         for name in names:
             distance = abs(float(observed[name][0]))
@@ -230,7 +230,7 @@ def _effects(
 def _swapped_differences(
     both: ForecastRows, swapped: Bools, names: Collection[str]
 ) -> dict[str, Floats]:
-    """Difference of every metric when ``swapped`` rows, shape (n, D), are swapped: shape (D,)."""
+    """Compute the differences when ``swapped`` rows, shape (n, D), are swapped: shape (D,) each."""
     # Lifts differ as average precisions do: the shortcut that both are over is the same.
     measured = {name: name.replace("lift_", "average_precision_") for name in names}
     sides = []
@@ -241,7 +241,7 @@ def _swapped_differences(
 
 
 def _side_by_side(a: ForecastRows, b: ForecastRows) -> ForecastRows:
-    """Rows with the forecasts of A, and then the same rows with those of B, in as many repeats."""
+    """Put rows with the forecasts of A before the same rows with those of B, in equal repeats."""
     n, n_repeats = len(a), max(a.n_repeats, b.n_repeats)
     first, second = (np.arange(n_repeats) % side.n_repeats for side in (a, b))
     cast: dict[str, Any] = {

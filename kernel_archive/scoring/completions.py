@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS
 from kernel_archive.scoring.formats import TOOL_FIELDS, ForecastLine, LineError, read_line
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-#: Why an answer gives no distribution. ``refused`` and ``cut`` (at the limit of tokens) are said by
-#: whoever asked the model; ``in-reasoning`` is a distribution that stands only before the answer.
+#: Why an answer gives no distribution. The caller adds ``refused`` and ``cut`` (at the limit of
+#: tokens); ``in-reasoning`` is a distribution that is only in the text before the answer.
 UNPARSED: Final = frozenset(
     {"empty", "no-json", "in-reasoning", "half-json", "missing-field", "wrong-length"}
     | {"wrong-shape", "not-a-number", "not-finite", "negative", "zero-sum", "raw-sum"}
     | {"contradiction", "bad-field", "refused", "cut"}
 )
-#: A completion does not say which row it is about; whoever asked knows.
+#: A completion does not say which row it is about; the caller knows.
 _ROW: Final = "completion"
 #: Characters of an answer that are read, from its end.
 _MAX_TEXT: Final = 1 << 20

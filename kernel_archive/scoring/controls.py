@@ -1,6 +1,6 @@
 """Compute controls and bounds: what can be had without reading, what can be had at all.
 
-A **control** goes by one cue on the surface of the programs, or by none. A figure that does not
+A **control** uses one cue on the surface of the programs, or no cue. A figure that does not
 beat the best of them shows no understanding. A control is given more than a forecaster has:
 
 * its bin probabilities start from the bin frequencies of the whole split;
@@ -20,21 +20,18 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from kernel_archive.bins import N_BINS
-from kernel_archive.scoring.arrays import group_ties
+from kernel_archive.scoring.arrays import Floats, group_ties
 from kernel_archive.scoring.cues import CUES, EDIT_CUES, LAUNCH_CUES, TRANSFER_CUES
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.rules import crps
+from kernel_archive.scoring.split import Split
 
-if TYPE_CHECKING:
-    from kernel_archive.scoring.arrays import Floats
-    from kernel_archive.scoring.split import Split
-
-#: What knows more than a forecaster may: goals, which are none of the question, or labels.
+#: Names of the bounds, which know what no question shows: goals or labels.
 BOUNDS: Final = ("goal", "oracle_bins", "oracle_speedups")
 #: Strengths of a cue that are tried: correlations of the copula.
 STRENGTHS: Final = tuple(round(0.1 * i, 1) for i in range(-9, 10))
@@ -44,17 +41,17 @@ _MAX_FITTED: Final = 300
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Control:
-    """Hold one control or bound."""
+    """One control or bound."""
 
     name: str
-    title: str  # what it goes by, for people
+    title: str  # the cue that it uses, for people
     bound: bool  # whether it knows the labels
     forecasts: Forecasts
 
 
 @cache
 def _normal_table() -> tuple[Floats, Floats]:
-    """The normal distribution function as a table, to six decimals."""
+    """Tabulate the normal distribution function, to six decimals."""
     x = np.linspace(-9.0, 9.0, 3601)
     return x, np.array([0.5 * math.erfc(-v / math.sqrt(2.0)) for v in x.tolist()])
 
@@ -67,7 +64,7 @@ def _quantile(shares: Floats) -> Floats:
 
 
 def normal_scores(cue: Floats) -> Floats:
-    """Normal scores of the mean ranks of rows by a value, shape (n,); rows that tie share one."""
+    """Compute normal scores of the rows' mean ranks by a value: (n,); rows that tie share one."""
     ties = group_ties(cue)
     sizes = np.bincount(ties)
     middle = np.cumsum(sizes) - 0.5 * sizes
@@ -81,12 +78,12 @@ def spread_ranks(scores: Floats, cumulative: Floats, strength: float) -> Floats:
     whatever the strength: the correlation of the copula, above -1 and below 1.
     """
     edges = _quantile(cumulative)
-    at = (edges - strength * scores[:, None]) / math.sqrt(1.0 - strength * strength)
-    return np.interp(at, *_normal_table())
+    quantiles = (edges - strength * scores[:, None]) / math.sqrt(1.0 - strength * strength)
+    return np.interp(quantiles, *_normal_table())
 
 
 def to_bins(cumulative: Floats) -> Floats:
-    """Probabilities of the eight bins from cumulative ones: shape (n, 8)."""
+    """Turn cumulative probabilities into those of the eight bins: shape (n, 8)."""
     n = len(cumulative)
     steps = np.diff(cumulative, axis=1, prepend=np.zeros((n, 1)), append=np.ones((n, 1)))
     return np.maximum(steps, 0.0)
@@ -104,12 +101,12 @@ def by_cue(cue: Floats, split: Split) -> Floats:
         spread = (spread_ranks(scores[task][fitted], cumulative, rho) for rho in STRENGTHS)
         losses[task] = np.array([((p - below) ** 2).mean() * n for p in spread])
     total = np.sum(list(losses.values()), axis=0)
-    out = np.empty((len(split), N_BINS))
+    masses = np.empty((len(split), N_BINS))
     for task, rows in split.task_rows.items():
         best = STRENGTHS[int(np.argmin(total - losses[task]))]
         strength = best if len(losses) > 1 else 0.0
-        out[rows] = to_bins(spread_ranks(scores[task], cumulative, strength))
-    return out
+        masses[rows] = to_bins(spread_ranks(scores[task], cumulative, strength))
+    return masses
 
 
 def _frequencies(split: Split) -> Floats:

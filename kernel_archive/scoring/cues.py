@@ -9,22 +9,19 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.ids import program_id
 from kernel_archive.program_text import LANGUAGE_ORDER, language_of
+from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.split import Surface, table_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Floats
-    from kernel_archive.splits import SplitSpec
+from kernel_archive.splits import SplitSpec
 
 _PROSE: Final = re.compile(
     r'"""[\s\S]*?"""|\'\'\'[\s\S]*?\'\'\'|#(?!include|define|pragma)[^\n]*|//[^\n]*|/\*[\s\S]*?\*/'
@@ -112,8 +109,10 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
     if spec.kind == "close":  # what the second program has more than the first one
         first = _read_cues(archive, anchors, rows[spec.task])
         cues = {name: cue - first[name] for name, cue in cues.items()}
-        own, of_first = (_repeated(archive, rows[n]) for n in (spec.kernel, spec.anchor_kernel))
-        measured = None if own is None or of_first is None else own / of_first
+        of_second, of_first = (
+            _repeated(archive, rows[n]) for n in (spec.kernel, spec.anchor_kernel)
+        )
+        measured = None if of_second is None or of_first is None else of_second / of_first
         return replace(surface, cues=cues, measured=measured)
     changed = [
         language_of(code) != language for code, language in zip(anchors, languages, strict=True)
@@ -166,16 +165,17 @@ def _of_kernels(archive: Archive, kernels: Sequence[str], columns: Sequence[str]
 def _repeated(archive: Archive, kernels: Sequence[str]) -> Floats | None:
     """Return the first measured speedups of kernels: shape (n, k); ``None`` without any."""
     speedups: dict[str, list[float]] = {name: [] for name in kernels}
-    counted = set()  # what two searches share stands in both of their logs
+    seen = set()  # what two searches share is in both of their logs
     columns = ("kernel_id", "speedup", "excluded", "started_at")
     for name, speedup, excluded, started in table_rows(archive, "evaluations", *columns):
-        if name in speedups and speedup and not excluded and (name, started, speedup) not in counted:
+        measurement = (name, started, speedup)
+        if name in speedups and speedup and not excluded and measurement not in seen:
             speedups[name].append(speedup)
             if started is not None:
-                counted.add((name, started, speedup))
+                seen.add(measurement)
     first = [speedups[name][:MAX_MEASURED] for name in kernels]
-    out = np.array([row + [np.nan] * (MAX_MEASURED - len(row)) for row in first])
-    return None if np.isnan(out).all() else out
+    table = np.array([row + [np.nan] * (MAX_MEASURED - len(row)) for row in first])
+    return None if np.isnan(table).all() else table
 
 
 def _spread(low: Floats, high: Floats, unknown: Floats | float = 1.0) -> Floats:

@@ -8,18 +8,14 @@ the other. How well intervals cover is in docs/metrics.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.metrics import METRICS, metrics_of
-from kernel_archive.scoring.samples import RowSample
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from kernel_archive.scoring.arrays import Floats
-    from kernel_archive.scoring.samples import ForecastRows
+from kernel_archive.scoring.samples import ForecastRows, RowSample
 
 #: Level of the intervals.
 LEVEL: Final = 0.95
@@ -30,7 +26,7 @@ _DEFINED: Final = 0.95
 
 
 class Figures(NamedTuple):
-    """Hold the metrics in every draw."""
+    """The metrics in every draw."""
 
     overall: dict[str, Floats]  # metric -> shape (D,)
     groups: dict[str, dict[str, Floats]]  # group -> metric -> shape (D,)
@@ -97,7 +93,7 @@ def bootstrap(
 
 
 def interval(values: Floats) -> tuple[float, float] | None:
-    """Percentile interval of the draws of a metric; ``None`` where too few of them are defined.
+    """Take the percentile interval of a metric's draws; ``None`` where too few are defined.
 
     >>> [round(end, 9) for end in interval(np.arange(1001.0))]
     [25.0, 975.0]

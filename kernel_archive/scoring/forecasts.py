@@ -1,24 +1,20 @@
-"""Hold forecasts as checked arrays of R repeats x n rows, in the order of the split."""
+"""Forecasts as checked arrays of R repeats x n rows, in the order of the split."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, Finding
-from kernel_archive.scoring.arrays import row_sums
+from kernel_archive.scoring.arrays import Bools, Floats, row_sums
 from kernel_archive.scoring.rules import normalise, predicted_bins
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from kernel_archive.scoring.arrays import Bools, Floats
-    from kernel_archive.scoring.split import Split
+from kernel_archive.scoring.split import Split
 
 #: A raw sum outside these bounds is a parse failure, not a forecast.
 RAW_SUM_BOUNDS: Final = (0.5, 1.5)
@@ -26,7 +22,7 @@ RAW_SUM_BOUNDS: Final = (0.5, 1.5)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Forecasts:
-    """Hold one forecaster's forecasts of one split; all arrays have shape (R, n)."""
+    """One forecaster's forecasts of one split; all arrays have shape (R, n)."""
 
     name: str  # name of the forecaster
     probabilities: Floats  # shape (R, n, 8), rows sum to 1; uniform where ``parsed`` is false
@@ -81,11 +77,11 @@ class Forecasts:
         if raw.shape != (*shape, N_BINS) or shape[0] == 0:
             expected = f"(repeats, {len(split)}, {N_BINS})"
             raise DataError(f"probabilities have shape {raw.shape}, expected {expected}")
-        use = _shaped(parsed, shape, True, "parsed")
-        if not np.isfinite(raw[use]).all() or (raw[use] < 0).any():
+        usable = _shaped(parsed, shape, True, "parsed")
+        if not np.isfinite(raw[usable]).all() or (raw[usable] < 0).any():
             raise DataError("probabilities must be finite and at least 0")
         sums = np.full(shape, np.nan)
-        sums[use] = row_sums(raw[use])
+        sums[usable] = row_sums(raw[usable])
         if (sums <= 0).any():
             raise DataError("the probabilities of a row must not all be 0")
         valid = (sums >= RAW_SUM_BOUNDS[0]) & (sums <= RAW_SUM_BOUNDS[1])  # never of NaN
@@ -131,7 +127,7 @@ class Forecasts:
         return float(self.parsed[answerable].mean()) if answerable.any() else None
 
     def predicted(self, rule: str = "argmax") -> NDArray[np.int8]:
-        """Predicted bins, shape (R, n), 0 without a distribution; by ``stated`` the bins named."""
+        """Predict bins, shape (R, n), 0 without a distribution; by ``stated`` those named."""
         best = predicted_bins(probabilities=self.probabilities, stated_bins=self.stated_bins)
         if rule == "stated":
             best = np.where(self.stated_bins > 0, self.stated_bins, best)

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
 from kernel_archive.bins import BIN_NAMES, N_BINS
 from kernel_archive.errors import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 #: Repeats of one row are numbered 0 to 99; a higher number is refused.
 MAX_REPEATS: Final = 100
@@ -35,7 +33,7 @@ _Eight = Annotated[list[_Amount], Meta(min_length=N_BINS, max_length=N_BINS)]
 
 
 class ForecastLine(msgspec.Struct, kw_only=True):
-    """Hold one forecast (:data:`FIELDS`); ``None`` is what is not there."""
+    """One forecast (:data:`FIELDS`); ``None`` is what is not there."""
 
     row_id: Annotated[str, Meta(min_length=1)]
     repeat: Annotated[int, Meta(ge=0, lt=MAX_REPEATS)] = 0
@@ -99,7 +97,7 @@ def decode_line(text: bytes) -> dict[str, Any]:
     """Decode the JSON object of a line.
 
     Raises:
-        LineError: there is none.
+        LineError: the line holds no JSON object.
     """
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
@@ -138,8 +136,8 @@ def read_line(fields: Mapping[str, Any]) -> ForecastLine:
     present = {name: value for name, value in fields.items() if value is not None}
     forms = ("probabilities", "bin_probabilities", TOOL_FIELDS[0], "p_passes")
     if sum(form in present for form in forms) > 1:
-        what, fix = "there are two distributions", f"Keep one of {', '.join(forms)}"
-        raise LineError(fault_of("contradiction", what, "probabilities", fix=fix))
+        message, fix = "there are two distributions", f"Keep one of {', '.join(forms)}"
+        raise LineError(fault_of("contradiction", message, "probabilities", fix=fix))
     present = _one_form(present)
     for name in ("repeat", "predicted_bin"):  # data frames write whole numbers as 5.0 beside gaps
         if isinstance(present.get(name), float) and present[name].is_integer():
@@ -152,12 +150,12 @@ def read_line(fields: Mapping[str, Any]) -> ForecastLine:
         line.probabilities = [1.0 - line.p_passes, *[0.0] * (N_BINS - 2), line.p_passes]
     masses, field = line.probabilities, "probabilities"
     if masses is not None and line.parse_failed:
-        what = "parse_failed is true and there are probabilities"
-        raise LineError(fault_of("contradiction", what, field, fix="Drop one of the two"))
+        message = "parse_failed is true and there are probabilities"
+        raise LineError(fault_of("contradiction", message, field, fix="Drop one of the two"))
     fix = "Write parse_failed: true where the forecaster gave no distribution"
     if masses is not None and not any(masses):
-        what = "the probabilities must not all be 0"
-        raise LineError(fault_of("zero-sum", what, field, masses, fix))
+        message = "the probabilities must not all be 0"
+        raise LineError(fault_of("zero-sum", message, field, masses, fix))
     if masses is None and not (line.parse_failed or line.defer):
         raise LineError(fault_of("missing-field", "there are no probabilities", field, fix=fix))
     return line
@@ -165,18 +163,18 @@ def read_line(fields: Mapping[str, Any]) -> ForecastLine:
 
 def _one_form(fields: dict[str, Any]) -> dict[str, Any]:
     """Bring a tool call and a row of the published predictions into the form of a line."""
-    named = dict(fields)
+    renamed = dict(fields)
     for name in _PUBLISHED.keys() & fields.keys():
-        named.setdefault(_PUBLISHED[name], named.pop(name))
+        renamed.setdefault(_PUBLISHED[name], renamed.pop(name))
     if not fields.keys().isdisjoint(TOOL_FIELDS):
         for name in TOOL_FIELDS:
             if name not in fields:
-                what = "one of the eight probabilities is missing"
-                raise LineError(fault_of("missing-field", what, name))
-        named["probabilities"] = [fields[name] for name in TOOL_FIELDS]
+                message = "one of the eight probabilities is missing"
+                raise LineError(fault_of("missing-field", message, name))
+        renamed["probabilities"] = [fields[name] for name in TOOL_FIELDS]
     if "bin_probabilities" in fields:
-        named["probabilities"] = _masses_by_bin(fields["bin_probabilities"])
-    return named
+        renamed["probabilities"] = _masses_by_bin(fields["bin_probabilities"])
+    return renamed
 
 
 def _masses_by_bin(masses: Any) -> list[Any] | None:
@@ -188,11 +186,11 @@ def _masses_by_bin(masses: Any) -> list[Any] | None:
         fault = fault_of("wrong-shape", "must be a list of {bin, p} or a map", field, masses)
         raise LineError(fault) from None
     by_bin = {str(label): mass for label, mass in pairs}
-    wanted = [str(label) for label in range(1, N_BINS + 1)]
-    if by_bin and (len(pairs) != N_BINS or sorted(by_bin) != wanted):
+    labels = [str(label) for label in range(1, N_BINS + 1)]
+    if by_bin and (len(pairs) != N_BINS or sorted(by_bin) != labels):
         fault = fault_of("wrong-length", "must hold the bins 1 to 8, each once", field, masses)
         raise LineError(fault)
-    return [by_bin[label] for label in wanted] if by_bin else None
+    return [by_bin[label] for label in labels] if by_bin else None
 
 
 def _faults(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -214,10 +212,10 @@ def _faults(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _mass_faults(masses: list[Any]) -> Iterator[dict[str, Any]]:
     for number, mass in enumerate(masses):
-        place = f"probabilities[{number}]"
+        field = f"probabilities[{number}]"
         if type(mass) not in (int, float):
-            yield fault_of("not-a-number", "a probability must be a number", place, mass)
+            yield fault_of("not-a-number", "a probability must be a number", field, mass)
         elif mass < 0:
-            yield fault_of("negative", "a probability must not be negative", place, mass)
+            yield fault_of("negative", "a probability must not be negative", field, mass)
         elif not mass < 1e300:
-            yield fault_of("not-finite", "a probability must be finite", place, mass)
+            yield fault_of("not-finite", "a probability must be finite", field, mass)

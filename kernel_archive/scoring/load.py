@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
+from kernel_archive.archive.manifest import SplitFacts, shard_faults
+from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, UsageError
@@ -29,17 +33,8 @@ from kernel_archive.scoring.split import (
     split_facts,
     table_rows,
 )
-from kernel_archive.splits import FORECAST_SPLITS, REPLAY
+from kernel_archive.splits import FORECAST_SPLITS, REPLAY, SplitSpec
 from kernel_archive.storage import content_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import pyarrow as pa
-
-    from kernel_archive.archive.manifest import SplitFacts
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.splits import SplitSpec
 
 
 def load_split(
@@ -62,9 +57,6 @@ def load_split(
         ArchiveMismatchError: the files are not those of the manifest, or the labels are others'.
         UsageError: unknown split or scheme, no such split yet, or its labels are withheld.
     """
-    from kernel_archive.archive.manifest import shard_faults
-    from kernel_archive.archive.open import Archive, open_archive
-
     spec = forecast_split(split)
     opened = archive if isinstance(archive, Archive) else open_archive(archive)
     if spec.name == REPLAY.name:
@@ -79,11 +71,14 @@ def load_split(
         raise ArchiveMismatchError.from_findings(faults)
     withheld = facts.origin == "withheld"
     if withheld and labels is None and not blind:
-        what = f"the labels of {spec.name} are withheld from the archive in {opened.path}"
-        raise UsageError(f"{what}. Whoever holds them scores with the option --labels DIR")
+        raise UsageError(
+            f"the labels of {spec.name} are withheld from the archive in {opened.path}. Whoever "
+            "holds them scores with the option --labels DIR"
+        )
     if labels is not None and not withheld:
-        what = f"the labels of {spec.name} are in the archive"
-        raise UsageError(f"{what}: --labels is for withheld ones")
+        raise UsageError(
+            f"the labels of {spec.name} are in the archive: --labels is for withheld ones"
+        )
     reference = spec.anchor if spec.shows_reference else ""  # many long texts, which nothing reads
     columns = [name for name in TABLES[spec.table].schema.names if name != reference]
     table = opened.arrow(spec.table, columns=columns)
@@ -127,7 +122,7 @@ def as_split(archive: Archive | Split | str | Path | None, split: str, bins: str
 
 
 class _StoredZero(msgspec.Struct):
-    """Hold a file of ``splits/zero``, which ``benchmarks/zero.py`` writes."""
+    """A file of ``splits/zero``, which ``benchmarks/zero.py`` writes."""
 
     split_digest: str
     forecast: str
@@ -154,13 +149,15 @@ def _other_rows(archive: Archive, split: SplitSpec) -> Iterator[OtherRows]:
         ids = {row for (row,) in table_rows(archive, other.table, "row_id")}
         if other.table != split.table and ids:
             yield OtherRows(other.name, f"Use --split {other.name}", ids)
-    own = archive.manifest.version
-    folders = [f for f in (content_path("splits") / "frozen").iterdir() if f.name != own]
+    version = archive.manifest.version
+    folders = [f for f in (content_path("splits") / "frozen").iterdir() if f.name != version]
     for folder in sorted(folders, key=lambda f: [int(n) for n in f.name.split(".")], reverse=True):
         for spec in FORECAST_SPLITS.values():
             path = folder / f"{spec.table}.json"
             if path.is_file():
-                fix = f"This archive is version {own}: forecast its rows, or build the other one"
+                fix = (
+                    f"This archive is version {version}: forecast its rows, or build the other one"
+                )
                 name = f"{spec.name} in data version {folder.name}"
                 yield OtherRows(name, fix, {row[0] for row in read_frozen(path).rows})
 
@@ -187,8 +184,8 @@ def read_clusters(
 
     A row of a search that is no natural one is its own cluster.
     """
-    if spec.drawn:
-        unit, names = "problems", list(rows[spec.drawn])
+    if spec.cluster:
+        unit, names = "problems", list(rows[spec.cluster])
     else:
         clusters, searches = search_clusters(archive), rows["search_id"]
         if clusters.keys().isdisjoint(searches):
@@ -199,7 +196,7 @@ def read_clusters(
 
 
 def search_clusters(archive: Archive) -> dict[str, str]:
-    """Search of natural programs -> its author, or the search itself, a chain, if it names none."""
+    """Map each search of natural programs to its author, or to itself, a chain, without one."""
     natural = archive.manifest.natural_builders
     clusters = {}
     columns = ("search_id", "builder", "hyperparameters")

@@ -1,4 +1,4 @@
-"""State every metric, from ``metrics.toml``, and how it is computed.
+"""Every metric, from ``metrics.toml``, and how it is computed.
 
 Scores, comparisons, summaries, the board and the documentation are made from :data:`METRICS`.
 """
@@ -6,23 +6,19 @@ Scores, comparisons, summaries, the board and the documentation are made from :d
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from functools import partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import msgspec
 import numpy as np
 
 from kernel_archive.scoring import calibration, order, rules
-from kernel_archive.scoring.arrays import single_draw
+from kernel_archive.scoring.arrays import Bools, Floats, Ints, single_draw
 from kernel_archive.scoring.recovery import BUDGETS, fastest_tenth, recovery_area
+from kernel_archive.scoring.samples import ForecastRows, RowSample
 from kernel_archive.splits import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
-    from kernel_archive.scoring.samples import ForecastRows, RowSample
 
 __all__ = [
     "COMPARED",
@@ -40,7 +36,7 @@ SHORTCUTS: Final = ("parent_speedup", "language_change")
 
 
 class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """State one metric: an entry of ``metrics.toml``."""
+    """One metric: an entry of ``metrics.toml``."""
 
     name: str
     title: str
@@ -131,13 +127,13 @@ def _fastest_tenth(sample: RowSample) -> Floats:
     """Average precision of finding the fastest tenth of a task's rows, mean over the tasks."""
     rows = sample.rows
 
-    def of_task(_: str, positions: Ints) -> Floats:
+    def precision_of(_: str, positions: Ints) -> Floats:
         weights = sample.inside(positions)
         positive = fastest_tenth(rows.split.speedups[positions], weights)
         precision = partial(order.average_precision, positive=positive, weights=weights)
         return sample.mean(lambda r: precision(scores=rows.expected[r, positions]))
 
-    return sample.over_tasks(of_task)
+    return sample.over_tasks(precision_of)
 
 
 def _lift(sample: RowSample, cutoff: float) -> Floats:
@@ -149,15 +145,15 @@ def _lift(sample: RowSample, cutoff: float) -> Floats:
         return np.full(sample.weights.shape[1], np.nan)
     once = single_draw(len(split))
     better = max(cues, key=lambda cue: precision(scores=cue, weights=once).item())
-    own = METRICS[f"average_precision_{cutoff:g}"].of(sample)
-    return own - precision(scores=better, weights=sample.weights)
+    value = METRICS[f"average_precision_{cutoff:g}"].of(sample)
+    return value - precision(scores=better, weights=sample.weights)
 
 
 def _skill(sample: RowSample, over: str) -> Floats:
-    own = METRICS["crps"].of(sample)
+    value = METRICS["crps"].of(sample)
     zero = sample.mean_over_rows(getattr(sample.rows, over)[None])
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(zero > 0, 1.0 - own / zero, np.nan)
+        return np.where(zero > 0, 1.0 - value / zero, np.nan)
 
 
 def _of_probabilities(formula: Callable[..., Floats], rows: ForecastRows) -> Floats:

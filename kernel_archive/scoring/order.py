@@ -6,17 +6,14 @@ numbers, in which equal keys tie: :func:`order_keys`. A discovery is an edit tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from kernel_archive.bins import DEFAULT_SCHEME, Scheme
 from kernel_archive.bins import scheme as scheme_of
-from kernel_archive.scoring.arrays import group_ties, row_sums, running
+from kernel_archive.scoring.arrays import Bools, Floats, Ints, group_ties, row_sums, running
 from kernel_archive.splits import SPLITS
-
-if TYPE_CHECKING:
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
 
 #: A pair is a discovery when the child is at least this many times as fast as its parent.
 CUTOFFS: Final = SPLITS["discovery"].cutoffs
@@ -71,7 +68,7 @@ def pair_rows(speedups: Floats) -> Ints:
 
 
 class PairTable:
-    """Compare the pairs of one candidate set that count, ready to be counted in many draws."""
+    """The pairs of one candidate set that count, ready to be counted in many draws."""
 
     def __init__(self, keys: Ints, speedups: Floats, spreads: Floats, goals: Floats | None) -> None:
         """Compare n rows by keys of shape (R, n); the others have shape (n,)."""
@@ -110,7 +107,7 @@ class PairTable:
 
 
 def shares_above(cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
-    """Share of every bin's mass above a cutoff in x, log-uniform inside the bin: shape (8,).
+    """Compute the share of each bin above a cutoff in x, log-uniform inside the bin: shape (8,).
 
     Raises:
         ValueError: the cutoff lies inside an open end bin.
@@ -124,7 +121,7 @@ def shares_above(cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
 
 
 def exceedance(*, probabilities: Floats, cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
-    """Pr[g >= cutoff] of every forecast, shape (...,), of probabilities (..., 8); cutoff in x."""
+    """Compute Pr[g >= cutoff] of probabilities (..., 8): shape (...,); cutoff in x."""
     return row_sums(probabilities * shares_above(cutoff, scheme))
 
 
@@ -139,7 +136,7 @@ def named_faster(*, above: Floats, speedups: Floats) -> Floats:
 
 
 def precision_recall(*, scores: Floats, positive: Bools) -> tuple[Floats, Floats]:
-    """Precision and recall over the distinct scores, highest first; tied scores are one step.
+    """Compute precision and recall over the distinct scores, highest first; a tie is one step.
 
     >>> positive = np.array([True, False, True])
     >>> p, r = precision_recall(scores=np.array([0.9, 0.5, 0.5]), positive=positive)
@@ -153,7 +150,7 @@ def precision_recall(*, scores: Floats, positive: Bools) -> tuple[Floats, Floats
 
 
 def average_precision(*, scores: Floats, positive: Bools, weights: Floats) -> Floats:
-    """Average precision sum_n (R_n - R_{n-1}) P_n over the distinct scores: shape (D,).
+    """Compute the average precision, sum_n (R_n - R_{n-1}) P_n over distinct scores: shape (D,).
 
     Rows are ``positive``, shape (n,), or in each draw others, shape (n, D).
     As ``sklearn.metrics.average_precision_score``; a constant score gives the share of positives,

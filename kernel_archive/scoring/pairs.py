@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
+from kernel_archive.scoring.arrays import Bools, Floats
 from kernel_archive.scoring.order import MIN_RATIO, close_pairs, named_faster
 from kernel_archive.scoring.record import PairBand
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kernel_archive.scoring.arrays import Bools, Floats
-    from kernel_archive.scoring.samples import ForecastRows
+from kernel_archive.scoring.samples import ForecastRows
 
 #: Title -> distance of two speedups, in x: over the first number, at most the second.
 _DISTANCES: Final = {
@@ -38,70 +35,70 @@ def pair_bands(rows: ForecastRows) -> tuple[PairBand, ...]:
             title=title,
             n_pairs=int(n),
             accuracy=float(right / n) if n else None,
-            ceiling=float(agreed / asked) if asked else None,
+            ceiling=float(agreed / compared) if compared else None,
         )
-        for title, (right, n, agreed, asked) in totals.items()
+        for title, (right, n, agreed, compared) in totals.items()
         if n or rows.split.kind == "eval"
     )
 
 
 def _bands(ratio: Floats) -> dict[str, Bools]:
-    """Title -> which ratios of speedups lie in that distance."""
+    """Map each distance's title to the ratios of speedups that lie in it."""
     return {title: (ratio > low) & (ratio <= high) for title, (low, high) in _DISTANCES.items()}
 
 
 def _rows_in_bands(rows: ForecastRows) -> Iterator[tuple[str, float, int, int, int]]:
-    """Title, right ones, rows, and of measurements agreed and asked; every row is a pair."""
+    """Yield title, right rows, all rows, and measurements that agree and all; a row is a pair."""
     speedups, measured = rows.split.speedups, rows.split.surface.measured
     right = named_faster(above=rows.exceedance(1.0), speedups=speedups).mean(axis=0)
-    one, others = np.full((2, len(rows), 1), np.nan)
+    single, others = np.full((2, len(rows), 1), np.nan)
     if measured is not None:
-        one, others = np.log(measured), np.log(_of_others(measured))
-    known = ~np.isnan(one) & ~np.isnan(others)
-    agreed = known & (np.sign(one) == np.sign(others))
+        single, others = np.log(measured), np.log(_of_others(measured))
+    known = ~np.isnan(single) & ~np.isnan(others)
+    agreed = known & (np.sign(single) == np.sign(others))
     for title, within in _bands(np.maximum(speedups, 1.0 / speedups)).items():
         yield title, right[within].sum(), within.sum(), agreed[within].sum(), known[within].sum()
 
 
 def _pairs_in_bands(rows: ForecastRows) -> Iterator[tuple[str, float, int, int, int]]:
-    """Title, right ones, pairs, and of measurements agreed and asked, of every task and language.
+    """Yield title, right pairs, all pairs, and measurements that agree and all, of every pool.
 
     Rows of a pool stand from the fastest to the slowest.
     """
     surface = rows.split.surface
     for pool, positions in rows.split.pool_rows.items():
         table = rows.pair_tables[pool]
-        chosen = positions[table.rows]
-        speedups = rows.split.speedups[chosen]
-        goals = None if surface.goals is None else surface.goals[chosen]
-        agreed, asked = np.zeros((2, len(chosen), len(chosen)))
+        rows_of_pool = positions[table.rows]
+        speedups = rows.split.speedups[rows_of_pool]
+        goals = None if surface.goals is None else surface.goals[rows_of_pool]
+        agreed, compared = np.zeros((2, len(rows_of_pool), len(rows_of_pool)))
         if surface.measured is not None:
-            agreed, asked = _agreement(surface.measured[chosen])
+            agreed, compared = _agreement(surface.measured[rows_of_pool])
         bands = _bands(np.divide.outer(speedups, speedups))
         bands["close pairs"] = close_pairs(speedups, goals)
         for title, within in bands.items():
             pairs = table.countable & within
-            yield title, *table.share_right(within), agreed[pairs].sum(), asked[pairs].sum()
+            yield title, *table.share_right(within), agreed[pairs].sum(), compared[pairs].sum()
 
 
 def _of_others(measured: Floats) -> Floats:
-    """Median of the other measurements of the row, for every measurement; NaN without any."""
-    out = np.full(measured.shape, np.nan)
+    """Take the median of the row's other measurements, for every measurement; NaN without any."""
+    medians = np.full(measured.shape, np.nan)
     for k in range(measured.shape[1]):
         others = np.delete(measured, k, axis=1)
-        known = ~np.isnan(others).all(axis=1)
-        out[known, k] = np.nanmedian(others[known], axis=1)
-    return out
+        has_others = ~np.isnan(others).all(axis=1)
+        medians[has_others, k] = np.nanmedian(others[has_others], axis=1)
+    return medians
 
 
 def _agreement(measured: Floats) -> tuple[Floats, Floats]:
-    """Of every pair of rows, how often one measurement orders it as the others do, of how many."""
+    """Count for every pair of rows how often one measurement orders it as the others do."""
     n, repeats = measured.shape
     others = np.where(np.isnan(measured), np.nan, _of_others(measured))
-    agreed, asked = np.zeros((2, n, n))
+    agreed, compared = np.zeros((2, n, n))
     for a, b in np.ndindex(repeats, repeats):
-        one = np.subtract.outer(measured[:, a], measured[:, b])
-        true = np.subtract.outer(others[:, a], others[:, b])
-        asked += ~np.isnan(true)
-        agreed += np.sign(one) == np.sign(true)  # never of NaN
-    return agreed, asked
+        by_one = np.subtract.outer(measured[:, a], measured[:, b])
+        by_others = np.subtract.outer(others[:, a], others[:, b])
+        compared += ~np.isnan(by_others)
+        agreed += np.sign(by_one) == np.sign(by_others)  # never of NaN
+    return agreed, compared

@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
+from typing import Any, Final, TypeAlias, TypedDict, Unpack
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from kernel_archive.errors import Finding, ForecastError, UsageError, counted, printable
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, Forecasts
@@ -25,21 +26,16 @@ from kernel_archive.scoring.formats import (
     KNOWN,
     MAX_REPEATS,
     READ,
+    ForecastLine,
     LineError,
     decode_line,
     fault_of,
     read_line,
 )
 from kernel_archive.scoring.rules import normalise
+from kernel_archive.scoring.split import Split
 from kernel_archive.untrusted import Lines, UntrustedFileError, is_parquet, regular_file
 from kernel_archive.untrusted_tables import parquet_rows
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kernel_archive.scoring.formats import ForecastLine
-    from kernel_archive.scoring.split import Split
-
 
 #: Where rows can come from: a file, a data frame that gives an Arrow stream (Polars, Arrow, pandas,
 #: DuckDB), or objects with the fields of a line.
@@ -55,7 +51,7 @@ _AMOUNTS: Final = ("expected_speedup", "input_tokens", "output_tokens", "latency
 
 
 class ReadOptions(TypedDict, total=False):
-    """State how forecasts are read; every option may be left out."""
+    """How forecasts are read; every option may be left out."""
 
     name: str | None  # name of the forecaster; the file's name without its endings when not given
     raw_sum_bounds: tuple[float, float]  # A raw sum outside counts as a parse failure
@@ -117,7 +113,7 @@ def name_of(path: str | Path) -> str:
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Report what is in a forecast file and what is wrong with it."""
+    """What is in a forecast file, and what is wrong with it."""
 
     file: str  # made printable
     ok: bool  # it can be scored
@@ -136,7 +132,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Collector:
-    """Collect forecasts and faults line by line, then make arrays and a report of them."""
+    """Collects forecasts and faults line by line, then makes arrays and a report of them."""
 
     def __init__(self, file: str, split: Split, options: ReadOptions) -> None:
         self.file = file
@@ -182,8 +178,12 @@ class _Collector:
         except LineError as error:
             for fault in error.faults:
                 if cut_off and fault["code"] == "bad-json":
-                    what = "the file ends in the middle of this line"
-                    fault |= {"code": "cut-off", "message": what, "fix": "Was the writer stopped?"}
+                    message = "the file ends in the middle of this line"
+                    fault |= {
+                        "code": "cut-off",
+                        "message": message,
+                        "fix": "Was the writer stopped?",
+                    }
                 self.add(Finding(file=self.file, line=number, **fault))
 
     def _store(self, line: ForecastLine, number: int) -> None:
@@ -194,32 +194,32 @@ class _Collector:
         if row is None:
             if len(self.strangers) < _MAX_NAMES:
                 self.strangers.add(line.row_id)
-            what = f"no row of the {self.split.spec.name} split has this id"
+            message = f"no row of the {self.split.spec.name} split has this id"
             fix = f"Ids come from: kernel-archive template --split {self.split.spec.name}"
-            raise LineError(fault_of("unknown-row", what, "row_id", line.row_id, fix))
+            raise LineError(fault_of("unknown-row", message, "row_id", line.row_id, fix))
         form = "probabilities" if line.p_passes is None else "p_passes"
-        wanted = "p_passes" if self.split.kind == "validity" else "probabilities"
-        if line.probabilities and form != wanted:
-            what = f"rows of the {self.split.spec.name} split have another form of forecast"
-            raise LineError(fault_of("other-form", what, form, fix=f"Give {wanted}"))
+        expected = "p_passes" if self.split.kind == "validity" else "probabilities"
+        if line.probabilities and form != expected:
+            message = f"rows of the {self.split.spec.name} split have another form of forecast"
+            raise LineError(fault_of("other-form", message, form, fix=f"Give {expected}"))
         raw_sum = reduce(operator.add, line.probabilities or (np.nan,))
         low, high = self.options.get("raw_sum_bounds", RAW_SUM_BOUNDS)
         code = "percent" if 95 < raw_sum < 105 else "raw-sum"
-        what = "the probabilities sum"
+        message = "the probabilities sum"
         if low <= raw_sum <= high and line.raw_probability_sum is not None:
-            raw_sum, what = line.raw_probability_sum, "before renormalisation they summed"
+            raw_sum, message = line.raw_probability_sum, "before renormalisation they summed"
         if raw_sum < low or raw_sum > high:
-            what += f" to {raw_sum:.4g}, not {low:g} to {high:g}"
+            message += f" to {raw_sum:.4g}, not {low:g} to {high:g}"
             where = {"severity": "warning", "line": number, "field": "probabilities"}
-            self.fault(code, what, **where, fix="Without a sum near 1 it counts as no forecast")
+            self.fault(code, message, **where, fix="Without a sum near 1 it counts as no forecast")
             line.probabilities = None
         if not self.keep_rationales:
             line.rationale = None
         first, *_ = self.cells.setdefault((line.repeat, row), (number, line, raw_sum))
         if first != number:
-            what = f"repeat {line.repeat} of this row was already forecast in line {first}"
+            message = f"repeat {line.repeat} of this row was already forecast in line {first}"
             fix = "Number the repeats, or drop one of the lines"
-            raise LineError(fault_of("repeated-forecast", what, "row_id", line.row_id, fix))
+            raise LineError(fault_of("repeated-forecast", message, "row_id", line.row_id, fix))
 
     def finish(self, name: str, source: str, digest: str) -> tuple[Forecasts | None, CheckReport]:
         """Return the forecasts when there is no fault, and the report."""
@@ -246,16 +246,16 @@ class _Collector:
     def _check_whole(self) -> None:
         """Add the faults of the file as a whole."""
         if len(self.labels) > 1:  # which would be why forecasts are repeated
-            what = f"the file holds {len(self.labels)} forecasters: "
-            what += ", ".join(printable(label, 60) for label in sorted(self.labels)[:10])
+            message = f"the file holds {len(self.labels)} forecasters: "
+            message += ", ".join(printable(label, 60) for label in sorted(self.labels)[:10])
             fix = "Write the lines of each into a file of its own"
-            self.fault("several-forecasters", what, field="surrogate_label", fix=fix)
+            self.fault("several-forecasters", message, field="surrogate_label", fix=fix)
             self._take_back("repeated-forecast")
         repeats = {repeat for repeat, _ in self.cells}
         for missing in sorted({*range(max(repeats, default=0))} - repeats):
-            what = f"there is no forecast with repeat {missing}, but some with a higher one"
+            message = f"there is no forecast with repeat {missing}, but some with a higher one"
             fix = "Number the repeats 0, 1, 2, ... without a gap"
-            self.fault("repeat-gap", what, field="repeat", fix=fix)
+            self.fault("repeat-gap", message, field="repeat", fix=fix)
         if 4 * self.counts["unknown-row"] > self.n_lines:
             self._check_split()
         self._check_sums()
@@ -263,49 +263,50 @@ class _Collector:
             fix = "See: kernel-archive template"
             self.fault("no-forecasts", "the file holds no forecast", fix=fix)
         for field, count in self.unread.items():
-            what = f"nothing reads this field ({counted(count, 'line')})"
-            self.fault("unknown-field", what, severity="warning", field=printable(field))
+            message = f"nothing reads this field ({counted(count, 'line')})"
+            self.fault("unknown-field", message, severity="warning", field=printable(field))
 
     def _check_sums(self) -> None:
         """Say in one warning that lines hold percentages; refuse a file that holds no forecast."""
         if n := self.counts["percent"]:
             first = next((f.line for f in self.findings if f.code == "percent"), None)
             self._take_back("percent", severity="warning")
-            what = f"the probabilities of {n:,} of {counted(self.n_lines, 'line')} sum to about 100"
+            lines = f"{n:,} of {counted(self.n_lines, 'line')}"
+            message = f"the probabilities of {lines} sum to about 100, first in this one"
             fix = "Divide percentages by 100: each of these lines counts as no forecast"
             where = {"line": first, "field": "probabilities", "severity": "warning"}
-            self.fault("percent", f"{what}, first in this one", **where, fix=fix)
-        stated = [(line, total) for _, line, total in self.cells.values()]
-        n_read = sum(line.probabilities is not None for line, _ in stated)
-        n_deferred = sum(line.defer and math.isnan(total) for line, total in stated)
-        if n_read >= _LEAST_READ * (len(stated) - n_deferred):
+            self.fault("percent", message, **where, fix=fix)
+        stored = [(line, raw_sum) for _, line, raw_sum in self.cells.values()]
+        n_read = sum(line.probabilities is not None for line, _ in stored)
+        n_deferred = sum(line.defer and math.isnan(raw_sum) for line, raw_sum in stored)
+        if n_read >= _LEAST_READ * (len(stored) - n_deferred):
             return
-        what = f"{n_read or 'none'} of {counted(self.n_lines, 'line')} can be read as a forecast"
+        message = f"{n_read or 'none'} of {counted(self.n_lines, 'line')} can be read as a forecast"
         reason = next((f for f in self.findings if f.code in ("percent", "raw-sum")), None)
         if reason is None:
             fix = "See what the forecaster answered, then forecast again"
-            self.fault("no-forecasts", f"{what}: they say parse_failed", fix=fix)
+            self.fault("no-forecasts", f"{message}: they say parse_failed", fix=fix)
             return
         for code in ("percent", "raw-sum"):
             self._take_back(code, severity="warning")
-        message = f"{what}: {reason.message}"
+        message += f": {reason.message}"
         self.add(msgspec.structs.replace(reason, severity="error", message=message))
 
     def _check_split(self) -> None:
         """Say in one fault that many lines are of another split or data version, and of which."""
         n, facts = self.counts["unknown-row"], self.split.facts
         version = f"{printable(facts.archive_name)} {printable(facts.archive_version)}"
-        what = f"{n:,} of {self.n_lines:,} ids are not of the {facts.table} split ({version})"
+        message = f"{n:,} of {self.n_lines:,} ids are not of the {facts.table} split ({version})"
         fix = "Name its split with --split. Is it for another version of the archive?"
         fits = {other: len(other.row_ids & self.strangers) for other in self.split.others()}
         other = max(fits, key=fits.__getitem__, default=None)
         if other is not None and 2 * fits[other] > len(self.strangers):
-            what, fix = f"{what}: they are of {other.name}", other.fix
+            message, fix = f"{message}: they are of {other.name}", other.fix
         elif self.cells:
             return
         value = printable(min(self.strangers))
         self._take_back("unknown-row")
-        self.fault("wrong-split", what, field="row_id", value=value, fix=fix)
+        self.fault("wrong-split", message, field="row_id", value=value, fix=fix)
 
     def _take_back(self, code: str, severity: str = "error") -> None:
         """Drop findings of single lines that one of the whole file says better."""
@@ -365,8 +366,8 @@ def _read_parquet(path: Path, collector: _Collector) -> str:
         max_rows=collector.max_lines,
         max_bytes=collector.max_bytes,
     ):
-        found = item if isinstance(item, Finding) else (item[0], msgspec.json.encode(item[1]))
-        collector.take(found)
+        line = item if isinstance(item, Finding) else (item[0], msgspec.json.encode(item[1]))
+        collector.take(line)
     with path.open("rb") as stream:
         return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
@@ -374,8 +375,6 @@ def _read_parquet(path: Path, collector: _Collector) -> str:
 def _read_objects(source: RowSource, collector: _Collector) -> str:
     """Read objects of this process; the digest is that of the same objects as JSON lines."""
     if hasattr(source, "__arrow_c_stream__"):
-        import pyarrow as pa
-
         source = (row for batch in pa.table(source).to_batches(1024) for row in batch.to_pylist())
     elif not isinstance(source, Iterable) or isinstance(source, (bytes, Mapping)):
         raise UsageError(
@@ -387,8 +386,8 @@ def _read_objects(source: RowSource, collector: _Collector) -> str:
         try:
             text = msgspec.json.encode(item, enc_hook=_plain)
         except UnicodeEncodeError:
-            what = "a text has half a character, which JSON can't hold"
-            collector.fault("bad-json", what, line=number)
+            message = "a text has half a character, which JSON can't hold"
+            collector.fault("bad-json", message, line=number)
             continue
         digest.update(text + b"\n")
         collector.take((number, text))

@@ -1,31 +1,29 @@
-"""Hold a score as one JSON document: what a summary or the board needs of it."""
+"""A score as one JSON document: what a summary or the board needs of it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from kernel_archive._version import __version__
 from kernel_archive.errors import DataError, printable
 from kernel_archive.scoring.metrics import HEADLINE
-from kernel_archive.scoring.split import SplitIdentity  # noqa: TC001 - msgspec resolves annotations at run time
-from kernel_archive.splits import Kind  # noqa: TC001 - likewise
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from kernel_archive.scoring.split import SplitIdentity
+from kernel_archive.splits import Kind
 
 #: Raised when a definition changes; scores of different versions are never ranked together.
 METRIC_VERSION: Final = "2"
-#: With fewer clusters an interval says little, and whoever shows it says so.
+#: With fewer clusters an interval says little, and is shown with a remark.
 FEW: Final = 15
 #: Metrics that hang on a few rows of each task start with one of these.
 _OF_FEW: Final = ("speedup_recovered_at_", "simple_regret", "average_precision_tenth")
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Hold one figure; ``None`` where it is not defined (no parsed row, no positive)."""
+    """One figure; ``None`` where it is not defined (no parsed row, no positive)."""
 
     mean: float | None  # over the repeats
     std: float | None  # population standard deviation over the repeats
@@ -35,7 +33,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ForecastFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """State what was scored; a cell is one repeat of one row."""
+    """What was scored; a cell is one repeat of one row."""
 
     name: str  # of the forecaster
     source: str  # its file as its user named it, made printable
@@ -67,7 +65,7 @@ class ForecastFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bucket(msgspec.Struct, frozen=True):
-    """Hold one of ten equal confidence buckets, all repeats; means are ``None`` in an empty one."""
+    """One of ten equal confidence buckets, all repeats; means are ``None`` in an empty one."""
 
     count: int
     confidence: float | None
@@ -76,7 +74,7 @@ class Bucket(msgspec.Struct, frozen=True):
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold the recovery curve: percent of the best speedup found at budgets of 1 to 100 %."""
+    """The recovery curve: percent of the best speedup found at budgets of 1 to 100 %."""
 
     mean: tuple[float, ...]  # over tasks and repeats
     low: tuple[float, ...]  # pointwise 95 % band, empty without a bootstrap
@@ -85,13 +83,13 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RiskCoverage(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold what accepting only the most confident rows gives; parsed rows, mean over repeats."""
+    """What accepting only the most confident rows gives; parsed rows, mean over repeats."""
 
     error_rate: tuple[float, ...]  # share of wrong bins in the surest 1 to 100 % of the rows
 
 
 class Deferral(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold what deferring changes; only where a forecast defers."""
+    """What deferring changes; only where a forecast defers."""
 
     accepted: dict[str, Metric]  # metric that is a mean over rows -> figure over the rows kept
     deferred_accuracy: float | None  # on the deferred rows with a distribution
@@ -99,7 +97,7 @@ class Deferral(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiscoveryCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold precision and recall of the pairs at least ``cutoff`` times as fast."""
+    """Precision and recall of the pairs at least ``cutoff`` times as fast."""
 
     cutoff: float  # in x
     n_positive: int
@@ -109,7 +107,7 @@ class DiscoveryCurve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PairBand(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold how many pairs of some distance are in the right order."""
+    """How many pairs of some distance are in the right order."""
 
     title: str  # such as ``1.05x to 1.2x``, or ``close pairs``
     n_pairs: int
@@ -118,16 +116,16 @@ class PairBand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold the figures of one control or bound on the same rows."""
+    """The figures of one control or bound on the same rows."""
 
     name: str
-    title: str  # what it goes by
+    title: str  # the cue that it uses
     bound: bool  # whether it knows the labels
     metrics: dict[str, float | None]
 
 
 class Drawn(msgspec.Struct, frozen=True, kw_only=True):
-    """State what the draws of intervals and comparisons are of."""
+    """What the draws of intervals and comparisons are of."""
 
     unit: str  # ``authors``, ``chains``, ``problems`` or ``rows``
     n: int
@@ -145,7 +143,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """State what figures were computed under; comparable figures agree in it."""
+    """What figures were computed under; comparable figures agree in it."""
 
     metric_version: str = METRIC_VERSION
     package: str = __version__
@@ -159,7 +157,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Score(Terms, frozen=True, kw_only=True):
-    """Hold a score; ``kernel_archive.scoring.metrics`` states the metrics and their units."""
+    """A score; ``kernel_archive.scoring.metrics`` states the metrics and their units."""
 
     relabelled: bool  # the labels were computed anew under ``scheme``; the split has another one
     forecasts: ForecastFacts
@@ -178,9 +176,9 @@ class Score(Terms, frozen=True, kw_only=True):
     best_controls: dict[str, str] = {}  # metric -> the control with the best figure
     beats_control: dict[str, bool] = {}  # metric -> whether the whole interval is better than that
 
-    def to_json(self, *, indent: int = 1) -> bytes:
+    def to_json(self) -> bytes:
         """Write the record as JSON, keys in a fixed order."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=indent)
+        return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
     def in_sums(self) -> Score:
         """Keep what may be published where labels are withheld: figures over all rows, rounded.
@@ -241,13 +239,13 @@ def read_record(source: bytes | str | Path) -> Score:
     Raises:
         DataError: it can't be read or is not one score record.
     """
-    what = "this" if isinstance(source, bytes) else printable(str(source), 300)
+    source_name = "this" if isinstance(source, bytes) else printable(str(source), 300)
     try:
         data = source if isinstance(source, bytes) else Path(source).read_bytes()
         return msgspec.json.decode(data, type=Score)
     except OSError as error:
-        raise DataError(f"{what} cannot be read: {error.strerror or error}") from None
+        raise DataError(f"{source_name} cannot be read: {error.strerror or error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         fix = "Make one with: kernel-archive score FILE -o RECORD"
         reason = printable(str(error), 200)
-        raise DataError(f"{what} is not a score record: {reason}. {fix}") from None
+        raise DataError(f"{source_name} is not a score record: {reason}. {fix}") from None

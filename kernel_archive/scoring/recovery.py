@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from kernel_archive.scoring.arrays import group_ties, product, running
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
+from kernel_archive.scoring.arrays import Bools, Floats, Ints, group_ties, product, running
 
 #: Budgets of speedup recovered, in percent of a task's candidates.
 BUDGETS: Final = (1, 5, 10, 25, 50)
@@ -38,9 +34,9 @@ def fastest_tenth(speedups: Floats, weights: Floats) -> Bools:
     order = np.argsort(-speedups, kind="stable")
     faster = np.cumsum(weights[order], axis=0) - weights[order]
     first = np.searchsorted(-speedups[order], -speedups[order])  # of the rows that tie
-    out = np.empty(weights.shape, bool)
-    out[order] = faster[first] < budget_ranks(weights.sum(axis=0), (10,))
-    return out
+    fastest = np.empty(weights.shape, bool)
+    fastest[order] = faster[first] < budget_ranks(weights.sum(axis=0), (10,))
+    return fastest
 
 
 def _drawn_places(counts: Ints) -> Ints:
@@ -64,7 +60,7 @@ def recovered_at(
     weights: Floats,
     budgets: tuple[int, ...] = BUDGETS,
 ) -> Floats:
-    """Speedup recovered in one candidate set of n rows at K budgets, in percent: shape (K, D).
+    """Compute the speedup recovered from n candidates at K budgets, in percent: shape (K, D).
 
     The candidates with the largest expected speedup are measured; the value is 100 times their best
     measured speedup over the best of the whole set. A tie at the cut counts with its exact
@@ -96,7 +92,7 @@ def recovered_at(
 
 
 def best_of_draws(size: int, drawn: Ints) -> Floats:
-    """P(the j-th best of ``size`` is the best drawn), for each of K numbers drawn: shape (K, size).
+    """Compute P(the j-th best of ``size`` is the best of r drawn), for K numbers r: (K, size).
 
     C(size-j, r-1) / C(size, r) without replacement, as a running product that neither overflows nor
     cancels.
@@ -142,6 +138,6 @@ def _expect_ties(
 
 
 def recovery_area(*, curve: Floats) -> Floats:
-    """Mean height of a recovery curve, shape (100, ...), by the trapezoid rule, in percent."""
+    """Average the height of a recovery curve, shape (100, ...), by the trapezoid rule, percent."""
     area: Floats = (curve[:-1] + curve[1:]).sum(axis=0) / (2 * (len(curve) - 1))
     return area

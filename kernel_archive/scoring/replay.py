@@ -15,23 +15,20 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 import numpy as np
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.bins import N_BINS, representatives
 from kernel_archive.errors import DataError, UsageError
+from kernel_archive.scoring.arrays import Floats
+from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.split import Split, SplitIdentity, table_rows
 from kernel_archive.splits import REPLAY
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Floats
-    from kernel_archive.scoring.forecasts import Forecasts
 
 Policy = Literal["random", "expected", "oracle"]
 #: What a step measures: a random share of the children that it sees, that with the largest
@@ -45,7 +42,7 @@ FAILED = 0.1
 
 @dataclass(eq=False, kw_only=True)
 class World:
-    """Hold one world of n nodes; node 0 is where a search starts, and a parent precedes a child."""
+    """One world of n nodes; node 0 is where a search starts, and a parent precedes a child."""
 
     name: str  # problem and GPU, or id of the search
     #: Position of each node among the rows that are forecast; -1 for the start.
@@ -66,7 +63,7 @@ class World:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Worlds:
-    """Hold the worlds of an archive, and the n rows of them that are forecast."""
+    """The worlds of an archive, and the n rows of them that are forecast."""
 
     split: Split  # the rows, named by their kernels; a failed program is slow in it
     gpus: tuple[str, ...]  # of the rows
@@ -97,9 +94,39 @@ def load_worlds(archive: Archive) -> Worlds:
         raise UsageError(f"the labels of {archive.path} are withheld: it cannot be replayed")
     recorded = {"searches", "evaluations", "kernels"} <= set(archive.tables)
     steps = archive.sql(_STEPS, [manifest.natural_builders]).to_pylist() if recorded else []
+    worlds, first = _grow_worlds(steps)
+    if not first:
+        raise UsageError(f"the archive in {archive.path} has no held-out searches to replay")
+    gpus = tuple(step["gpu"] for step in first.values())
+    split = Split.from_arrays(
+        row_ids=list(first),
+        tasks=[step["problem"] for step in first.values()],
+        speedups=[FAILED if s["speedup"] is None else s["speedup"] for s in first.values()],
+        split=REPLAY.name,
+        facts=SplitIdentity(
+            archive_name=manifest.name,
+            archive_version=manifest.version,
+            archive_digest=manifest.logical_digest,
+            table=REPLAY.table,
+            split_name="canonical",
+            gpus=tuple(sorted(set(gpus))),
+            n_rows=len(first),
+        ),
+    )
+    with_children = tuple(world for _, world in sorted(worlds.items()) if len(world) > 1)
+    return Worlds(split=split, gpus=gpus, worlds=with_children)
+
+
+def _grow_worlds(
+    steps: Sequence[dict[str, Any]],
+) -> tuple[dict[str, World], dict[str, dict[str, Any]]]:
+    """Grow the worlds step by step; return them by name, and each kernel's first step by its id.
+
+    A kernel's row is its place among the first steps.
+    """
     worlds: dict[str, World] = {}
-    #: Kernel id -> its row, and the step that first measured it.
-    programs: dict[str, tuple[int, dict[str, Any]]] = {}
+    first: dict[str, dict[str, Any]] = {}
+    rows: dict[str, int] = {}
     #: Node of its world -> by search and node id, and by world and row.
     of_node: dict[tuple[str, str], int] = {}
     of_row: dict[tuple[str, int], int] = {}
@@ -112,7 +139,8 @@ def load_worlds(archive: Archive) -> Worlds:
         if step["is_root"] and not chain:
             of_node[search, step["node_id"]] = 0
             continue
-        row, _ = programs.setdefault(step["kernel_id"], (len(programs), step))
+        first.setdefault(step["kernel_id"], step)
+        row = rows.setdefault(step["kernel_id"], len(rows))
         world = worlds[name]
         if (name, row) not in of_row:
             of_row[name, row] = len(world)
@@ -120,31 +148,11 @@ def load_worlds(archive: Archive) -> Worlds:
             world.parents.append(of_node.get((search, step["parent_node_id"]), 0))
             world.speedups.append(np.nan if speedup is None else speedup)
         of_node[search, step["node_id"]] = of_row[name, row]
-    if not programs:
-        raise UsageError(f"the archive in {archive.path} has no held-out searches to replay")
-    first = [step for _, step in programs.values()]
-    gpus = tuple(step["gpu"] for step in first)
-    split = Split.from_arrays(
-        row_ids=list(programs),
-        tasks=[step["problem"] for step in first],
-        speedups=[FAILED if step["speedup"] is None else step["speedup"] for step in first],
-        split=REPLAY.name,
-        facts=SplitIdentity(
-            archive_name=manifest.name,
-            archive_version=manifest.version,
-            archive_digest=manifest.logical_digest,
-            table=REPLAY.table,
-            split_name="canonical",
-            gpus=tuple(sorted(set(gpus))),
-            n_rows=len(programs),
-        ),
-    )
-    with_children = tuple(world for _, world in sorted(worlds.items()) if len(world) > 1)
-    return Worlds(split=split, gpus=gpus, worlds=with_children)
+    return worlds, first
 
 
 def replay_texts(archive: Archive, worlds: Worlds) -> list[tuple[str, str]]:
-    """Reference and program of every row.
+    """Read reference and program of every row.
 
     Raises:
         DataError: the archive lacks a program.
@@ -164,7 +172,7 @@ def replay_texts(archive: Archive, worlds: Worlds) -> list[tuple[str, str]]:
 
 
 class ReplayFigure(msgspec.Struct, frozen=True):
-    """Hold a mean over worlds, with its 95 % interval from draws of worlds."""
+    """A mean over worlds, with its 95 % interval from draws of worlds."""
 
     mean: float
     low: float
@@ -172,7 +180,7 @@ class ReplayFigure(msgspec.Struct, frozen=True):
 
 
 class PolicyFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold how one policy did; all figures in percent."""
+    """How one policy did; all figures in percent."""
 
     policy: Policy
     area: ReplayFigure  # best speedup so far over the best of the world, mean over all measurements
@@ -181,7 +189,7 @@ class PolicyFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """State how worlds are searched.
+    """How worlds are searched.
 
     Raises:
         UsageError: a share is not above 0 and at most 1, or fewer than one parent or repeat.
@@ -203,7 +211,7 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold the figures of one forecaster, replayed."""
+    """The figures of one forecaster, replayed."""
 
     name: str  # the forecaster; empty for the policies that need none
     coverage: float  # share of the rows with a forecast; others count as uniform
@@ -224,19 +232,19 @@ def replay_order(world: World, scores: Floats, options: ReplayOptions, seed: int
     places[np.lexsort((ties, -scores))] = np.arange(len(world))
     place_of = places.tolist().__getitem__
     speedups: list[float] = np.nan_to_num(world.speedups, nan=0.0).tolist()
-    left = world.children()
+    unmeasured = world.children()
     heap = [(-speedups[0], 0)]
     order: list[int] = []
     while heap:
         parents = [heapq.heappop(heap)[1] for _ in range(min(options.parents, len(heap)))]
-        candidates = [node for parent in parents for node in left[parent]]
+        candidates = [node for parent in parents for node in unmeasured[parent]]
         count = math.ceil(options.share * len(candidates) - 1e-9)
         measured = sorted(candidates, key=place_of)[:count]
         chosen = set(measured)
         for parent in parents:
-            left[parent] = [node for node in left[parent] if node not in chosen]
+            unmeasured[parent] = [node for node in unmeasured[parent] if node not in chosen]
         for node in (*parents, *measured):
-            if left[node]:
+            if unmeasured[node]:
                 heapq.heappush(heap, (-speedups[node], node))
         order += measured
     return order
@@ -258,8 +266,8 @@ def _scores(forecasts: Forecasts | None, world: World, policy: Policy, repeat: i
 def _replay_policy(
     forecasts: Forecasts | None, worlds: Sequence[World], policy: Policy, options: ReplayOptions
 ) -> Floats:
-    """Area, and share until near the best, of every world in percent: shape (2, worlds)."""
-    out = np.zeros((2, len(worlds)))
+    """Replay every world: its area, and its share until near the best, in percent: (2, worlds)."""
+    figures = np.zeros((2, len(worlds)))
     for w, world in enumerate(worlds):
         speedups = np.nan_to_num(world.speedups, nan=0.0)
         for repeat in range(options.repeats):
@@ -267,12 +275,12 @@ def _replay_policy(
             order = replay_order(world, scores, options, options.seed + repeat)
             curve = np.maximum.accumulate(speedups[[0, *order]])[1:] / speedups.max()
             near = int(np.argmax(curve >= NEAR)) + 1
-            out[:, w] += curve.mean(), near / len(curve)
-    return 100.0 * out / options.repeats
+            figures[:, w] += curve.mean(), near / len(curve)
+    return 100.0 * figures / options.repeats
 
 
 def _rescaled(area: Floats, low: Floats, high: Floats) -> Floats:
-    """Means over worlds (the last axis), 0 for random and 100 for oracle."""
+    """Rescale means over worlds (the last axis): 0 for random and 100 for oracle."""
     area, low, high = area.mean(axis=-1), low.mean(axis=-1), high.mean(axis=-1)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(100.0 * (area - low) / (high - low))

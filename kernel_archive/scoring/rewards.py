@@ -11,24 +11,20 @@ minus the ranked probability score. ``log`` is the log score alone. What gives n
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import UsageError, counted, printable
 from kernel_archive.scoring import rules
+from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.completions import read_completion
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS
 from kernel_archive.scoring.rules import normalise, predicted_bins
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import ArrayLike
-
-    from kernel_archive.scoring.arrays import Floats
 
 RewardKind = Literal["correctness", "brier", "crps", "log"]
 #: The rewards by name.
@@ -61,9 +57,9 @@ def reward(
     with np.errstate(over="ignore", invalid="ignore"):
         total = p.sum(axis=-1)  # NaN and infinities stay in it
     low, high = RAW_SUM_BOUNDS
-    use = (p >= 0).all(axis=-1) & (total >= low) & (total <= high)
-    use &= True if parsed is None else np.asarray(parsed, bool)
-    normal = normalise(raw=np.where(use[..., None], p, 1.0 / N_BINS))
+    usable = (p >= 0).all(axis=-1) & (total >= low) & (total <= high)
+    usable &= True if parsed is None else np.asarray(parsed, bool)
+    normal = normalise(raw=np.where(usable[..., None], p, 1.0 / N_BINS))
     if kind == "log":
         value = 1.0 + rules.nll(probabilities=normal, bins=y) / np.log(rules.LEAST)
     else:
@@ -71,7 +67,7 @@ def reward(
         value = (predicted_bins(probabilities=normal, stated_bins=named) == y).astype(float)
     if kind in ("brier", "crps"):
         value += 1.0 - getattr(rules, kind)(probabilities=normal, bins=y)
-    return np.where(use, value, 0.0)
+    return np.where(usable, value, 0.0)
 
 
 #: The rewards alone; arguments as of :func:`reward`.
@@ -122,10 +118,10 @@ def trl_reward(kind: RewardKind = "crps", column: str = "bin") -> Callable[..., 
 
     def reward_of(*, completions: Sequence[Any], **columns: Any) -> list[float]:
         if column not in columns:
-            what = f"the training data have no column {printable(column)!r} with the true bins"
+            message = f"the training data have no column {printable(column)!r} with the true bins"
             names = ", ".join(sorted(columns))
             fix = f"Name it with trl_reward({kind!r}, column=...)"
-            raise UsageError(f"{what}; they have: {names}. {fix}")
+            raise UsageError(f"{message}; they have: {names}. {fix}")
         return of_completions(completions, bins=columns[column], kind=kind)
 
     reward_of.__name__ = f"{kind}_reward"

@@ -6,17 +6,13 @@ Probabilities have shape (..., n, 8), and each row's sum to 1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernel_archive.bins import N_BINS
-from kernel_archive.scoring.arrays import EDGE, TIE, row_sums
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
+from kernel_archive.scoring.arrays import EDGE, TIE, Bools, Floats, Ints, row_sums
 
 #: A probability below this counts as this in the log likelihood.
 LEAST: Final = 1e-12
@@ -28,7 +24,7 @@ def normalise(*, raw: Floats) -> Floats:
 
 
 def predicted_bins(*, probabilities: Floats, stated_bins: Ints | None = None) -> NDArray[np.int8]:
-    """Predicted bin of every forecast, 1 to 8, shape (...,): the most probable one.
+    """Predict the bin of every forecast, 1 to 8, shape (...,): the most probable one.
 
     Ties go to the stated bin (0: none) if it is among the tied ones, else to the tied bin nearest
     to the mean bin, the lower of two equally near.
@@ -54,18 +50,18 @@ def predicted_bins(*, probabilities: Floats, stated_bins: Ints | None = None) ->
 
 
 def confidence(*, probabilities: Floats, predicted: Ints) -> Floats:
-    """Confidence q = p[predicted bin], shape (...,); ``predicted`` is 1 to 8."""
+    """Look up the confidence q = p[predicted bin], shape (...,); ``predicted`` is 1 to 8."""
     index = predicted.astype(np.intp)[..., None] - 1
     return np.take_along_axis(probabilities, index, axis=-1)[..., 0]
 
 
 def expected_speedup(*, probabilities: Floats, representatives: Floats) -> Floats:
-    """Expected speedup S^ = sum_b p_b m_b, in x, shape (...,); equal for equal forecasts."""
+    """Compute the expected speedup S^ = sum_b p_b m_b, in x, equal for equal forecasts: (...,)."""
     return row_sums(probabilities * representatives)
 
 
 def brier(*, probabilities: Floats, bins: Ints) -> Floats:
-    """Brier score per row, shape (..., n), of ``probabilities`` (..., n, 8) and true ``bins`` (n,).
+    """Compute the Brier score of rows: (..., n), of ``probabilities`` (..., n, 8), ``bins`` (n,).
 
     Half the squared distance to the true bin's indicator, 0 (best) to 1.
     """
@@ -74,7 +70,7 @@ def brier(*, probabilities: Floats, bins: Ints) -> Floats:
 
 
 def crps(*, probabilities: Floats, bins: Ints) -> Floats:
-    """Ranked probability score per row: mean over the inner edges of (F_k - 1[y <= k])^2, 0 to 1.
+    """Compute the ranked probability score of rows: mean over edges of (F_k - 1[y <= k])^2.
 
     Shapes as in :func:`brier`. It is ``scoringrules.rps_score`` over 7.
     """
@@ -84,7 +80,7 @@ def crps(*, probabilities: Floats, bins: Ints) -> Floats:
 
 
 def nll(*, probabilities: Floats, bins: Ints) -> Floats:
-    """Negative log likelihood of the true bin per row, nats; shapes as in :func:`brier`."""
+    """Compute the negative log likelihood of the true bin, nats; shapes as in :func:`brier`."""
     p = confidence(
         probabilities=probabilities, predicted=np.broadcast_to(bins, probabilities.shape[:-1])
     )
@@ -92,23 +88,23 @@ def nll(*, probabilities: Floats, bins: Ints) -> Floats:
 
 
 def entropy(*, probabilities: Floats) -> Floats:
-    """Entropy of every forecast in nats, shape (...,); 0 ln 0 is 0."""
+    """Compute the entropy of every forecast in nats, shape (...,); 0 ln 0 is 0."""
     safe = np.where(probabilities > 0, probabilities, 1.0)
     return -row_sums(safe * np.log(safe))
 
 
 def correct(*, predicted: Ints, bins: Ints) -> Bools:
-    """Whether the predicted bin, shape (..., n), is the true one; 0 (no forecast) never is."""
+    """Tell whether the predicted bin, shape (..., n), is the true one; 0 (no forecast) never is."""
     return np.asarray(predicted == bins)
 
 
 def within_one(*, predicted: Ints, bins: Ints) -> Bools:
-    """Whether the predicted bin is the true one or next to it; 0 (no forecast) never is."""
+    """Tell whether the predicted bin is the true one or next to it; 0 (no forecast) never is."""
     return np.asarray((np.abs(predicted - bins) <= 1) & (predicted > 0))
 
 
 def forecast_errors(*, predicted: Ints, speedups: Floats, representatives: Floats) -> Floats:
-    """Forecast error per row, in x, shape (..., n): abs(m_{predicted bin} - S).
+    """Compute the forecast error of rows, in x, shape (..., n): abs(m_{predicted bin} - S).
 
     Where ``predicted`` is 0 there is no forecast: the error is then the mean over the bins.
     """
@@ -118,7 +114,7 @@ def forecast_errors(*, predicted: Ints, speedups: Floats, representatives: Float
 
 
 def confusion(*, predicted: Ints, bins: Ints) -> tuple[tuple[int, ...], ...]:
-    """Counts, shape (8, 8): rows measured bin, columns predicted bin; 0 is left out."""
+    """Count rows by measured bin (row) and predicted bin (column): shape (8, 8); 0 is left out."""
     counts = np.zeros((N_BINS + 1, N_BINS + 1), np.int64)
     np.add.at(counts, (np.broadcast_to(bins, predicted.shape), predicted), 1)
     return tuple(tuple(row) for row in counts[1:, 1:].tolist())

@@ -8,23 +8,19 @@ Two submissions drawn with one seed get the same rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from kernel_archive.scoring import order, recovery
-from kernel_archive.scoring.arrays import product, single_draw
+from kernel_archive.scoring.arrays import Bools, Floats, Ints, product, single_draw
 from kernel_archive.scoring.controls import best_control, zero_of
+from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.rules import confidence, correct, expected_speedup, forecast_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
-    from kernel_archive.scoring.forecasts import Forecasts
-    from kernel_archive.scoring.split import Split
+from kernel_archive.scoring.split import Split
 
 #: At most this many weights (rows x draws) are in memory at once.
 _MAX_WEIGHTS: Final = 1_200_000
@@ -34,7 +30,7 @@ REPEAT_FIELDS: Final = ("probabilities", "parsed", "predicted", "stated_speedups
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ForecastRows:
-    """Hold n rows of a split with their forecasts."""
+    """n rows of a split with their forecasts."""
 
     split: Split
     probabilities: Floats  # shape (R, n, 8)
@@ -127,13 +123,13 @@ class ForecastRows:
         }
 
     def exceedance(self, cutoff: float) -> Floats:
-        """Pr[g >= cutoff], shape (R, n)."""
+        """Compute Pr[g >= cutoff], shape (R, n)."""
         scheme = self.split.scheme
         return order.exceedance(probabilities=self.probabilities, cutoff=cutoff, scheme=scheme)
 
 
 def chunk_sizes(n: int, draws: int) -> Iterator[int]:
-    """Sizes of the portions of draws; they depend on n only, so one seed gives the same draws."""
+    """Portion the draws; sizes depend on n only, so that one seed gives the same draws."""
     size = max(1, _MAX_WEIGHTS // max(n, 1))
     for start in range(0, draws, size):
         yield min(size, draws - start)
@@ -148,7 +144,7 @@ def _draw(rng: np.random.Generator, n: int, size: int) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class RowSample:
-    """Hold D draws of rows."""
+    """D draws of rows."""
 
     rows: ForecastRows
     weights: Floats  # shape (n, D), how often each row is in each draw
@@ -188,20 +184,20 @@ class RowSample:
         return RowSample(self.rows.by_group[name], weights, self.whole_tasks, *known)
 
     def inside(self, positions: Ints) -> Floats:
-        """How often the rows of one task are in each draw of that task."""
+        """Weigh the rows of one task: how often each is in each draw of that task."""
         return single_draw(len(positions)) if self.whole_tasks else self.weights[positions]
 
     def mean(self, value: Callable[[int], Floats]) -> Floats:
-        """Mean over the repeats of what a formula gives for a repeat number: shape (..., D)."""
+        """Average over the repeats what a formula gives for a repeat number: shape (..., D)."""
         return np.asarray(sum(map(value, range(self.rows.n_repeats))) / self.rows.n_repeats)
 
     def mean_over_rows(self, values: Floats | Bools) -> Floats:
-        """Mean of values of shape (R, n): shape (D,); NaN where no row was drawn."""
+        """Average values of shape (R, n): shape (D,); NaN where no row was drawn."""
         with np.errstate(invalid="ignore"):
             return np.asarray(product(values.mean(axis=0), self.weights) / self.weights.sum(axis=0))
 
     def recovered(self, positions: Ints, weights: Floats, budgets: tuple[int, ...]) -> Floats:
-        """Speedup recovered from one candidate set at K budgets, mean over the repeats: (K, D)."""
+        """Compute the speedup recovered at K budgets, mean over the repeats: shape (K, D)."""
         return self.mean(
             lambda r: recovery.recovered_at(
                 expected=self.rows.expected[r, positions],
@@ -212,7 +208,7 @@ class RowSample:
         )
 
     def over_tasks(self, value: Callable[[str, Ints], Floats]) -> Floats:
-        """Mean over the tasks of what a function gives for a task and its rows: shape (..., D).
+        """Average over the tasks what a function gives for a task and its rows: shape (..., D).
 
         A task that is drawn twice counts twice, one that has no value in a draw not at all.
         """
@@ -230,16 +226,16 @@ class RowSample:
     def curve(self) -> Floats:
         """Recovery curve, mean over tasks and repeats: shape (100, D)."""
 
-        def of_task(task: str, positions: Ints) -> Floats:
+        def curve_of(task: str, positions: Ints) -> Floats:
             key = task, len(positions)
             if key not in self.curves:
                 self.curves[key] = self.recovered(positions, self.inside(positions), recovery.CURVE)
             return self.curves[key]
 
-        return self.over_tasks(of_task)
+        return self.over_tasks(curve_of)
 
     def pair_accuracy(self, *, close: bool) -> Floats:
-        """Share of (close) pairs in the right order: shape (D,); NaN without a pair that counts."""
+        """Compute the share of (close) pairs in the right order: (D,); NaN without a pair."""
         counts = np.zeros((4, self.weights.shape[1]))
         for pool, positions in self.rows.split.pool_rows.items():
             key = pool, len(positions)

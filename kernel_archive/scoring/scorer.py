@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+from pathlib import Path
+from typing import Literal, TypedDict, Unpack, get_args
 
 import msgspec
 import numpy as np
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import UsageError, printable
+from kernel_archive.scoring.arrays import Bools, Floats
 from kernel_archive.scoring.calibration import N_BUCKETS, bucket_of, selective_risk
 from kernel_archive.scoring.controls import controls_of
-from kernel_archive.scoring.figures import TAILS, bootstrap, interval, joined, measure, repeats_of
+from kernel_archive.scoring.figures import (
+    TAILS,
+    Figures,
+    bootstrap,
+    interval,
+    joined,
+    measure,
+    repeats_of,
+)
+from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.order import CUTOFFS, precision_recall
 from kernel_archive.scoring.pairs import pair_bands
-from kernel_archive.scoring.reader import forecasts_of
+from kernel_archive.scoring.reader import ForecastSource, forecasts_of
 from kernel_archive.scoring.record import (
     Bucket,
     ControlFigures,
@@ -33,24 +46,13 @@ from kernel_archive.scoring.record import (
 from kernel_archive.scoring.recovery import CURVE, budget_ranks
 from kernel_archive.scoring.rules import confusion
 from kernel_archive.scoring.samples import ForecastRows, RowSample
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-    from typing import Unpack
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Bools, Floats
-    from kernel_archive.scoring.figures import Figures
-    from kernel_archive.scoring.forecasts import Forecasts
-    from kernel_archive.scoring.reader import ForecastSource
-    from kernel_archive.scoring.split import Split
+from kernel_archive.scoring.split import Split
 
 PredictedBin = Literal["argmax", "stated"]
 
 
 class ScoreOptions(TypedDict, total=False):
-    """State how forecasts are scored; every option may be left out."""
+    """How forecasts are scored; every option may be left out."""
 
     seed: int  # of the bootstrap; 0 when not given
     draws: int  # bootstrap draws, 10,000 when not given; 0 for no intervals
@@ -144,16 +146,16 @@ def score_file(
 
 
 def means(values: Mapping[str, Floats]) -> dict[str, float | None]:
-    """Mean over the repeats of every metric; ``None`` where a repeat has none."""
+    """Average every metric over the repeats; ``None`` where a repeat has none."""
     return {name: metric.mean for name, metric in _metrics(values, {}).items()}
 
 
 def control_figures(split: Split) -> tuple[ControlFigures, ...]:
     """Compute what controls and bounds reach on a split's rows."""
-    out = []
+    records = []
     for control in split.once(controls_of):
         figures = repeats_of(ForecastRows.of(split, control.forecasts), groups=False)
-        out.append(
+        records.append(
             ControlFigures(
                 name=control.name,
                 title=control.title,
@@ -161,30 +163,30 @@ def control_figures(split: Split) -> tuple[ControlFigures, ...]:
                 metrics=means(figures.overall),
             )
         )
-    return tuple(out)
+    return tuple(records)
 
 
 def best_controls(controls: Sequence[ControlFigures]) -> dict[str, str]:
-    """Metric -> the control with the best figure; the first one of equally good ones."""
-    out: dict[str, str] = {}
+    """Map each metric to the control with the best figure; of equally good ones the first."""
+    best: dict[str, str] = {}
     for name, info in METRICS.items():
         pairs = [(c.name, c.metrics.get(name)) for c in controls if not c.bound]
         signed = {control: info.sign * value for control, value in pairs if value is not None}
         if signed and info.better != "neither":
-            out[name] = min(signed, key=signed.__getitem__)
-    return out
+            best[name] = min(signed, key=signed.__getitem__)
+    return best
 
 
 def _beats_control(record: Score) -> dict[str, bool]:
-    """Metric -> whether the whole interval is better than the best control's figure."""
-    out: dict[str, bool] = {}
+    """Map each metric to whether its whole interval is better than the best control's figure."""
+    beats: dict[str, bool] = {}
     for name in record.best_controls:
         metric, bar = record.metrics.get(name), record.control(name)
         if metric and metric.low is not None and metric.high is not None and bar is not None:
             slack = 1e-9 * max(abs(bar), 1e-3)
             higher = METRICS[name].better == "higher"
-            out[name] = metric.low > bar + slack if higher else metric.high < bar - slack
-    return out
+            beats[name] = metric.low > bar + slack if higher else metric.high < bar - slack
+    return beats
 
 
 def _metrics(values: Mapping[str, Floats], drawn: Mapping[str, Floats]) -> dict[str, Metric]:
@@ -220,13 +222,13 @@ def buckets(rows: ForecastRows) -> tuple[Bucket, ...]:
     parsed = rows.parsed
     values = (rows.confidence[parsed], rows.hits[parsed], rows.errors[parsed])
     bucket = bucket_of(confidence=values[0])
-    out: list[Bucket] = []
+    records: list[Bucket] = []
     for b in range(N_BUCKETS):
         inside = bucket == b
         count = int(inside.sum())
         q, hit, error = (float(v[inside].mean()) if count else None for v in values)
-        out.append(Bucket(count, q, hit, error))
-    return tuple(out)
+        records.append(Bucket(count, q, hit, error))
+    return tuple(records)
 
 
 def risk_coverage(rows: ForecastRows) -> RiskCoverage | None:
@@ -282,10 +284,10 @@ def drawn_of(split: Split) -> Drawn:
 def forecast_facts(forecasts: Forecasts) -> ForecastFacts:
     """State what was scored, in numbers."""
     f = forecasts
-    stated = f.parsed & (f.stated_bins > 0)
+    names_bin = f.parsed & (f.stated_bins > 0)
     amounts = (f.input_tokens, f.output_tokens, f.latency_s)
-    known = [values[~np.isnan(values)] for values in amounts]
-    tokens_in, tokens_out = (float(n.sum()) if len(n) else None for n in known[:2])
+    stated_amounts = [values[~np.isnan(values)] for values in amounts]
+    tokens_in, tokens_out = (float(n.sum()) if len(n) else None for n in stated_amounts[:2])
     return ForecastFacts(
         # A file's name can hold bytes that are no text: JSON takes none of them.
         name=printable(f.name, 1000),
@@ -298,10 +300,10 @@ def forecast_facts(forecasts: Forecasts) -> ForecastFacts:
         n_deferred=int(f.deferred.sum()),
         coverage=f.coverage,
         parse_rate=f.parse_rate,
-        n_stated=int(stated.sum()),
-        n_stated_differs=int((stated & (f.stated_bins != f.predicted())).sum()),
+        n_stated=int(names_bin.sum()),
+        n_stated_differs=int((names_bin & (f.stated_bins != f.predicted())).sum()),
         n_raw_sum_rejected=int((~np.isnan(f.raw_sums) & ~f.parsed).sum()),
         input_tokens=tokens_in,
         output_tokens=tokens_out,
-        latency_s=float(known[2].mean()) if len(known[2]) else None,
+        latency_s=float(stated_amounts[2].mean()) if len(stated_amounts[2]) else None,
     )

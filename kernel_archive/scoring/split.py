@@ -1,15 +1,19 @@
-"""Hold the rows of a split as arrays, with the identity of where they come from."""
+"""The rows of a split as arrays, with the identity of where they come from."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 import msgspec
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from kernel_archive.archive.manifest import SplitFacts
+from kernel_archive.archive.open import Archive
 from kernel_archive.bins import (
     DEFAULT_SCHEME,
     N_BINS,
@@ -19,24 +23,14 @@ from kernel_archive.bins import (
     representatives,
 )
 from kernel_archive.errors import DataError, UsageError, printable, suggestion
-from kernel_archive.splits import FORECAST_SPLITS, REPLAY, SplitSpec, split_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from typing import Unpack
-
-    from numpy.typing import ArrayLike, NDArray
-
-    from kernel_archive.archive.manifest import SplitFacts
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Floats, Ints
-    from kernel_archive.splits import Kind
+from kernel_archive.scoring.arrays import Floats, Ints
+from kernel_archive.splits import FORECAST_SPLITS, REPLAY, Kind, SplitSpec, split_of
 
 Result = TypeVar("Result")
 
 
 class SplitIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """State where rows come from; two scores can be compared only when these agree."""
+    """Where rows come from; two scores can be compared only when these agree."""
 
     archive_name: str = "arrays"  # dataset name, or ``arrays`` for plain arrays
     archive_version: str = ""
@@ -56,7 +50,7 @@ class SplitIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Surface:
-    """Hold what can be seen of n rows without understanding any."""
+    """What can be seen of n rows without understanding any."""
 
     languages: tuple[str, ...]  # n languages; empty texts where the programs are not at hand
     spreads: Floats  # shape (n,), largest over smallest measurement; 1 where there was only one
@@ -75,7 +69,7 @@ class Surface:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Clusters:
-    """Name what the rows of a split come from: rows of one cluster are not independent."""
+    """What the rows of a split come from: rows of one cluster are not independent."""
 
     unit: str  # what a cluster is, in the plural: ``authors``, ``chains`` or ``problems``
     names: tuple[str, ...]  # n names
@@ -83,7 +77,7 @@ class Clusters:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Zero:
-    """Hold the forecasts that a skill of 0 stands for: of a baseline that reads nothing."""
+    """The forecasts that a skill of 0 stands for: of a baseline that reads nothing."""
 
     name: str  # the baseline
     probabilities: Floats  # shape (n, 8), rows sum to 1
@@ -91,7 +85,7 @@ class Zero:
 
 @dataclass(frozen=True, eq=False)
 class OtherRows:
-    """Name rows of another split or data version, to tell whose forecasts a file holds."""
+    """Rows of another split or data version, to tell whose forecasts a file holds."""
 
     name: str
     fix: str  # what to do with their forecasts
@@ -99,7 +93,7 @@ class OtherRows:
 
 
 class SplitOptions(TypedDict, total=False):
-    """State what is known of rows beside their ids, tasks and speedups."""
+    """What is known of rows beside their ids, tasks and speedups."""
 
     groups: Sequence[str] | None  # n names to report by; the tasks when not given
     #: Shape (n,), labels that were published; from the speedups when not given.
@@ -114,7 +108,7 @@ class SplitOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Split:
-    """Hold the rows of a split."""
+    """The rows of a split."""
 
     spec: SplitSpec  # what the rows are, and with it which metrics they have
     row_ids: tuple[str, ...]
@@ -233,8 +227,8 @@ class Split:
     @cached_property
     def cluster_numbers(self) -> Ints | None:
         """Shape (n,), number of the cluster that a row is of; ``None`` where rows are drawn."""
-        named = self.clusters
-        return None if named is None else np.unique(named.names, return_inverse=True)[1]
+        clusters = self.clusters
+        return None if clusters is None else np.unique(clusters.names, return_inverse=True)[1]
 
     @property
     def n_clusters(self) -> int:
@@ -299,7 +293,7 @@ def _select(column: Any, rows: Ints) -> Any:
 
 
 def _positions(names: Sequence[str]) -> dict[str, NDArray[np.intp]]:
-    """Name -> positions, in order of the names."""
+    """Map each name to its positions, in order of the names."""
     unique, numbers = np.unique(names, return_inverse=True)
     return {name: np.flatnonzero(numbers == k) for k, name in enumerate(unique.tolist())}
 
@@ -308,7 +302,7 @@ def forecast_split(name: str) -> SplitSpec:
     """Find the split of that name, if its rows are forecast.
 
     Raises:
-        UsageError: there is none, or it is to learn from.
+        UsageError: there is no such split, or it is to learn from.
     """
     spec = split_of(name)
     if spec.name not in (*FORECAST_SPLITS, REPLAY.name):
@@ -325,10 +319,10 @@ def split_facts(archive: Archive, split: SplitSpec) -> SplitFacts:
     """
     facts = archive.manifest.splits.get(split.table)
     if facts is None or split.table not in archive.manifest.tables:
-        what = f"the archive in {archive.path} has no {split.name} split"
+        lack = f"the archive in {archive.path} has no {split.name} split"
         if why := archive.manifest.reports.get("splits_not_made", {}).get(split.table):
-            raise UsageError(f"{what}: {printable(why, 500)}")
-        raise UsageError(f"{what} yet. Make it with: kernel-archive {split.command}")
+            raise UsageError(f"{lack}: {printable(why, 500)}")
+        raise UsageError(f"{lack} yet. Make it with: kernel-archive {split.command}")
     return facts
 
 

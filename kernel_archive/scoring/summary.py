@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from kernel_archive.errors import counted, printable
+from kernel_archive.scoring.compare import Comparison
 from kernel_archive.scoring.metrics import HEADLINE, LEAD, LEADS, METRICS, RANKED_BY
-from kernel_archive.splits import split_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kernel_archive.scoring.compare import Comparison
-    from kernel_archive.scoring.reader import CheckReport
-    from kernel_archive.scoring.record import ForecastFacts, Score
-    from kernel_archive.scoring.replay import Replay, ReplayFigure
-    from kernel_archive.scoring.split import SplitIdentity
-    from kernel_archive.splits import Kind
+from kernel_archive.scoring.reader import CheckReport
+from kernel_archive.scoring.record import ForecastFacts, Score
+from kernel_archive.scoring.replay import Replay, ReplayFigure
+from kernel_archive.scoring.split import SplitIdentity
+from kernel_archive.splits import Kind, split_of
 
 _SCORE_COLUMNS = [
     *("metric", "value", "95 % interval", "sd of repeats", "uniform", "best control"),
@@ -36,7 +32,7 @@ _MARK_NOTE = "* does not beat the best control: its interval reaches that figure
 
 
 class Sheet(NamedTuple):
-    """Hold one table: title, column names, rows of cells, remarks below."""
+    """One table: title, column names, rows of cells, remarks below."""
 
     title: str
     columns: list[str]
@@ -50,8 +46,8 @@ def heading(split: SplitIdentity, scheme: str) -> str:
     name = "" if split.canonical else f", variant {split.split_name!r}"
     version = f" {split.archive_version}" if split.archive_version else ""
     gpus = f", {', '.join(split.gpus)}" if split.gpus else ""
-    what = f"{split.table}{name} of {split.archive_name}{version}{gpus}"
-    return f"{what}: {counted(split.n_rows, 'row')}, bins {scheme}"
+    source = f"{split.table}{name} of {split.archive_name}{version}{gpus}"
+    return f"{source}: {counted(split.n_rows, 'row')}, bins {scheme}"
 
 
 def score_sheets(record: Score) -> list[Sheet]:
@@ -90,21 +86,21 @@ def score_sheets(record: Score) -> list[Sheet]:
 
 def score_remarks(record: Score) -> list[str]:
     """State what a reader of the figures should know besides: one sentence each."""
-    f, deferral, out = record.forecasts, record.deferral, []
+    f, deferral, remarks = record.forecasts, record.deferral, []
     if not record.split.canonical:
         variant = printable(record.split.split_name)
-        out.append(f"This is the variant {variant!r} of the split: don't compare across.")
+        remarks.append(f"This is the variant {variant!r} of the split: don't compare across.")
     if record.relabelled:
-        out.append(f"Labels computed anew under {record.scheme}; the split has another scheme.")
+        remarks.append(f"Labels computed anew under {record.scheme}; the split has another scheme.")
     if f.n_present < f.n_cells:
         missing = f"{f.n_cells - f.n_present:,} of {counted(f.n_cells, 'forecast')} missing; "
-        out.append(f"{missing}each counts as uniform.")
+        remarks.append(f"{missing}each counts as uniform.")
     if f.n_raw_sum_rejected:
         rejected = f"sum below 0.5 or above 1.5: {counted(f.n_raw_sum_rejected, 'forecast')}"
-        out.append(f"{rejected}, which count as not parsed.")
+        remarks.append(f"{rejected}, which count as not parsed.")
     if f.n_stated_differs:
-        differing = f"{f.n_stated_differs:,} of {f.n_stated:,} stated bins"
-        out.append(f"{differing} are not the most probable one; scored: {record.predicted_bin}.")
+        differing = f"{f.n_stated_differs:,} of {f.n_stated:,} stated bins are not"
+        remarks.append(f"{differing} the most probable one; scored: {record.predicted_bin}.")
     if deferral is not None:
         figures = ", ".join(
             f"{word} {METRICS[name].format(deferral.accepted[name].mean)}"
@@ -112,11 +108,11 @@ def score_remarks(record: Score) -> list[str]:
             if name in deferral.accepted
         )
         rate = f"Deferred: {_share(f.deferral_rate)} of the forecasts; the tables hold all of them"
-        out.append(f"{rate}. On those not deferred alone: {figures}.")
+        remarks.append(f"{rate}. On those not deferred alone: {figures}.")
         if deferral.deferred_accuracy is not None:
             n, accuracy = deferral.n_deferred_parsed, f"{deferral.deferred_accuracy:.3f}"
-            out.append(f"Accuracy on the {n:,} deferred that have a distribution: {accuracy}.")
-    return out
+            remarks.append(f"Accuracy on the {n:,} deferred that have a distribution: {accuracy}.")
+    return remarks
 
 
 def several_sheet(records: Sequence[Score]) -> Sheet:
@@ -150,8 +146,8 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
         info = METRICS[name]
         # The difference of two percentages is in percentage points, not in percent of either.
         unit = " pp" if info.unit == " %" else info.unit
-        shown = "-" if d.difference is None else f"{d.difference:+.{info.decimals}f}{unit}"
-        figures = [info.format(d.a), info.format(d.b), shown]
+        difference = "-" if d.difference is None else f"{d.difference:+.{info.decimals}f}{unit}"
+        figures = [info.format(d.a), info.format(d.b), difference]
         p_values = ["-" if p is None else f"{p:.4f}" for p in (d.p, d.p_holm)]
         span = _span(d.low, d.high, info.decimals, "+")
         rows.append([info.title, *figures, span, *p_values, side[d.better]])
@@ -184,8 +180,8 @@ def replay_sheet(replays: Sequence[Replay]) -> Sheet:
     notes = [f"{recorded}; {step}; 95 % intervals over worlds."]
     for d in replays:
         if d.name and d.coverage < 1:
-            what = f"{d.name} has forecasts of {d.coverage:.0%} of the rows"
-            notes.append(f"{what}; the others count as uniform.")
+            lack = f"{d.name} has forecasts of {d.coverage:.0%} of the rows"
+            notes.append(f"{lack}; the others count as uniform.")
     return Sheet("", columns, rows, notes, left=2)
 
 
@@ -233,8 +229,8 @@ def _share(value: float | None) -> str:
     """Show a share in percent that says 100 only when it is."""
     if value is None:
         return "-"
-    shown = f"{100 * value:.1f}"
-    return f"{'99.9' if shown == '100.0' and value < 1 else shown} %"
+    percent = f"{100 * value:.1f}"
+    return f"{'99.9' if percent == '100.0' and value < 1 else percent} %"
 
 
 def _figure(record: Score, name: str) -> list[str]:
@@ -265,5 +261,5 @@ def _group_sheet(record: Score) -> Sheet:
         span = _span(metrics[LEAD].low, metrics[LEAD].high, METRICS[LEAD].decimals)
         rows.append([group, f"{record.group_rows[group]:,}", first, span, *further])
     titles = [METRICS[name].title for name in names]
-    what = split_of(record.split.table).group
-    return Sheet(f"By {what}", [what, "rows", titles[0], "95 % interval", *titles[1:]], rows, [])
+    group = split_of(record.split.table).group
+    return Sheet(f"By {group}", [group, "rows", titles[0], "95 % interval", *titles[1:]], rows, [])

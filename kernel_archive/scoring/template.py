@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
 from kernel_archive.bins import BIN_NAMES, SCHEMES
+from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.formats import FIELDS, TOOL_FIELDS
-from kernel_archive.splits import REPLAY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kernel_archive.scoring.arrays import Floats
-    from kernel_archive.scoring.split import Split
-    from kernel_archive.splits import SplitSpec
+from kernel_archive.scoring.split import Split
+from kernel_archive.splits import REPLAY, SplitSpec
 
 
 def stated_forecast(spec: SplitSpec, probabilities: Floats) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
+import polars as pl
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.errors import Finding, KernelArchiveError, printable
 from kernel_archive.selection.definitions import recorded_definition
 from kernel_archive.selection.freeze import check_frozen, compare_split, frozen_columns
@@ -18,13 +20,6 @@ from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.withheld import check_withheld
 from kernel_archive.splits import SPLIT_TABLES
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    import polars as pl
-
-    from kernel_archive.archive.open import Archive
-
 _AGAIN = "Make the split again"
 
 
@@ -32,19 +27,19 @@ def _presence(archive: Archive) -> Iterator[Finding]:
     """Check that every derived table has facts and the other way round."""
     manifest = archive.manifest
     for name in SPLIT_TABLES:
-        found = partial(Finding, field=name)
+        finding = partial(Finding, field=name)
         facts, table = manifest.splits.get(name), manifest.tables.get(name)
         if facts is None and table is None:
             if name == "eval_transfer":  # few archives have programs of two GPUs
                 continue
             why = manifest.reports.get("splits_not_made", {}).get(name)
             message = f"the archive has no such split{f': {printable(why)}' if why else ''}"
-            yield found(code="split-missing", severity="warning", message=message)
+            yield finding(code="split-missing", severity="warning", message=message)
         elif facts is None or table is None:
             message = f"the split has no {'facts' if facts is None else 'rows'}"
-            yield found(code="split-missing", message=message, fix=_AGAIN)
+            yield finding(code="split-missing", message=message, fix=_AGAIN)
         elif (rows := sum(table.rows.values())) != facts.rows:
-            yield found(code="wrong-rows", message=f"{rows} rows, the facts say {facts.rows}")
+            yield finding(code="wrong-rows", message=f"{rows} rows, the facts say {facts.rows}")
     for name in sorted(manifest.splits.keys() - SPLIT_TABLES.keys()):
         message = "the manifest states facts of no derived table"
         yield Finding(code="unknown-split", message=message, value=printable(name))

@@ -7,21 +7,17 @@ cues say little. What is left is whether a forecaster sees which program is fast
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from kernel_archive.selection.definitions import CloseDefinition
 from kernel_archive.selection.evaluation import candidates, without_near_training
 from kernel_archive.selection.selected import ChosenRows, with_pair_ids
 from kernel_archive.selection.similarity import near_copy_classes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from kernel_archive.selection.definitions import CloseDefinition
-    from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.selection.tables import ArchiveTables
 
 
 def _with_standard_errors(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -82,11 +78,13 @@ def draw_pairs(pairs: pl.DataFrame, classes: Mapping[str, str], rule: CloseDefin
     def next_pairs(rows: pl.DataFrame) -> Iterator[str]:
         kernels = rows.select("first_kernel_id", "second_kernel_id").rows()
         programs = rows.select("first_program_id", "second_program_id").rows()
-        for row_id, both, texts in zip(rows["row_id"], kernels, programs, strict=True):
-            key = tuple(sorted(classes.get(name, name) for name in texts))
-            if key not in drawn_classes and all(uses[k] < rule.pairs_per_program for k in both):
+        for row_id, kernel_ids, program_ids in zip(rows["row_id"], kernels, programs, strict=True):
+            key = tuple(sorted(classes.get(name, name) for name in program_ids))
+            if key not in drawn_classes and all(
+                uses[k] < rule.pairs_per_program for k in kernel_ids
+            ):
                 drawn_classes.add(key)
-                uses.update(both)
+                uses.update(kernel_ids)
                 yield row_id
 
     tasks = pairs.sort("first_problem", maintain_order=True).partition_by("first_problem")

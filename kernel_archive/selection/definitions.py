@@ -7,10 +7,11 @@ in :data:`~kernel_archive.splits.SPLITS`).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 import polars as pl
@@ -22,18 +23,11 @@ from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.problems import HELD_OUT_PROBLEMS, normalise_problem
 from kernel_archive.program_text import LANGUAGE_ORDER
-from kernel_archive.selection.selected import CANONICAL, count_values
-from kernel_archive.selection.tables import has_flag
-from kernel_archive.splits import split_of
+from kernel_archive.selection.selected import CANONICAL, ChosenRows, count_values
+from kernel_archive.selection.tables import ArchiveTables, has_flag
+from kernel_archive.splits import Kind, SplitSpec, split_of
 from kernel_archive.storage import content_path
 from kernel_archive.untrusted import misfit, read_toml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from kernel_archive.selection.selected import ChosenRows
-    from kernel_archive.selection.tables import ArchiveTables
-    from kernel_archive.splits import Kind, SplitSpec
 
 
 class SplitNotMadeError(UsageError):
@@ -241,7 +235,7 @@ def load_definition(name: str, path: str | Path | None = None) -> Definition:
     """Read the definition of a split (or its table): the shipped one, or the file of another.
 
     Raises:
-        RecipeError: the file is not there, or is no definition.
+        RecipeError: the file is not there, or holds no definition.
         UsageError: there is no such split.
 
     >>> load_definition("eval").cap
@@ -256,7 +250,7 @@ def load_definition(name: str, path: str | Path | None = None) -> Definition:
 
 
 def with_changes(definition: _Struct, **changes: Any) -> _Struct:
-    """The definition with fields replaced and checked again; ``None`` leaves a field as it is.
+    """Replace fields of a definition, and check it again; ``None`` leaves a field as it is.
 
     Raises:
         RecipeError: a value is wrong.
@@ -264,12 +258,12 @@ def with_changes(definition: _Struct, **changes: Any) -> _Struct:
     >>> with_changes(load_definition("eval"), cap=20, scheme=None).cap
     20
     """
-    wanted = {field: value for field, value in changes.items() if value is not None}
-    return _converted({**msgspec.structs.asdict(definition), **wanted}, type(definition), "given")
+    fields = {field: value for field, value in changes.items() if value is not None}
+    return _converted({**msgspec.structs.asdict(definition), **fields}, type(definition), "given")
 
 
 def recorded_definition(split: SplitSpec, parameters: Mapping[str, Any]) -> Definition:
-    """The definition by which a split was selected, from the parameters that its facts record.
+    """Rebuild the definition that selected a split, from the parameters in its facts.
 
     Raises:
         RecipeError: the parameters are not those of a definition.
@@ -282,33 +276,33 @@ def recorded_definition(split: SplitSpec, parameters: Mapping[str, Any]) -> Defi
 
 
 def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
-    """The definition that is the canonical one for an archive.
+    """Make the canonical definition of an archive.
 
-    An archive with a name of its own has other problems than the shipped one, so that the shipped
+    A user's own archive has other problems than the shipped one, so that the shipped
     definitions would select nothing of it. Its splits follow from them with the problems,
     languages, methods and GPU that it has, and from what its recipe says (``[eval]``).
     """
     shipped = load_definition(split.name)
-    stated = tables.archive.manifest.evaluation
-    if stated is not None and split.name == "discovery":
+    evaluation = tables.archive.manifest.evaluation
+    if evaluation is not None and split.name == "discovery":
         methods = sorted(set(tables.searches["generation_method"])) or ["none"]
         return with_changes(shipped, natural=False, methods=methods)
-    if stated is None or split.name != "eval":
+    if evaluation is None or split.name != "eval":
         return shipped
-    languages = stated.get("languages") or []
+    languages = evaluation.get("languages") or []
     kernels = tables.kernels("test").filter(
         tables.of_searches(pl.col("role") == "held_out"),
         pl.col("language").is_in(languages) | (not languages),
         ~has_flag(["unfit"]),
     )
-    gpu = canonical_gpu(stated.get("gpu") or "")
+    gpu = canonical_gpu(evaluation.get("gpu") or "")
     per_gpu = count_values(kernels["gpu"])
     if gpu not in per_gpu:
         gpu = max(per_gpu, key=lambda name: per_gpu[name], default=gpu)
-    if (tasks := stated.get("tasks")) is not None:
+    if (tasks := evaluation.get("tasks")) is not None:
         tasks = _named(tasks, tables)
     else:
-        tasks = _in_bins(kernels.filter(pl.col("gpu") == gpu), stated.get("bins"))
+        tasks = _in_bins(kernels.filter(pl.col("gpu") == gpu), evaluation.get("bins"))
     return with_changes(
         shipped,
         natural=False,
@@ -317,7 +311,7 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
         exclude_flags=["unfit"],  # which only readings of its own recipes give
         measured=1,
         gpu=gpu,
-        cap=stated.get("cap"),
+        cap=evaluation.get("cap"),
     )
 
 
@@ -334,12 +328,12 @@ def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = N
     >>> choose_gpu({"H200": 9}, "A100-80GB"), choose_gpu({"H200": 9, "A100-80GB": 1}, "A100-80GB")
     ('H200', 'A100-80GB')
     """
-    wanted = preferred if asked is None else canonical_gpu(asked)
-    if wanted in present:
-        return wanted
+    gpu = preferred if asked is None else canonical_gpu(asked)
+    if gpu in present:
+        return gpu
     names = ", ".join(map(printable, sorted(present))) or "none"
     if asked is not None:
-        message = f"no held-out kernel of these tasks was measured on GPU {printable(wanted)}"
+        message = f"no held-out kernel of these tasks was measured on GPU {printable(gpu)}"
         raise UsageError(f"{message}. GPUs with such kernels: {names}")
     if len(present) > 1:
         message = f"held-out kernels were measured on several GPUs ({names}) and none of them is"

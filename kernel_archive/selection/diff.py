@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import polars as pl
 
-from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.inputs import INPUTS
 from kernel_archive.splits import SPLIT_TABLES
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kernel_archive.archive.open import Archive
 
 #: The measured columns of a table.
 _VALUES: Final = {
@@ -84,11 +80,11 @@ def _read_rows(archive: Archive, table: str) -> pl.DataFrame:
 def _compare(table: str, old: Archive, new: Archive) -> TableDifference:
     """Compare the rows of one table."""
     before, after = _read_rows(old, table), _read_rows(new, table)
-    both = before.join(after, on="id", suffix="_new", maintain_order="left")
+    joined = before.join(after, on="id", suffix="_new", maintain_order="left")
     digests = [archive.manifest.tables[table].logical_digest for archive in (old, new)]
 
     def changes(column: str) -> list[Change]:
-        differ = both.filter(pl.col(column).ne_missing(pl.col(f"{column}_new")))
+        differ = joined.filter(pl.col(column).ne_missing(pl.col(f"{column}_new")))
         return [Change(*row) for row in differ.select("id", column, f"{column}_new").rows()]
 
     return TableDifference(

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import polars as pl
 
 from kernel_archive.archive.labels import OVERRULED
+from kernel_archive.selection.definitions import DiscoveryDefinition
 from kernel_archive.selection.selected import ChosenRows, with_pair_ids
-from kernel_archive.selection.tables import has_flag, pair_key, without
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from kernel_archive.selection.definitions import DiscoveryDefinition
-    from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out, pair_key
 
 #: Columns of ``evaluations`` that edges are found from.
 EDGE_COLUMNS: Final = (
@@ -33,7 +29,7 @@ EDGE_COLUMNS: Final = (
 def find_edges(
     evaluations: pl.DataFrame, kernels: pl.DataFrame, refuse: Mapping[str, pl.Expr]
 ) -> tuple[pl.DataFrame, Counter[str]]:
-    """Find the edges in which parent and child both ran, and count why other evaluations are none.
+    """Find the edges in which parent and child both ran; count why other evaluations give none.
 
     An edge is one evaluation with its direct parent (``parent_distance`` 1: the log still has it),
     both successful and neither excluded, both kernels in the archive, of the same problem and GPU,
@@ -68,8 +64,8 @@ def find_edges(
         columns = kernels.select(pl.all().name.prefix(f"{side}_"))
         rows = rows.join(columns, on=f"{side}_kernel_id", how="left", maintain_order="left")
     ratio = pl.col("child_speedup") / pl.col("parent_speedup")
-    own, parent = pl.col("excluded"), pl.col("parent_excluded")
-    allowed = pl.all_horizontal(e.is_null() | e.is_in(list(OVERRULED)) for e in (own, parent))
+    exclusions = child, parent = pl.col("excluded"), pl.col("parent_excluded")
+    allowed = pl.all_horizontal(e.is_null() | e.is_in(list(OVERRULED)) for e in exclusions)
 
     def differ(column: str) -> pl.Expr:
         return pl.col(f"child_{column}").ne_missing(pl.col(f"parent_{column}"))
@@ -79,7 +75,7 @@ def find_edges(
         "child_failed": pl.col("outcome") != "success",
         "parent_not_in_log": pl.col("parent_outcome").is_null(),
         "parent_failed": pl.col("parent_outcome") != "success",
-        "overruled_on_one_side": allowed & (own.is_null() != parent.is_null()),
+        "overruled_on_one_side": allowed & (child.is_null() != parent.is_null()),
         "excluded": ~allowed,
         "not_in_kernels": pl.col("child_speedup").is_null() | pl.col("parent_speedup").is_null(),
         "self_edge": ~differ("kernel_id"),
@@ -89,7 +85,7 @@ def find_edges(
         **refuse,
     }
     dropped: Counter[str] = Counter()
-    rows = without(rows, reasons, dropped)
+    rows = leave_out(rows, reasons, dropped)
     edges = rows.filter(pair_key("child_kernel_id", "parent_kernel_id").is_first_distinct())
     if len(edges) < len(rows):
         dropped["repeat"] += len(rows) - len(edges)
@@ -99,7 +95,7 @@ def find_edges(
 #: Significant digits of g_cases: logarithms may differ in the last bits between machines,
 #: measurements mean far fewer.
 DIGITS: Final = 12
-#: exp of more than this, or of its negative, is no number of 64 bits.
+#: exp of more than this, or of its negative, is beyond 64-bit floats.
 _LARGEST_LOG: Final = 700
 
 

@@ -8,17 +8,23 @@ to training, not the other way round.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 import polars as pl
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.bins import assign_bins
 from kernel_archive.ids import sha256_hex
 from kernel_archive.schema import OUTCOMES
 from kernel_archive.selection.definitions import (
     LEAST_BINS,
     CloseDefinition,
+    EvalDefinition,
+    KernelDefinition,
     SplitNotMadeError,
+    TransferDefinition,
+    ValidityDefinition,
     choose_gpu,
     recorded_definition,
 )
@@ -30,19 +36,8 @@ from kernel_archive.selection.selected import (
     with_pair_ids,
 )
 from kernel_archive.selection.similarity import near_copies, overlap
-from kernel_archive.selection.tables import ArchiveTables, has_flag, without
+from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out
 from kernel_archive.splits import SPLIT_TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.selection.definitions import (
-        EvalDefinition,
-        KernelDefinition,
-        TransferDefinition,
-        ValidityDefinition,
-    )
 
 
 def selection_hash(key: str, kernel_id: str) -> str:
@@ -71,7 +66,7 @@ def candidates(
     ``gpu`` is the GPU, where the definition's rule should not choose; ``failures`` are programs
     that count besides. The facts are counts of what was left out, by reason.
     """
-    own = tables.archive.manifest.evaluation is not None
+    own_archive = tables.archive.manifest.evaluation is not None
     reference = pl.concat_str("reference_id", "problem", separator="\0")
     references = tables.references.select(reference)["reference_id"]
     reasons = {
@@ -79,16 +74,16 @@ def candidates(
         "not_held_out": ~tables.of_searches(pl.col("role") == rule.role),
         "other_builder": ~tables.of_searches(rule=rule),
         "other_language": ~pl.col("language").is_in(rule.languages) & bool(rule.languages),
-        "unknown_reference": ~reference.is_in(references.implode()) & (not own),
+        "unknown_reference": ~reference.is_in(references.implode()) & (not own_archive),
         # The shipped definitions keep what they selected before this rule.
-        "reference_itself": (pl.col("program_id") == pl.col("reference_id")) & own,
+        "reference_itself": (pl.col("program_id") == pl.col("reference_id")) & own_archive,
         "flagged": has_flag(rule.exclude_flags),
         "measured_too_seldom": pl.col("n_measurements") < rule.measured,
         "no_goal": pl.col("goal_bin").is_null() & isinstance(rule, CloseDefinition),
     }
     dropped: Counter[str] = Counter()
-    everything = [tables.kernels("test"), *([] if failures is None else [failures])]
-    kernels = without(pl.concat(everything, how="diagonal"), reasons, dropped)
+    programs = [tables.kernels("test"), *([] if failures is None else [failures])]
+    kernels = leave_out(pl.concat(programs, how="diagonal"), reasons, dropped)
     gpus = count_values(kernels["gpu"])
     chosen = choose_gpu(gpus, rule.gpu, gpu)
     return ChosenRows(kernels.filter(pl.col("gpu") == (chosen or "")), dropped, chosen, gpus)
@@ -167,16 +162,16 @@ def select_eval(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None = N
 
 
 def problems_left_out(archive: Archive) -> list[dict[str, Any]]:
-    """List the problems of an archive of one's own of which nothing is asked, each with a reason.
+    """List the problems of a user's own archive of which nothing is asked, each with a reason.
 
     ``rows`` are kernels, or evaluations where no program passed.
     """
-    facts, stated = archive.manifest.splits.get("eval"), archive.manifest.evaluation
-    if facts is None or facts.origin != "selected" or stated is None:
+    facts, evaluation = archive.manifest.splits.get("eval"), archive.manifest.evaluation
+    if facts is None or facts.origin != "selected" or evaluation is None:
         return []
     asked = [problem for problem, cells in facts.facts["cells"].items() if sum(cells)]
     rule = cast("EvalDefinition", recorded_definition(SPLIT_TABLES["eval"], facts.parameters))
-    gpu, least = facts.parameters["gpu"] or rule.gpu, stated.get("bins") or LEAST_BINS
+    gpu, least = facts.parameters["gpu"] or rule.gpu, evaluation.get("bins") or LEAST_BINS
     tables = ArchiveTables(archive)
     kernels = tables.kernels().filter(~pl.col("problem").is_in(asked))
     kernels = kernels.with_columns(
@@ -188,13 +183,13 @@ def problems_left_out(archive: Archive) -> list[dict[str, Any]]:
     for (problem,), group in kernels.group_by("problem"):
         held_out = group.filter("is_held_out")
         written = held_out.filter("is_written")
-        own = written.filter(pl.col("gpu") == gpu)
-        bins = own["bin"].n_unique()
+        of_gpu = written.filter(pl.col("gpu") == gpu)
+        bins = of_gpu["bin"].n_unique()
         reasons = {
             "its searches are not held out": held_out.is_empty(),
             f"none is written in {', '.join(rule.languages)}": written.is_empty(),
-            f"none was measured on {gpu}": own.is_empty(),
-            "[eval] tasks does not name it": problem not in rule.problems and "tasks" in stated,
+            f"none was measured on {gpu}": of_gpu.is_empty(),
+            "[eval] tasks does not name it": problem not in rule.problems and "tasks" in evaluation,
             f"its speedups fall in {bins} of 8 bins, and {least} are needed ([eval] bins)": (
                 problem not in rule.problems
             ),
@@ -217,8 +212,8 @@ def select_validity(
     All that the definition's words allow and that a measurement judged, but for near copies of
     training programs. A program passes if no measurement of it failed.
     """
-    shared = ("kernel_id", "program_id", "token_id", "problem", "language", "gpu")
-    failures = tables.read("failures", [*shared, "search_id", "reference_id"])
+    columns = ("kernel_id", "program_id", "token_id", "problem", "language", "gpu")
+    failures = tables.read("failures", [*columns, "search_id", "reference_id"])
     programs, reasons, chosen_gpu, gpus = candidates(tables, rule, gpu, failures)
     dropped = {**reasons, "other_gpu": sum(gpus.values()) - len(programs)}
     judged = tables.read("evaluations", ["kernel_id", "outcome", "excluded"]).filter(
@@ -275,10 +270,10 @@ def select_transfer(
     first = pl.col("program_id").first().over(program)
     kernels = kernels.filter(pl.col("program_id") == first)
     # Neither a kernel that another split asks about nor the programs of a close pair are shown.
-    asked, pairs = rows_of(members, "eval")["row_id"], rows_of(members, "close")
+    eval_ids, pairs = rows_of(members, "eval")["row_id"], rows_of(members, "close")
     in_pairs = pl.concat([pairs["anchor_program"], pairs["candidate_program"]])
     shown = kernels.filter(
-        ~pl.col("kernel_id").is_in(asked.implode()),
+        ~pl.col("kernel_id").is_in(eval_ids.implode()),
         ~pl.col("program_id").is_in(in_pairs.implode()),
     ).unique(program, keep="first", maintain_order=True)
     known = pl.col("gpu", "speedup", "kernel_id").name.prefix("known_")

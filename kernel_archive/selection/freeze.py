@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from kernel_archive.archive.manifest import SplitFacts  # noqa: TC001 - msgspec needs the type at run time
+from kernel_archive.archive.manifest import SplitFacts
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.errors import ArchiveMismatchError, Finding, UsageError, printable
 from kernel_archive.selection.selected import CANONICAL, name_rows
-from kernel_archive.splits import SPLIT_TABLES
+from kernel_archive.splits import SPLIT_TABLES, SplitSpec
 from kernel_archive.storage import content_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kernel_archive.splits import SplitSpec
 
 #: Version of the files' layout.
 FROZEN_FORMAT: Final = 1
@@ -67,10 +63,8 @@ def frozen_rows(archive: Archive, table: str) -> list[FrozenRow]:
     return archive.polars(table, columns=frozen_columns(SPLIT_TABLES[table])).rows()
 
 
-def freeze(archive: str | Path, folder: Path | None = None) -> list[Path]:
-    """Write the frozen form of every split of an archive; return the files.
-
-    Into ``splits/frozen/<version>`` of this package when no folder is named.
+def freeze(archive: str | Path) -> list[Path]:
+    """Freeze every split of an archive in ``splits/frozen/<version>``; return the files.
 
     Raises:
         UsageError: a split is a variant, or its labels are withheld.
@@ -81,8 +75,8 @@ def freeze(archive: str | Path, folder: Path | None = None) -> list[Path]:
         if facts.origin == "withheld" or facts.name != CANONICAL:
             state = f"{name} is {facts.name}, {facts.origin}"
             raise UsageError(f"only canonical splits with their labels are frozen: {state}")
-    place = frozen_folder(manifest.version) if folder is None else folder
-    place.mkdir(parents=True, exist_ok=True)
+    target = frozen_folder(manifest.version)
+    target.mkdir(parents=True, exist_ok=True)
     files = []
     for table, facts in manifest.splits.items():
         frozen = FrozenSplit(
@@ -95,7 +89,7 @@ def freeze(archive: str | Path, folder: Path | None = None) -> list[Path]:
             columns=frozen_columns(SPLIT_TABLES[table]),
             rows=frozen_rows(opened, table),
         )
-        files.append(place / f"{table}.json")
+        files.append(target / f"{table}.json")
         files[-1].write_bytes(frozen.encode())
     return files
 
@@ -104,7 +98,7 @@ def read_frozen(path: Path) -> FrozenSplit:
     """Read a frozen split.
 
     Raises:
-        ArchiveMismatchError: the file is none, or of another layout.
+        ArchiveMismatchError: the file isn't one, or has another layout.
     """
     try:
         frozen = msgspec.json.decode(path.read_bytes(), type=FrozenSplit)
@@ -118,45 +112,49 @@ def read_frozen(path: Path) -> FrozenSplit:
 
 
 def compare_split(
-    archive: Archive, table: str, wanted: list[FrozenRow], facts: SplitFacts, what: str
+    archive: Archive, table: str, wanted: list[FrozenRow], facts: SplitFacts, other_side: str
 ) -> Iterator[Finding]:
     """Compare a split of an archive with the rows and facts that it should have.
 
-    Facts that only one side states are let be. ``what`` names the other side in messages.
+    Facts that only one side states are ignored. ``other_side`` names them in messages.
     """
-    found = partial(Finding, field=table)
+    finding = partial(Finding, field=table)
     want, have = ({row[0]: row for row in rows} for rows in (wanted, frozen_rows(archive, table)))
 
     def differ(column: int) -> set[str]:
         return {i for i in want.keys() & have.keys() if want[i][column] != have[i][column]}
 
     faults = [
-        ("split-row-missing", f"rows that {what} has are missing", want.keys() - have.keys()),
-        ("split-row-added", f"rows that {what} does not have", have.keys() - want.keys()),
-        ("split-relabelled", f"rows labelled otherwise than {what}", differ(2)),
-        ("split-remeasured", f"rows with another speedup than {what}", differ(3)),
+        ("split-row-missing", f"rows that {other_side} has are missing", want.keys() - have.keys()),
+        ("split-row-added", f"rows that {other_side} does not have", have.keys() - want.keys()),
+        ("split-relabelled", f"rows labelled otherwise than {other_side}", differ(2)),
+        ("split-remeasured", f"rows with another speedup than {other_side}", differ(3)),
     ]
     for code, message, ids in faults:
         if ids:
             named = name_rows(sorted(ids), 120)
-            yield found(code=code, message=f"{message}: {len(ids)} rows", value=named)
+            yield finding(code=code, message=f"{message}: {len(ids)} rows", value=named)
     if any(ids for _, _, ids in faults):
         return
-    stated = archive.manifest.splits[table]
-    ours, theirs = ({**msgspec.structs.asdict(f), **f.facts} for f in (stated, facts))
-    shared = ours.keys() & theirs.keys() - {"facts"}
-    names = sorted(name for name in shared if ours[name] != theirs[name])
+    present = archive.manifest.splits[table]
+    present_facts, other_facts = (
+        {**msgspec.structs.asdict(f), **f.facts} for f in (present, facts)
+    )
+    shared = present_facts.keys() & other_facts.keys() - {"facts"}
+    names = sorted(name for name in shared if present_facts[name] != other_facts[name])
     if list(want) != list(have):
-        yield found(code="split-order", message=f"the rows stand in another order than {what}")
+        yield finding(
+            code="split-order", message=f"the rows stand in another order than {other_side}"
+        )
     elif "logical_digest" in names:
-        message = f"the rows are those of {what}, but other columns or texts differ"
-        yield found(code="split-content", message=message)
+        message = f"the rows are those of {other_side}, but other columns or texts differ"
+        yield finding(code="split-content", message=message)
     elif names == ["name"]:
-        message = f"is called {printable(stated.name)!r}; {what} says {facts.name!r}"
-        yield found(code="split-name", severity="warning", message=message)
+        message = f"is called {printable(present.name)!r}; {other_side} says {facts.name!r}"
+        yield finding(code="split-name", severity="warning", message=message)
     elif names:
-        message = f"facts differ from those of {what}: {', '.join(names)}"
-        yield found(code="split-facts", message=message, fix="Make the split again")
+        message = f"facts differ from those of {other_side}: {', '.join(names)}"
+        yield finding(code="split-facts", message=message, fix="Make the split again")
 
 
 def check_frozen(archive: Archive) -> Iterator[Finding]:
@@ -189,5 +187,5 @@ def check_frozen(archive: Archive) -> Iterator[Finding]:
             message = "the release has this split"
             yield Finding(code="split-missing", message=message, field=frozen.table)
         elif (facts.name, facts.origin) == (frozen.facts.name, frozen.facts.origin):
-            what = f"the frozen split of {frozen.version}"
-            yield from compare_split(archive, frozen.table, frozen.rows, frozen.facts, what)
+            release = f"the frozen split of {frozen.version}"
+            yield from compare_split(archive, frozen.table, frozen.rows, frozen.facts, release)

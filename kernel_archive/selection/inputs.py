@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import msgspec
+import pyarrow as pa
 
+from kernel_archive.archive.manifest import Manifest
 from kernel_archive.archive.open import Archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.errors import Finding
 from kernel_archive.schema import TABLES
 from kernel_archive.splits import EVALUATIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import pyarrow as pa
-
-    from kernel_archive.archive.manifest import Manifest
 
 #: Table of inputs -> its splits, each with the table that it repeats.
 INPUTS: Final[dict[str, dict[str, str]]] = {
@@ -54,10 +50,10 @@ def check_inputs(archive: Archive) -> Iterator[Finding]:
     for table in INPUTS:
         facts = archive.manifest.tables.get(table)
         for name, rows in _inputs(archive, table).items():
-            found = partial(Finding, field=f"{table}.{name}", fix="Make the split again")
+            finding = partial(Finding, field=f"{table}.{name}", fix="Make the split again")
             if facts is None or name not in facts.splits:
                 message = "the evaluation split has no rows without labels"
-                yield found(code="inputs-missing", severity="warning", message=message)
+                yield finding(code="inputs-missing", severity="warning", message=message)
             elif archive.arrow(table, name) != rows.cast(TABLES[table].schema):
                 message = "the evaluation split has other rows without labels"
-                yield found(code="inputs-differ", message=message)
+                yield finding(code="inputs-differ", message=message)

@@ -10,19 +10,15 @@ that once in 500 archives.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import polars as pl
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.errors import Finding
 from kernel_archive.schema import TABLES
-from kernel_archive.splits import SPLIT_TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.splits import SplitSpec
+from kernel_archive.splits import SPLIT_TABLES, SplitSpec
 
 #: A rank correlation is chance up to this many standard errors of its Fisher transform.
 LARGEST_Z: Final = 4.5
@@ -53,9 +49,9 @@ def label_correlations(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     its parent has only so many independent values. The task ``all tasks`` stands for ranks within
     each. Tasks with few rows and columns with one value are left out.
     """
-    aside = {*_LABELS, split.task, split.value, split.anchor, split.candidate}
+    left_out = {*_LABELS, split.task, split.value, split.anchor, split.candidate}
     rows = rows.with_row_index(_NUMBER)
-    names = [name for name in rows.columns if name not in aside]
+    names = [name for name in rows.columns if name not in left_out]
     task = pl.col(split.task).alias("task")
     ranks = pl.col(split.value, *names).rank("average").over(split.task)
     size = pl.len().over(split.task)
@@ -73,8 +69,8 @@ def label_correlations(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
         task=pl.lit("all tasks"),
         degrees=(pl.len() - (n_tasks - 1)).cast(pl.UInt32),
     )
-    both = pl.concat([ranked, overall])
-    by_task = both.group_by("task", "degrees")
+    all_ranks = pl.concat([ranked, overall])
+    by_task = all_ranks.group_by("task", "degrees")
     parts = []
     for name in names:
         group = pl.col(f"group of {name}").n_unique() if name in shared else pl.len()

@@ -1,4 +1,4 @@
-"""Proof that nothing of the evaluation stands in training.
+"""Proof that training holds nothing of the evaluation.
 
 Refused:
 
@@ -19,8 +19,9 @@ leak. Whether it is the reference is looked up in ``references``, not believed o
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import duckdb
 import msgspec
@@ -29,17 +30,17 @@ import polars as pl
 from kernel_archive.errors import Finding, LeakageError, counted, printable
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.problems import HELD_OUT_PROBLEMS
-from kernel_archive.selection.selected import MEMBER, members_of, name_rows, rows_of, with_ids
-from kernel_archive.selection.similarity import near_copies, token_grams
-from kernel_archive.selection.tables import pair_key
+from kernel_archive.selection.selected import (
+    MEMBER,
+    Selection,
+    members_of,
+    name_rows,
+    rows_of,
+    with_ids,
+)
+from kernel_archive.selection.similarity import Grams, near_copies, token_grams
+from kernel_archive.selection.tables import ArchiveTables, pair_key
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from kernel_archive.selection.selected import Selection
-    from kernel_archive.selection.similarity import Grams
-    from kernel_archive.selection.tables import ArchiveTables
 
 _STATED: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 #: Kind of leak -> its message and query.
@@ -118,9 +119,9 @@ def _near_copies(
     foreign = _foreign_grams(tables, trained)
     for split in EVALUATIONS.values():
         chosen = selections.get(split.table)
-        stated = chosen.stated if chosen else tables.archive.manifest.splits.get(split.table)
+        stated = chosen.base_facts if chosen else tables.archive.manifest.splits.get(split.table)
         limit = None if stated is None else stated.parameters.get("near_copy")
-        # What is no number selects nothing, either: a finding of its own.
+        # Parameters of another type select nothing, which the check of splits reports.
         if not isinstance(limit, int | float):
             continue
         rows = pl.DataFrame(chosen.table) if chosen else tables.archive.polars(split.table)
@@ -147,7 +148,7 @@ def present_members(
             columns += ["pair_type"] if split.kind == "train" else []
             parts = [
                 members_of(split, with_ids(split, pl.DataFrame(batch)))
-                for batch in tables.archive.batches(name, columns)
+                for batch in tables.archive.batches(name, columns=columns)
             ]
             members[name] = pl.concat([MEMBER.to_frame(), *parts])
     return members
@@ -183,7 +184,7 @@ def leakage_findings(
     ]
 
 
-def prove(
+def refuse_leaks(
     tables: ArchiveTables, members: Mapping[str, pl.DataFrame], selections: Mapping[str, Selection]
 ) -> dict[str, Any]:
     """Refuse leaks; return what is only a warning, for the manifest's reports.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import msgspec
+import polars as pl
 
-from kernel_archive.archive.manifest import SplitFacts, write_manifest
+from kernel_archive.archive.manifest import Manifest, SplitFacts, write_manifest
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
@@ -17,6 +19,7 @@ from kernel_archive.schema import TABLES
 from kernel_archive.selection.close import select_close
 from kernel_archive.selection.definitions import (
     CloseDefinition,
+    Definition,
     DiscoveryDefinition,
     EvalDefinition,
     KernelDefinition,
@@ -32,21 +35,12 @@ from kernel_archive.selection.definitions import (
 from kernel_archive.selection.discovery import select_discovery
 from kernel_archive.selection.evaluation import select_eval, select_transfer, select_validity
 from kernel_archive.selection.inputs import write_inputs
-from kernel_archive.selection.leakage import present_members, prove
+from kernel_archive.selection.leakage import present_members, refuse_leaks
 from kernel_archive.selection.published import read_published
 from kernel_archive.selection.selected import Selection, label_rows, members_of
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.training import select_train
-from kernel_archive.splits import SPLIT_TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    import polars as pl
-
-    from kernel_archive.archive.manifest import Manifest
-    from kernel_archive.selection.definitions import Definition
-    from kernel_archive.splits import SplitSpec
+from kernel_archive.splits import SPLIT_TABLES, SplitSpec
 
 
 class RemadeSplit(msgspec.Struct, kw_only=True):
@@ -81,33 +75,33 @@ def select_split(
     rule = rule or standard
     match rule:
         case EvalDefinition():
-            choice = select_eval(tables, rule, gpu)
+            chosen = select_eval(tables, rule, gpu)
         case ValidityDefinition():
-            choice = select_validity(tables, rule, gpu)
+            chosen = select_validity(tables, rule, gpu)
         case CloseDefinition():
-            choice = select_close(tables, rule, gpu)
+            chosen = select_close(tables, rule, gpu)
         case TransferDefinition():
-            choice = select_transfer(tables, rule, members)
+            chosen = select_transfer(tables, rule, members)
         case DiscoveryDefinition():
-            choice = select_discovery(tables, rule)
+            chosen = select_discovery(tables, rule)
         case TrainDefinition():
-            choice = select_train(tables, rule, members)
+            chosen = select_train(tables, rule, members)
         case _:
             raise UsageError(f"no rule selects by a {type(rule).__name__}")
-    rows, facts = label_rows(split, choice.rows, rule.scheme)
+    rows, facts = label_rows(split, chosen.rows, rule.scheme)
     parameters = msgspec.to_builtins(rule)
     if isinstance(rule, KernelDefinition):
-        parameters |= {"preferred_gpu": rule.gpu, "gpu": choice.gpu}
-    stated = SplitFacts(
-        name=variant_name(split, rule, standard, choice),
+        parameters |= {"preferred_gpu": rule.gpu, "gpu": chosen.gpu}
+    split_facts = SplitFacts(
+        name=variant_name(split, rule, standard, chosen),
         origin="selected",
         scheme=rule.scheme,
         logical_digest="",
         rows=len(rows),
         parameters=parameters,
-        facts={**facts, **choice.facts},
+        facts={**facts, **chosen.facts},
     )
-    return Selection(split=split, rows=rows, source=tables, stated=stated)
+    return Selection(split=split, rows=rows, source=tables, base_facts=split_facts)
 
 
 def _write_selections(
@@ -117,11 +111,11 @@ def _write_selections(
     tables, splits = dict(manifest.tables), dict(manifest.splits)
     for selection in selections:
         name = selection.split.table
-        metadata = {"bin_scheme": selection.stated.scheme, "split": selection.stated.name}
+        metadata = {"bin_scheme": selection.base_facts.scheme, "split": selection.base_facts.name}
         (part,) = TABLES[name].splits
         tables[name] = write_table(directory, name, {part: selection.parts()}, metadata=metadata)
         digest = tables[name].logical_digest
-        splits[name] = msgspec.structs.replace(selection.stated, logical_digest=digest)
+        splits[name] = msgspec.structs.replace(selection.base_facts, logical_digest=digest)
     return msgspec.structs.replace(
         manifest,
         tables=tables,
@@ -150,13 +144,13 @@ def make_splits(
         LeakageError: training would hold something of the evaluation; the rows are named.
         SplitNotMadeError: there are no rows by the definition that is given.
     """
-    place = Path(directory)
-    archive = Archive(place, manifest) if manifest else open_archive(place)
+    path = Path(directory)
+    archive = Archive(path, manifest) if manifest else open_archive(path)
     tables = ArchiveTables(archive)
     members = present_members(tables, [n for n in SPLIT_TABLES if n not in names])
     selections: dict[str, Selection] = {}
-    before = archive.manifest.reports.get("splits_not_made", {})
-    not_made = {name: why for name, why in before.items() if name not in names}
+    reasons_before = archive.manifest.reports.get("splits_not_made", {})
+    not_made = {name: why for name, why in reasons_before.items() if name not in names}
     for name in (n for n in SPLIT_TABLES if n in names):
         try:
             selections[name] = select_split(SPLIT_TABLES[name], tables, members, rule, gpu)
@@ -165,10 +159,10 @@ def make_splits(
             if rule is not None:
                 raise
             not_made[name] = str(error)
-    reports = {"leakage": prove(tables, members, selections), "splits_not_made": not_made}
-    written = _write_selections(place, archive.manifest, selections.values(), **reports)
-    written = write_inputs(place, written)
-    return written if manifest else write_manifest(place, written)
+    reports = {"leakage": refuse_leaks(tables, members, selections), "splits_not_made": not_made}
+    result = _write_selections(path, archive.manifest, selections.values(), **reports)
+    result = write_inputs(path, result)
+    return result if manifest else write_manifest(path, result)
 
 
 @contextmanager
@@ -191,25 +185,44 @@ def remade_split(
     one as it is.
 
     Raises:
-        KernelArchiveError: there is no archive, another process is at work on it, training would
-            leak, the definition is at fault, the GPU has no kernel, or one must be named.
+        UsageError: the labels are withheld, others published the split and it is to be changed,
+            the definition is at fault, or the GPU has no kernel or must be named.
+        KernelArchiveError: there is no archive, another process is at work on it, or training
+            would leak.
     """
-    place, split = Path(directory), SPLIT_TABLES[table]
-    with locked_archive(place) as archive:
-        facts = archive.manifest.splits.get(table)
-        if facts is not None and facts.origin == "published":
-            yield RemadeSplit(facts=facts, kept=True)
+    archive_path, split = Path(directory), SPLIT_TABLES[table]
+    with locked_archive(archive_path) as archive:
+        present = archive.manifest.splits.get(table)
+        if present is not None and present.origin != "selected":
+            _refuse_changes(table, present, {"definition": definition, "gpu": gpu, **changes})
+            yield RemadeSplit(facts=present, kept=True)
             return
-        own = None if definition is None else load_definition(table, definition)
-        rule = own or canonical_definition(split, ArchiveTables(archive))
+        if definition is None:
+            rule = canonical_definition(split, ArchiveTables(archive))
+        else:
+            rule = load_definition(table, definition)
         rule = with_changes(rule, **changes)
-        with replaced_directory(place, copy=True) as new:
-            remade = make_splits(new, names=[table], rule=rule, gpu=gpu)
+        with replaced_directory(archive_path, copy=True) as new:
+            manifest = make_splits(new, names=[table], rule=rule, gpu=gpu)
             # What this split asks about now may not be shown there.
-            if table != "eval_transfer" and "eval_transfer" in remade.splits:
-                remade = make_splits(new, names=["eval_transfer"])
-            after = remade.splits[table]
-            yield RemadeSplit(facts=after, changed=after != facts, directory=new)
+            if table != "eval_transfer" and "eval_transfer" in manifest.splits:
+                manifest = make_splits(new, names=["eval_transfer"])
+            facts = manifest.splits[table]
+            yield RemadeSplit(facts=facts, changed=facts != present, directory=new)
+
+
+def _refuse_changes(table: str, facts: SplitFacts, options: Mapping[str, Any]) -> None:
+    """Refuse to make a split again whose labels are withheld, or to change a published one."""
+    if facts.origin == "withheld":
+        raise UsageError(
+            f"{table} can't be made again: its labels are withheld, and the kernels behind them. "
+            "Build the archive again from its logs"
+        )
+    if changes := ", ".join(name for name, value in options.items() if value is not None):
+        raise UsageError(
+            f"{table} of this archive was published by others and is kept as it is: it can't have "
+            f"another {changes}. score --bins labels its rows by another scheme"
+        )
 
 
 @contextmanager

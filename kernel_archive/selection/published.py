@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, Final
 
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
 from kernel_archive.archive.manifest import SplitFacts
+from kernel_archive.archive.open import Archive
 from kernel_archive.errors import DataError
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import kernel_id
@@ -23,14 +26,7 @@ from kernel_archive.selection.selected import (
     name_rows,
     with_ids,
 )
-from kernel_archive.splits import SPLIT_TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.splits import SplitSpec
+from kernel_archive.splits import SPLIT_TABLES, SplitSpec
 
 #: The rule that the published labels follow.
 PUBLISHED_SCHEME: Final = "released"
@@ -60,9 +56,9 @@ def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame)
     ``rows`` have the fields of :class:`~kernel_archive.readers.records.PublishedRow`; ``kernels``
     are problem, GPU, program and kernel id of the archive's kernels.
     """
-    again = rows.filter(pl.col("row_id").is_duplicated())["row_id"].unique().sort().to_list()
-    if again:
-        message = f"row ids stand twice in the published {split.table}: {name_rows(again)}"
+    repeated = rows.filter(pl.col("row_id").is_duplicated())["row_id"].unique().sort().to_list()
+    if repeated:
+        message = f"row ids stand twice in the published {split.table}: {name_rows(repeated)}"
         raise DataError.of(code="duplicate-row", message=message)
     problems = [normalise_problem(problem) for problem in rows["problem"]]
     languages = [language_of(code) for code in rows["candidate_code"]]
@@ -97,7 +93,7 @@ def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame)
     if split.kind == "train":
         facts["kinds"] = count_values(labelled["pair_type"])
     gpus = list(facts["gpus"])
-    stated = SplitFacts(
+    split_facts = SplitFacts(
         name=CANONICAL,
         origin="published",
         scheme=PUBLISHED_SCHEME,
@@ -109,7 +105,7 @@ def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame)
         },
         facts=facts,
     )
-    return Selection(split=split, rows=labelled, stated=stated)
+    return Selection(split=split, rows=labelled, base_facts=split_facts)
 
 
 def _kernel_ids(
@@ -117,13 +113,13 @@ def _kernel_ids(
 ) -> pl.Series:
     """Name the kernels of one side: as the archive does, or as it would."""
     keys = ["problem", "gpu", "program_id"]
-    named = rows.select(
+    keyed = rows.select(
         "problem", reference.alias("reference"), "gpu", program_id=f"{side}_program"
     )
-    single = kernels.unique(keys, keep="none")
-    both = named.join(single, on=keys, how="left", maintain_order="left")
+    unambiguous = kernels.unique(keys, keep="none")
+    matched = keyed.join(unambiguous, on=keys, how="left", maintain_order="left")
     ids = [
         name or kernel_id(problem=problem, reference_program_id=reference, gpu=gpu, program=program)
-        for problem, reference, gpu, program, name in both.iter_rows()
+        for problem, reference, gpu, program, name in matched.iter_rows()
     ]
     return pl.Series(ids, dtype=pl.String)

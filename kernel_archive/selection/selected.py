@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from kernel_archive.archive.manifest import SplitFacts
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import (
     N_BINS,
@@ -24,16 +27,8 @@ from kernel_archive.bins import (
 from kernel_archive.errors import printable
 from kernel_archive.ids import CANARY, ID_LENGTH, logical_digest, program_id, sha256_hex, token_id
 from kernel_archive.schema import TABLES
-from kernel_archive.splits import SPLIT_TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from kernel_archive.archive.manifest import SplitFacts
-    from kernel_archive.selection.tables import ArchiveTables
-    from kernel_archive.splits import Kind, SplitSpec
+from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.splits import SPLIT_TABLES, Kind, SplitSpec
 
 #: Name of a split that is made by the shipped definition; any other is a variant.
 CANONICAL: Final = "canonical"
@@ -67,7 +62,7 @@ class Selection:
     #: Every column but the canary, and the ids of MEMBER; texts only where no source has them.
     rows: pl.DataFrame
     source: ArchiveTables | None = None  # has the texts of the programs, by their ids
-    stated: SplitFacts  # facts of the rows, but for their digest
+    base_facts: SplitFacts  # facts of the rows, but for their digest
 
     def parts(self) -> Iterator[pa.Table]:
         """Yield the table in parts, exactly in the schema of its name."""
@@ -97,7 +92,7 @@ class Selection:
         """What the manifest keeps of the split, with the logical digest over the rows."""
         name = self.split.table
         digests = [row for part in self.parts() for row in digest_rows(name, part)]
-        return msgspec.structs.replace(self.stated, logical_digest=logical_digest(digests))
+        return msgspec.structs.replace(self.base_facts, logical_digest=logical_digest(digests))
 
 
 def label_rows(
@@ -124,13 +119,13 @@ def label_rows(
         "cells": cell_counts(rows.select(split.task, "bin").iter_rows()),
         "gpus": count_values(rows["gpu"]),
     }
-    return rows if split.kind == "train" else rows[asked_order(names)], facts
+    return rows if split.kind == "train" else rows[hashed_order(names)], facts
 
 
-def asked_order(row_ids: Sequence[str]) -> list[int]:
+def hashed_order(row_ids: Sequence[str]) -> list[int]:
     """Order rows that are asked about: their positions by a hash of the id, which tells no label.
 
-    >>> asked_order(["a", "b", "c"])
+    >>> hashed_order(["a", "b", "c"])
     [1, 2, 0]
     """
     hashes = [sha256_hex(f"order:{row_id}".encode()) for row_id in row_ids]
@@ -185,7 +180,7 @@ def name_rows(rows: Sequence[str], length: int = 200) -> str:
 
 
 def with_pair_ids(rows: pl.DataFrame, prefix: str, first: str, second: str) -> pl.DataFrame:
-    """Add ``row_id`` of ordered pairs, whose ids stand in two columns.
+    """Add ``row_id`` of ordered pairs, whose ids are in two columns.
 
     32 hex digits of sha256 over a prefix and the two ids, separated by NUL.
     """

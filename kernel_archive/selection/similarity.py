@@ -7,16 +7,14 @@ the 5-grams that both have, out of those that either has.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from kernel_archive.ids import token_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 #: The distinct 5-grams of a program as hashes, sorted.
 Grams = NDArray[np.uint64]
@@ -98,14 +96,14 @@ def _near_pairs(
     order = np.argsort(grams, kind="stable")
     owners = np.repeat(np.arange(len(programs)), sizes)[order]
     distinct, starts, numbers = np.unique(grams[order], return_index=True, return_counts=True)
-    for name, other in others.items() if len(distinct) else ():
-        found = np.searchsorted(distinct, other)
-        found = found[np.take(distinct, found, mode="clip") == other]
-        counts = numbers[found]
+    for name, other_grams in others.items() if len(distinct) else ():
+        positions = np.searchsorted(distinct, other_grams)
+        positions = positions[np.take(distinct, positions, mode="clip") == other_grams]
+        counts = numbers[positions]
         ends = np.cumsum(counts)
         # The places of all 5-grams of the programs that the other has, too.
-        places = np.repeat(starts[found] - ends + counts, counts) + np.arange(counts.sum())
+        places = np.repeat(starts[positions] - ends + counts, counts) + np.arange(counts.sum())
         shared = np.bincount(owners[places], minlength=len(programs))
-        similarity = shared / np.maximum(sizes + len(other) - shared, 1)
+        similarity = shared / np.maximum(sizes + len(other_grams) - shared, 1)
         for i in np.flatnonzero(similarity >= limit).tolist():
             yield name, names[i], float(similarity[i])

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import polars as pl
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.ids import token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.similarity import Grams, token_grams
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Mapping, Sequence
-
-    from kernel_archive.archive.open import Archive
 
 #: Columns of ``kernels`` that say everything but texts, cases and labels.
 KERNEL_COLUMNS: Final = [
@@ -26,7 +23,7 @@ KERNEL_COLUMNS: Final = [
 
 
 class BuilderRule(Protocol):
-    """Say whose programs count: what every split definition states."""
+    """Whose programs count: what every split definition states."""
 
     @property
     def natural(self) -> bool:
@@ -79,7 +76,7 @@ class ArchiveTables:
         return self.read("kernels", names, "train")
 
     def of_searches(self, *which: pl.Expr, rule: BuilderRule | None = None) -> pl.Expr:
-        """Whether a row's search is one of these, and of a builder that a definition allows."""
+        """Tell whether a row's search is one of these, and of a builder that the rule allows."""
         searches = self.searches.filter(*which)
         if rule is not None:
             builder, natural = pl.col("builder"), self.archive.manifest.natural_builders
@@ -95,13 +92,13 @@ class ArchiveTables:
 
         An id that the archive does not know has no row.
         """
-        wanted = programs.unique().implode()
+        program_ids = programs.unique().implode()
         parts = [pl.DataFrame(schema={"program_id": pl.String, "code": pl.String})]
         for table in ("kernels", "failures", "references"):
             key = "reference_id" if table == "references" else "program_id"
-            for rows in map(pl.DataFrame, self.archive.batches(table, [key, "code"])):
+            for rows in map(pl.DataFrame, self.archive.batches(table, columns=[key, "code"])):
                 parts.append(rows.select(program_id=key, code="code"))
-                parts[-1] = parts[-1].filter(pl.col("program_id").is_in(wanted))
+                parts[-1] = parts[-1].filter(pl.col("program_id").is_in(program_ids))
         return pl.concat(parts).unique("program_id", keep="last")
 
     def grams(self, programs: pl.Series) -> dict[str, Grams]:
@@ -125,7 +122,7 @@ class ArchiveTables:
 
 
 def has_flag(flags: Sequence[str], column: str = "flags") -> pl.Expr:
-    """Whether a list of audit flags holds one of these."""
+    """Tell whether a list of audit flags holds one of these."""
     named = pl.col(column).list.eval(pl.element().is_in(list(flags)))
     return named.list.any().fill_null(value=False)
 
@@ -136,7 +133,7 @@ def pair_key(first: str, second: str) -> pl.Expr:
     return pl.concat_str(pl.min_horizontal(ids), pl.max_horizontal(ids), separator=" ")
 
 
-def without(
+def leave_out(
     rows: pl.DataFrame, reasons: Mapping[str, pl.Expr], dropped: Counter[str]
 ) -> pl.DataFrame:
     """Leave out the rows that a reason holds for, and count them by the first one."""

@@ -14,21 +14,17 @@ import hashlib
 import math
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
+from kernel_archive.selection.definitions import TrainDefinition
 from kernel_archive.selection.discovery import EDGE_COLUMNS, find_edges
 from kernel_archive.selection.selected import ChosenRows, count_values, rows_of, with_pair_ids
-from kernel_archive.selection.tables import has_flag, pair_key, without
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from kernel_archive.selection.definitions import TrainDefinition
-    from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out, pair_key
 
 #: Hash at most this many pairs of a stratum; of more, only those whose slower program has a small
 #: mark.
@@ -63,7 +59,7 @@ class HeldOut(NamedTuple):
 
 
 def held_out_programs(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> HeldOut:
-    """Collect what held-out searches ran, also in vain, and what other splits hold."""
+    """Collect what held-out searches ran, failures included, and what other splits hold."""
     evaluated, pairs = rows_of(members, "eval"), rows_of(members, "close", "discovery")
     ran = tables.read("evaluations", ["search_id", "program_id"])
     ran = ran.filter(tables.of_searches(pl.col("role") == "held_out"))
@@ -76,8 +72,8 @@ def held_out_programs(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]
         pl.col("program_id").is_in(programs) | pl.col("token_id").is_in(tokens)
     )
     keys = [pair_key(f"anchor_{kind}", f"candidate_{kind}") for kind in ("program", "token")]
-    asked = pl.concat([pairs.select(pair=key)["pair"] for key in keys])
-    return HeldOut(forbidden["program_id"].unique(), asked.unique())
+    asked_pairs = pl.concat([pairs.select(pair=key)["pair"] for key in keys])
+    return HeldOut(forbidden["program_id"].unique(), asked_pairs.unique())
 
 
 def select_train(
@@ -98,7 +94,7 @@ def select_train(
         "unknown_reference": pl.col("reference_id").fill_null("") == "",
         "flagged": has_flag(rule.exclude_flags),
     }
-    kernels = without(tables.kernels("train").sort("kernel_id"), reasons, dropped)
+    kernels = leave_out(tables.kernels("train").sort("kernel_id"), reasons, dropped)
     evaluations = tables.read("evaluations", EDGE_COLUMNS).filter(of_role)
     edges, no_edges = find_edges(evaluations, kernels, {"discovery_pair": held_out.has_edge})
     kinds = {
@@ -113,8 +109,8 @@ def select_train(
     rows = with_pair_ids(rows, "train", "anchor_program", "candidate_kernel_id")
     # One row per anchor and candidate, of the first kind that has it.
     rows = rows.with_columns(first=pl.col("pair_type").first().over("row_id"))
-    again = rows.filter(~pl.col("row_id").is_first_distinct())
-    dropped.update(again.select(pl.format("{}_stands_as_{}", "pair_type", "first")).to_series())
+    repeated = rows.filter(~pl.col("row_id").is_first_distinct())
+    dropped.update(repeated.select(pl.format("{}_stands_as_{}", "pair_type", "first")).to_series())
     rows = rows.unique("row_id", keep="first", maintain_order=True)
     rows = rows.sort("rank", "problem", "search_id", "candidate_kernel_id", "row_id")
     tasks = rows.sort("problem").group_by("problem", maintain_order=True)
@@ -144,7 +140,7 @@ def _seeds(
         "discovery_pair": held_out.has_edge,
     }
     rows = rows.join(references, on=keys, how="left", maintain_order="left")
-    return without(rows, reasons, dropped)
+    return leave_out(rows, reasons, dropped)
 
 
 def _sampled(
@@ -250,11 +246,16 @@ def quotas(available: Sequence[int], wanted: int) -> list[int]:
     >>> quotas([1000, 40, 0], 500)
     [460, 40, 0]
     """
-    rest = min(wanted, sum(available))
+    remaining = min(wanted, sum(available))
     # The highest level to which all strata can be filled, those with less up to their brim.
-    level = bisect_right(range(rest + 1), rest, key=lambda x: sum(min(n, x) for n in available)) - 1
+    level = (
+        bisect_right(
+            range(remaining + 1), remaining, key=lambda x: sum(min(n, x) for n in available)
+        )
+        - 1
+    )
     shares = [min(n, level) for n in available]
     for i, n in enumerate(available):
-        if n > level and sum(shares) < rest:
+        if n > level and sum(shares) < remaining:
             shares[i] += 1
     return shares

@@ -7,14 +7,17 @@ is asked about.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import polars as pl
 import pyarrow as pa
 
 from kernel_archive.archive.manifest import SplitFacts, read_manifest, write_manifest
+from kernel_archive.archive.open import Archive
 from kernel_archive.archive.shards import digest_rows, write_table
 from kernel_archive.archive.swap import replaced_directory
 from kernel_archive.errors import ArchiveMismatchError, Finding, TargetExistsError, UsageError
@@ -22,16 +25,10 @@ from kernel_archive.ids import logical_digest
 from kernel_archive.schema import OUTCOMES, TABLES
 from kernel_archive.selection.leakage import present_members
 from kernel_archive.selection.make import locked_archive, make_splits
-from kernel_archive.selection.selected import asked_order, name_rows
+from kernel_archive.selection.selected import hashed_order, name_rows
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 from kernel_archive.storage import write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from kernel_archive.archive.open import Archive
 
 #: Columns of an evaluation row that are withheld, and what the public part has in their place.
 LABELS: Final[dict[str, Any]] = {
@@ -129,19 +126,19 @@ def _write_public(archive: Archive, new: Path, hidden: Sequence[str]) -> None:
     """Write the public part of an archive."""
     manifest = archive.manifest
     tables, splits = dict(manifest.tables), dict(manifest.splits)
-    public = _open_rows(archive)
+    public = _public_rows(archive)
     if "launches" in tables:
-        aside = _other_launches(archive, _asked(archive, hidden), public["kernels"])
-        public["launches"] = archive.polars("launches").join(aside, on="launch_id", how="anti")
+        unseen = _launches_to_hide(archive, _hidden_rows(archive, hidden), public["kernels"])
+        public["launches"] = archive.polars("launches").join(unseen, on="launch_id", how="anti")
     for name, rows in public.items():
         parts = {part: rows.clear() for part in manifest.tables[name].splits} | {"train": rows}
         tables[name] = write_table(new, name, {part: r.to_arrow() for part, r in parts.items()})
     blank = [pl.lit(value).alias(name) for name, value in LABELS.items()]
     for name in hidden:
         # In an archive of before data version 2026.12.0 the order of the rows tells their bins.
-        asked = archive.polars(name)
-        asked = asked[asked_order(asked["row_id"].to_list())].with_columns(blank)
-        tables[name] = write_table(new, name, {"test": asked.to_arrow()})
+        rows = archive.polars(name)
+        rows = rows[hashed_order(rows["row_id"].to_list())].with_columns(blank)
+        tables[name] = write_table(new, name, {"test": rows.to_arrow()})
         splits[name] = msgspec.structs.replace(
             splits[name],
             origin="withheld",
@@ -162,7 +159,7 @@ def _write_public(archive: Archive, new: Path, hidden: Sequence[str]) -> None:
     write_manifest(new, make_splits(new, manifest, names=others))
 
 
-def _open_rows(archive: Archive) -> dict[str, pl.DataFrame]:
+def _public_rows(archive: Archive) -> dict[str, pl.DataFrame]:
     """Select what a trainer may see: training kernels, and what was measured of them, by table.
 
     Goals, and parents that are gone, are null. Searches are counted anew.
@@ -191,35 +188,35 @@ def _open_rows(archive: Archive) -> dict[str, pl.DataFrame]:
     }
 
 
-def _asked(archive: Archive, hidden: Sequence[str]) -> pl.DataFrame:
-    """The rows of the withheld splits, with the ids of their texts."""
+def _hidden_rows(archive: Archive, hidden: Sequence[str]) -> pl.DataFrame:
+    """Read the rows of the withheld splits, with the ids of their texts."""
     return pl.concat(present_members(ArchiveTables(archive), hidden).values())
 
 
-def _other_launches(archive: Archive, asked: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+def _launches_to_hide(archive: Archive, asked: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """Find the launches of programs that are neither asked about nor among open kernels."""
     shown = [asked["anchor_program"], asked["candidate_program"], kernels["program_id"]]
     launches = archive.polars("launches", columns=["launch_id", "program_id"])
     return launches.filter(~pl.col("program_id").is_in(pl.concat(shown).implode()))
 
 
-def _telling(archive: Archive, hidden: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each place that can tell withheld labels, and the rows there that do."""
+def _telling_rows(archive: Archive, hidden: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each table that can tell withheld labels, and its rows that do."""
     for name in hidden:
         labels = archive.polars(name, columns=["row_id", *LABELS])
         shown = [pl.col(column).ne_missing(pl.lit(blank)) for column, blank in LABELS.items()]
         yield name, labels.filter(pl.any_horizontal(shown))["row_id"].to_list()
         yield f"{name} facts", sorted(archive.manifest.splits[name].facts.keys() - _OPEN_FACTS)
-    asked = _asked(archive, hidden)
+    hidden_rows = _hidden_rows(archive, hidden)
     ids = {"kernel_id": "row_id", "program_id": "candidate_program", "token_id": "candidate_token"}
     for name in ("kernels", "failures", "evaluations"):
         columns = [column for column in ids if column in TABLES[name].schema.names]
-        hits = [pl.col(column).is_in(asked[ids[column]].implode()) for column in columns]
+        hits = [pl.col(column).is_in(hidden_rows[ids[column]].implode()) for column in columns]
         listed = archive.polars(name, columns=columns).filter(pl.any_horizontal(hits))
         yield name, listed["kernel_id"].to_list()
     if "launches" in archive.manifest.tables:
         kernels = archive.polars("kernels", columns=["program_id"])
-        yield "launches", _other_launches(archive, asked, kernels)["launch_id"].to_list()
+        yield "launches", _launches_to_hide(archive, hidden_rows, kernels)["launch_id"].to_list()
     searches = archive.polars("searches", columns=["search_id", "role"])
     ran = archive.polars("evaluations", columns=["search_id"])["search_id"].implode()
     held_out = searches.filter(pl.col("role") == "held_out", pl.col("search_id").is_in(ran))
@@ -231,7 +228,7 @@ def check_withheld(archive: Archive) -> Iterator[Finding]:
     splits = archive.manifest.splits
     hidden = [name for name, facts in splits.items() if facts.origin == "withheld"]
     fix = "Build the archive again from its logs, and withhold once more: build-eval --withhold"
-    for name, rows in _telling(archive, hidden) if hidden else ():
+    for name, rows in _telling_rows(archive, hidden) if hidden else ():
         if rows:
             message = f"the public part tells withheld labels: {len(rows)}, {name_rows(rows, 100)}"
             code, value = "withheld-label", rows[0][:200]

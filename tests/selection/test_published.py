@@ -10,7 +10,7 @@ from support.published_rows import ROWS, SPEEDUPS, row, staged
 from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.bins import bin_of
-from kernel_archive.errors import DataError
+from kernel_archive.errors import DataError, UsageError
 from kernel_archive.ids import sha256_hex
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits
@@ -108,8 +108,11 @@ def test_build_keeps_published_splits(plain, tmp_path):
     assert published == {"eval", "discovery_pairs"}
     assert {*manifest.splits} == {*SPLIT_TABLES} - {"eval_transfer"}
     assert check_splits(opened) == []
-    with remade_split(plain, "eval", cap=1) as made:
+    with remade_split(plain, "eval") as made:
         assert (made.kept, made.directory) == (True, None)
+    refused = pytest.raises(UsageError, match="can't have another cap")
+    with refused, remade_split(plain, "eval", cap=1):
+        pass
 
 
 def test_published_seed_pair_with_an_eval_program_is_named(tmp_path):

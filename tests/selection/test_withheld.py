@@ -25,7 +25,7 @@ from kernel_archive.scoring.replay import load_worlds
 from kernel_archive.scoring.scorer import score_file
 from kernel_archive.selection.freeze import freeze
 from kernel_archive.selection.make import make_splits
-from kernel_archive.selection.selected import asked_order
+from kernel_archive.selection.selected import hashed_order
 from kernel_archive.selection.withheld import GOALS, LABELS, WithheldLabels, check_withheld
 
 SEARCHES = [
@@ -126,7 +126,7 @@ def test_rows_that_stood_by_their_bins_do_so_no_more(place, tmp_path):
     replant(place, "eval", lambda rows: sorted(rows, key=lambda row: row["bin"]))
     withhold_labels(place, tmp_path / "labels")
     ids = open_archive(place).arrow("eval")["row_id"].to_pylist()
-    assert ids == [ids[i] for i in asked_order(ids)]
+    assert ids == [ids[i] for i in hashed_order(ids)]
     assert len(load_split(place, "eval", labels=tmp_path / "labels")) == len(ids)
 
 
