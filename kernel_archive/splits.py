@@ -43,6 +43,7 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
     #: where those of an author are.
     cluster: str = ""
     known: str = ""  # column with the speedup on another GPU that is shown
+    note: str = ""  # what a reader of its scores must know, in one sentence
     #: Type of the training pairs that are made as its rows are; empty for ``train``.
     pair_type: str = ""
     #: In x; a row at or above one counts as a discovery. Empty where none are counted.

@@ -16,6 +16,7 @@ from kernel_archive.board.submissions import FORECASTS_FILE, Submission, load_su
 from kernel_archive.errors import DataError, Finding, KernelArchiveError, printable
 from kernel_archive.scoring import METRICS, Forecasts, Score, Split, load_split, read_forecasts
 from kernel_archive.scoring.controls import controls_of
+from kernel_archive.scoring.forecasts import MIN_COVERAGE
 from kernel_archive.scoring.metrics import COMPARED, RANKED_BY
 from kernel_archive.scoring.scorer import score_with_draws
 
@@ -23,8 +24,6 @@ from kernel_archive.scoring.scorer import score_with_draws
 RATIONALE_CHARACTERS: Final = 400
 # What became of a row and repeat: bits of Entry.states.
 PRESENT, PARSED, DEFERRED = 1, 2, 4
-#: An entry that covers less of the rows and repeats is listed and not ranked.
-MIN_COVERAGE: Final = 0.95
 #: Probabilities that differ by less are the same forecast: what is left of them in a file.
 _SAME: Final = 1e-6
 

@@ -242,6 +242,7 @@ def _export(archive: Archive, force: bool, options: dict[str, Any]) -> None:
             "questions": len(lines),
             "rows": len(questions),
             "estimated_input_tokens": answers.open_tokens(),
+            "without_a_reference": sum(not code.strip() for code in questions.asked.anchors),
             "next": f"kernel-archive forecast --import ANSWERS -o FORECASTS{next_options}",
         }
     )

@@ -18,6 +18,8 @@ from kernel_archive.scoring.split import Split
 
 #: A raw sum outside these bounds is a parse failure, not a forecast.
 RAW_SUM_BOUNDS: Final = (0.5, 1.5)
+#: A board lists an entry that covers less of the rows and repeats, and does not rank it.
+MIN_COVERAGE: Final = 0.95
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -128,8 +128,8 @@ def _fastest_tenth(sample: RowSample) -> Floats:
     rows = sample.rows
 
     def precision_of(_: str, positions: Ints) -> Floats:
+        positive = fastest_tenth(rows.split.speedups[positions])
         weights = sample.inside(positions)
-        positive = fastest_tenth(rows.split.speedups[positions], weights)
         precision = partial(order.average_precision, positive=positive, weights=weights)
         return sample.mean(lambda r: precision(scores=rows.expected[r, positions]))
 

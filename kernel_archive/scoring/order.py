@@ -152,22 +152,20 @@ def precision_recall(*, scores: Floats, positive: Bools) -> tuple[Floats, Floats
 def average_precision(*, scores: Floats, positive: Bools, weights: Floats) -> Floats:
     """Compute the average precision, sum_n (R_n - R_{n-1}) P_n over distinct scores: shape (D,).
 
-    Rows are ``positive``, shape (n,), or in each draw others, shape (n, D).
     As ``sklearn.metrics.average_precision_score``; a constant score gives the share of positives,
     and without a positive it is NaN.
     """
     if not positive.any():
         return np.full(weights.shape[1], np.nan)
-    positive = positive.reshape(len(positive), -1)
     group = group_ties(-scores)
     ranked = np.argsort(group, kind="stable")
-    hit = ranked[np.any(positive, axis=1)[ranked]]
+    hit = ranked[positive[ranked]]
     # The sum is over the tie groups that hold a positive: only their ends are counted.
     groups, first = np.unique(group[hit], return_index=True)
     ends = np.searchsorted(group[ranked], groups, side="right")
     starts = np.append(0, ends[:-1])
     counts = running(np.add, np.add.reduceat(weights[ranked[: ends[-1]]], starts, axis=0))
-    hits = np.add.reduceat(weights[hit] * positive[hit], first, axis=0)
+    hits = np.add.reduceat(weights[hit], first, axis=0)
     reached = running(np.add, hits.copy())
     precision = np.divide(reached, counts, out=np.zeros_like(counts), where=counts > 0)
     with np.errstate(invalid="ignore", divide="ignore"):

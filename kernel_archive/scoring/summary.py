@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from kernel_archive.errors import counted, printable
 from kernel_archive.scoring.compare import Comparison
+from kernel_archive.scoring.forecasts import MIN_COVERAGE
 from kernel_archive.scoring.metrics import HEADLINE, LEAD, LEADS, METRICS, RANKED_BY
 from kernel_archive.scoring.reader import CheckReport
 from kernel_archive.scoring.record import ForecastFacts, Score
@@ -63,6 +64,8 @@ def score_sheets(record: Score) -> list[Sheet]:
         "Best control: the best figure of the forecasts that read no program, metric by metric",
         "Oracle: the figure of a forecast that knows every bin; behind a stroke, every speedup",
     ]
+    note = split_of(record.split.table).note
+    notes = [*notes[:1], *([note] if note else []), *notes[1:]]
     if not all(record.beats_control.values()):
         notes.append(_MARK_NOTE)
     rows = [_metric_row(record, name) for name in names if name in record.metrics]
@@ -200,6 +203,8 @@ def check_lines(report: CheckReport) -> list[str]:
     missing = report.n_rows * report.n_repeats - report.n_present
     if report.ok and missing:
         lines.append(f"  {missing:,} row and repeat cells without a forecast count as uniform")
+    if report.ok and report.coverage < MIN_COVERAGE:
+        lines.append(f"  a board does not rank a file that covers under {100 * MIN_COVERAGE:.0f} %")
     return lines
 
 

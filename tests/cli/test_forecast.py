@@ -26,6 +26,7 @@ def test_export_answer_import_check_score(run, tmp_path, split):
     )
     assert status == 0
     assert "questions: 20\n" in out
+    assert "without a reference: 0\n" in out
     lines = [json.loads(line) for line in questions.read_text().splitlines()]
     plain = [{"custom_id": line["custom_id"], "answer": ANSWER} for line in lines[:19]]
     plain[3]["answer"] = "I can't say."

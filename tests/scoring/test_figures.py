@@ -17,6 +17,10 @@ from kernel_archive.scoring.samples import ForecastRows, RowSample
 from kernel_archive.scoring.split import Clusters
 
 
+#: Its positives are the fastest of all rows, in every draw: a draw alone does not know them.
+FIXED = "average_precision_tenth"
+
+
 def clustered(target, by):
     """The rows in clusters: five authors over all tasks, or the tasks themselves."""
     names = [f"a{i % 5}" for i in range(len(target))] if by == "authors" else target.tasks
@@ -56,14 +60,18 @@ def test_the_weighted_bootstrap_is_the_plain_one_draw_for_draw(rng, kind, places
     drawn = bootstrap(rows, seed=3, draws=12)
     sample = next(RowSample.bootstrap(rows, seed=3, draws=12))
     for name, values in plain_bootstrap(sample).items():
-        np.testing.assert_allclose(
-            drawn.overall[name], values, rtol=1e-11, atol=1e-12, err_msg=name
-        )
+        if name != FIXED:
+            np.testing.assert_allclose(
+                drawn.overall[name], values, rtol=1e-11, atol=1e-12, err_msg=name
+            )
     assert bool(drawn.groups) == (by != "problems")
     for group, figures in drawn.groups.items():
         plain = plain_bootstrap(sample.of_group(group))
         for name, values in figures.items():
-            np.testing.assert_allclose(values, plain[name], rtol=1e-11, atol=1e-12, err_msg=name)
+            if name != FIXED:
+                np.testing.assert_allclose(
+                    values, plain[name], rtol=1e-11, atol=1e-12, err_msg=name
+                )
 
 
 def test_every_row_once_is_the_mean_of_the_repeats(rng):

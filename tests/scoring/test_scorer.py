@@ -236,3 +236,15 @@ def test_forecasts_of_another_split_are_refused(small, target, forecasts):
     """By their number of rows."""
     with pytest.raises(UsageError, match="rows of the forecasts: 28, of the split: 4"):
         score(small, forecasts)
+
+
+def test_the_fastest_tenth_is_the_same_in_every_draw(rng):
+    """A constant forecast has the base rate, and its interval lies around it."""
+    speedups = rng.lognormal(size=200)
+    split = Split.from_arrays(
+        row_ids=[str(i) for i in range(200)], tasks=["t", "u"] * 100, speedups=speedups
+    )
+    constant = Forecasts.from_arrays(split, np.full((200, 8), 1 / 8))
+    figure = score(split, constant, draws=500).metrics["average_precision_tenth"]
+    assert figure.mean == 0.1
+    assert figure.low < 0.08 < 0.1 < figure.high < 0.16

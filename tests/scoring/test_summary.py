@@ -37,6 +37,15 @@ def test_a_score_has_metrics_pairs_and_tasks(target, forecasts):
     assert "2 repeats, coverage 100.0 %" in text
 
 
+def test_a_split_says_how_to_read_it(target, forecasts):
+    """The note of a split stands among the notes of a score on it."""
+    record = score(target, forecasts, draws=0)
+    assert "read pair accuracy" not in text_of(score_sheets(record))
+    searched = msgspec.structs.replace(record.split, table="eval_search")
+    record = msgspec.structs.replace(record, split=searched)
+    assert "read pair accuracy, not CRPS skill" in text_of(score_sheets(record))
+
+
 def test_a_score_without_draws_shows_no_interval(target, forecasts):
     """A dash, not a zero; one repeat has no deviation."""
     f = Forecasts.from_arrays(target, forecasts.probabilities[0])
