@@ -119,6 +119,7 @@ def decode_line(text: bytes) -> dict[str, Any]:
     else:
         if isinstance(fields, dict):
             return fields
+        fault |= {"code": "wrong-shape", "fix": "Write one object a line"}
     raise LineError(fault)
 
 
