@@ -202,6 +202,7 @@ class FileColumn(NamedTuple):
     files: str  # which hold the programs, as SQL
     ending: str  # that is missing in its cells
     found: str | None  # the first of the files, if most are there
+    is_windows: bool  # its paths have backslashes
 
 
 def file_columns(
@@ -214,7 +215,9 @@ def file_columns(
     known = {p: n for n in programs if n.endswith(PROGRAMS) for p in _endings(n)}
     code, naming = matched.get("code"), list[FileColumn]()
     for column, cells in values.items():
-        names = [c.strip().removeprefix("./") for c in cells if "\n" not in c and len(c) < 300]
+        names = [c.strip() for c in cells if "\n" not in c and len(c) < 300]
+        is_windows = any("\\" in name for name in names)
+        names = [name.replace("\\", "/").removeprefix("./") for name in names]
         endings = {Path(name).suffix for name in names} & {*PROGRAMS}
         there = [known[name] for name in names if name in known]
         found = there[0] if len(there) > len(cells) / 2 else None
@@ -225,7 +228,7 @@ def file_columns(
             patterns = [f"**/*{ending}" for ending in sorted(endings)]
             files = repr(patterns if len(patterns) > 1 else patterns[0])
             bare = "" if names[0].endswith(tuple(endings)) else min(endings)
-            naming.append(FileColumn(column, files, bare, found))
+            naming.append(FileColumn(column, files, bare, found, is_windows))
     n_values = {column.name: len(set(values[column.name])) for column in naming}
     naming.sort(key=lambda c: (c.found is None, -n_values[c.name], c.ending, is_reference(c.name)))
     # Where a column holds the texts themselves, files can only be the reference's.

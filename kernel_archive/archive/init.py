@@ -258,7 +258,9 @@ def _joins(
     """Write what is read from files that columns name, and the joins with them."""
     lines, joins = [], []
     for ours, column in in_files.items():
-        path = columns[column.name] + (f" || '{column.ending}'" if column.ending else "")
+        path = columns[column.name]
+        path = f"replace({path}, '\\', '/')" if column.is_windows else path
+        path += f" || '{column.ending}'" if column.ending else ""
         alias = "program" if ours == "code" else "reference"
         shown = printable(column.name, 40)
         lines.append(f"{alias}.content AS {ours},  -- the file that {shown} names")

@@ -16,7 +16,7 @@ from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES
 from kernel_archive.board.entries import Entry
 from kernel_archive.board.standings import Standings
 from kernel_archive.board.texts import visible
-from kernel_archive.scoring import HEADLINE, METRICS, Metric
+from kernel_archive.scoring import HEADLINE, METRICS, Metric, Split
 from kernel_archive.scoring.metrics import RANKINGS
 
 #: Longer programs are cut on the page, and it says so. The archive has them whole.
@@ -86,14 +86,16 @@ def _pairs(board: Standings) -> dict[str, list[Any]]:
 
 def _rows(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[str, Any]:
     """List the rows of a split in its order; programs by their number in ``codes``."""
-    split, spec = board.split, board.split.spec
+    split, spec, is_outcome = board.split, board.split.spec, board.split.kind == "validity"
     table = archive.sql(
         f"""
         SELECT s.row_id, s.gpu, s.{spec.task} AS task, s.{spec.anchor} AS anchor,
                s.{spec.candidate} AS code, k.kernel_id AS id, k.language AS lang, k.model,
-               k.generation_method AS how, k.n_measurements AS n, k.flags,
+               k.generation_method AS how, k.n_measurements AS n,
+               coalesce(k.flags, []) AS flags,
                concat(k.source_file, ':' || k.source_line) AS src
-        FROM {spec.table} s LEFT JOIN kernels k ON k.kernel_id = s.{spec.kernel}
+        FROM {spec.table} s
+        LEFT JOIN (FROM kernels UNION ALL BY NAME FROM failures) k ON k.kernel_id = s.{spec.kernel}
         """
     )
     by_id = {row["row_id"]: row for row in table.to_pylist()}
@@ -105,7 +107,7 @@ def _rows(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[str
         "task": [tasks.index(row["task"]) for row in rows],
         "gpu": [row["gpu"] for row in rows],
         # The page is public: withheld labels are scored with and shown in sums alone.
-        "speedup": None if split.withheld else split.speedups.tolist(),
+        "speedup": None if split.withheld or is_outcome else split.speedups.tolist(),
         "bin": None if split.withheld else split.bins.tolist(),
         "anchor": [codes.setdefault(row["anchor"], len(codes)) for row in rows],
         "code": [codes.setdefault(row["code"], len(codes)) for row in rows],
@@ -113,8 +115,16 @@ def _rows(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[str
     }
 
 
+def _bins(split: Split) -> dict[int, list[str]]:
+    """Map the bins that forecasts of a split can name to their name and what is in them."""
+    if split.kind == "validity":
+        return {1: ["fails", ""], N_BINS: ["passes", ""]}
+    rule = SCHEMES[split.scheme]
+    return {b: [name.replace("_", " "), rule.describe(b)] for b, name in enumerate(BIN_NAMES, 1)}
+
+
 def _board(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[str, Any]:
-    split, rule = board.split, SCHEMES[board.split.scheme]
+    split = board.split
     first = board.shown[0].record if board.shown else None
     recovery = first.recovery if first is not None else None
     figures = {control.name: control.metrics for control in board.controls}
@@ -122,7 +132,7 @@ def _board(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[st
         "split": split.spec.name,
         "kind": split.kind,
         "title": split.spec.title,
-        "intervals": [rule.describe(b) for b in range(1, N_BINS + 1)],
+        "bins": _bins(split),
         "headline": HEADLINE[split.kind],
         "paired": list(board.pairs),
         "rankings": [name for name in RANKINGS[split.kind] if name in board.pairs],
@@ -143,7 +153,6 @@ def make_payload(archive: Archive, boards: Sequence[Standings]) -> dict[str, Any
     payloads = [_board(archive, board, numbers) for board in boards]
     codes = list(numbers)
     return {
-        "bins": [name.replace("_", " ") for name in BIN_NAMES],
         "metrics": {
             name: [m.title, m.unit, m.better, m.decimals, m.meaning] for name, m in METRICS.items()
         },

@@ -119,11 +119,14 @@ def decode_line(text: bytes) -> dict[str, Any]:
     else:
         if isinstance(fields, dict):
             return fields
+        fault |= {"code": "wrong-shape", "fix": "Write one object a line"}
     raise LineError(fault)
 
 
-def read_line(fields: Mapping[str, Any]) -> ForecastLine:
+def read_line(fields: Mapping[str, Any], form: str = "probabilities") -> ForecastLine:
     """Read the forecast in the fields of a line; fields that are null count as absent.
+
+    ``form`` is the field that a line without any form of forecast lacks.
 
     Raises:
         LineError: it has faults.
@@ -157,7 +160,8 @@ def read_line(fields: Mapping[str, Any]) -> ForecastLine:
         message = "the probabilities must not all be 0"
         raise LineError(fault_of("zero-sum", message, field, masses, fix))
     if masses is None and not (line.parse_failed or line.defer):
-        raise LineError(fault_of("missing-field", "there are no probabilities", field, fix=fix))
+        message = "there are no probabilities" if form == field else f"there is no {form}"
+        raise LineError(fault_of("missing-field", message, form, fix=fix))
     return line
 
 

@@ -137,6 +137,7 @@ class _Collector:
     def __init__(self, file: str, split: Split, options: ReadOptions) -> None:
         self.file = file
         self.split = split
+        self.form = "p_passes" if split.kind == "validity" else "probabilities"
         self.options = options
         self.keep_rationales = options.get("keep_rationales", False)
         # Bound the bytes, uncompressed, and the lines that forecasts of the split can take.
@@ -174,7 +175,7 @@ class _Collector:
             fields = decode_line(text)
             if len(self.unread) < _MAX_NAMES:
                 self.unread.update(fields.keys() - KNOWN)
-            self._store(read_line(fields), number)
+            self._store(read_line(fields, self.form), number)
         except LineError as error:
             for fault in error.faults:
                 if cut_off and fault["code"] == "bad-json":
@@ -198,10 +199,9 @@ class _Collector:
             fix = f"Ids come from: kernel-archive template --split {self.split.spec.name}"
             raise LineError(fault_of("unknown-row", message, "row_id", line.row_id, fix))
         form = "probabilities" if line.p_passes is None else "p_passes"
-        expected = "p_passes" if self.split.kind == "validity" else "probabilities"
-        if line.probabilities and form != expected:
+        if line.probabilities and form != self.form:
             message = f"rows of the {self.split.spec.name} split have another form of forecast"
-            raise LineError(fault_of("other-form", message, form, fix=f"Give {expected}"))
+            raise LineError(fault_of("other-form", message, form, fix=f"Give {self.form}"))
         raw_sum = reduce(operator.add, line.probabilities or (np.nan,))
         low, high = self.options.get("raw_sum_bounds", RAW_SUM_BOUNDS)
         code = "percent" if 95 < raw_sum < 105 else "raw-sum"

@@ -78,6 +78,17 @@ def test_programs_that_are_missing_are_named(tmp_path: Path, place: str, cells: 
     ] == [missing]
 
 
+def test_paths_of_windows(tmp_path: Path) -> None:
+    """A table that was written there, and unpacked here."""
+    rows = [["gemm", rf".\k\{n}.py", 2.0 + n] for n in range(3)]
+    write_table(tmp_path / "t.csv", ["op", "kernel_path", "speedup"], *rows)
+    (tmp_path / "k").mkdir()
+    for n in range(3):
+        (tmp_path / f"k/{n}.py").write_text(f"def k():\n    return {n}\n")
+    shown, _, notes = start(tmp_path, tmp_path, gpu="H100")
+    assert (shown["outcomes"], notes) == ({"success": 3}, [])
+
+
 def test_programs_none_of_which_is_there_are_named(tmp_path: Path) -> None:
     """A table that was copied without them; texts in another column count before such names."""
     rows = [["gemm", f"k/{n}.py", 2.0] for n in range(4)]

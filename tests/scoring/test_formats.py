@@ -106,7 +106,7 @@ def test_all_faults_of_a_line_are_listed():
     [
         (b"", "bad-json"),
         (b"{", "bad-json"),
-        (b"[1]", "bad-json"),
+        (b"[1]", "wrong-shape"),
         (b'{"row_id": "a"} {}', "bad-json"),
         (b'{"row_id": "\xff"}', "bad-utf8"),
         (b"[" * 1_000_000, "bad-json"),

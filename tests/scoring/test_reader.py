@@ -232,6 +232,8 @@ def test_a_file_that_ends_in_a_line_says_so(write, target):
     assert codes(write(row(), json.dumps(row("b1b2c3d4")).encode()[:40]), target) == [
         ("cut-off", 2)
     ]
+    array = json.dumps([row(), row("b1b2c3d4")]).encode()
+    assert codes(write(array), target) == [("wrong-shape", 1)]
 
 
 def test_repeats_have_no_gaps(write, target):
@@ -351,7 +353,7 @@ def test_forecasts_are_read_alike_from_every_kind_of_source(write, rng, tmp_path
 def test_faults_of_objects_name_their_number(target):
     """As the faults of a file do; an object that is no object is one of them."""
     rows = [row(), row("b1b2c3d4", p=[math.nan, *P[1:]]), 5, row("nobody"), row(rationale="\ud800")]
-    expected = [("not-a-number", 2), ("bad-json", 3), ("unknown-row", 4), ("bad-json", 5)]
+    expected = [("not-a-number", 2), ("wrong-shape", 3), ("unknown-row", 4), ("bad-json", 5)]
     assert codes(rows, target) == expected
     with pytest.raises(ForecastError, match="rows:1"):
         read_forecasts([row("nobody"), row()], target)

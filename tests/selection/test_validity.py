@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from support.archives import Run, Search, make_archive, program, remake
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.baselines import forecast_lines, make_baseline
+from kernel_archive.board.payload import _bins, _rows
 from kernel_archive.errors import ForecastError, LeakageError, UsageError
 from kernel_archive.ids import program_id
 from kernel_archive.llm.answers import ModelAnswer
@@ -133,6 +135,7 @@ def test_a_score_by_hand(archive):
         ({"probabilities": [0.125] * 8}, "other-form"),
         ({"p_passes": 0.5, "probabilities": [0.125] * 8}, "contradiction"),
         ({"p_passes": 1.5}, "out-of-range"),
+        ({"p_passes": None}, "missing-field"),
     ],
 )
 def test_another_form_of_forecast_is_a_fault(archive, fields, code):
@@ -141,6 +144,18 @@ def test_another_form_of_forecast_is_a_fault(archive, fields, code):
     with pytest.raises(ForecastError) as caught:
         read_forecasts([{"row_id": split.row_ids[0], **fields}], split)
     assert [finding.code for finding in caught.value.findings] == [code]
+    assert caught.value.findings[0].field == (
+        "probabilities" if "probabilities" in fields else "p_passes"
+    )
+
+
+def test_a_boards_page_says_passes_and_fails(archive):
+    """No speedup that nobody measured; a failing program has a log and no flags."""
+    split = load_split(archive, "validity")
+    rows = _rows(archive, SimpleNamespace(split=split), {})
+    assert (rows["speedup"], set(rows["bin"])) == (None, {1, 8})
+    assert _bins(split) == {1: ["fails", ""], 8: ["passes", ""]}
+    assert all(kernel["src"] and kernel["flags"] == [] for kernel in rows["kernel"])
 
 
 def test_a_model_is_asked_for_one_number(archive):

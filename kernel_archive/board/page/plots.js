@@ -53,7 +53,7 @@ function plots() {
   if (entries.some((e) => e.buckets.length)) out.push(chart('Reliability', 'Share of hits among forecasts of a confidence. On the dashed line confidence is honest; below it, the entry is too sure. Larger dots: more forecasts.',
     'Reliability diagram', { x: { label: 'confidence', domain: [0, 1] }, y: { label: 'accuracy', domain: [0, 1] }, r: { range: [0, 8] },
       marks: [Plot.gridY(grid), Plot.gridX(grid), Plot.line([[0, 0], [1, 1]], muted), entries.map((e, s) => [Plot.line(used(e), { x: (b) => b[1], y: (b) => b[2], stroke: colour(s), strokeWidth: 1.5, strokeOpacity: 0.7 }), Plot.dot(used(e), { x: (b) => b[1], y: (b) => b[2], r: (b) => b[0], fill: colour(s) })])] }));
-  if (entries.some((e) => e.buckets.length)) out.push(chart('Error against confidence', 'Mean distance in x from the predicted bin’s speedup to the measured one. A useful confidence makes the line fall.',
+  if (!isOutcome() && entries.some((e) => e.buckets.length)) out.push(chart('Error against confidence', 'Mean distance in x from the predicted bin’s speedup to the measured one. A useful confidence makes the line fall.',
     'Forecast error against confidence', { x: { label: 'confidence', domain: [0, 1] }, y: { label: 'forecast error, x', zero: true },
       marks: [Plot.gridY(grid), Plot.gridX(grid), entries.map((e, s) => Plot.line(used(e), { x: (b) => b[1], y: (b) => b[3], stroke: colour(s), strokeWidth: 2, marker: 'dot' }))] }));
   if (entries.some((e) => e.risk)) {
@@ -62,16 +62,17 @@ function plots() {
       'Risk-coverage curves', { x: { label: 'share of rows taken', domain: [0, 1] }, y: { label: 'error rate', domain: [0, 1] },
         marks: [Plot.gridY(grid), Plot.gridX(grid), lines((e) => e.risk || [], shares)] }));
   }
-  if (entries.some((e) => e.confusion.length)) out.push(h('figure', { class: 'wide' }, h('figcaption', {}, h('b', {}, 'Confusion'), 'Rows: measured bin, slowest on top. Columns: predicted bin, slowest left. Shade: share of the row.'),
+  if (entries.some((e) => e.confusion.length)) out.push(h('figure', { class: 'wide' }, h('figcaption', {}, h('b', {}, 'Confusion'), isOutcome() ? 'Rows: outcome, failures on top. Columns: predicted outcome. Shade: share of the row.' : 'Rows: measured bin, slowest on top. Columns: predicted bin, slowest left. Shade: share of the row.'),
     h('div', { class: 'matrices' }, entries.map((e) => h('div', {}, h('h4', {}, e.name), matrix(e))))));
   if (!board.rows.bin) out.push(h('p', { class: 'note' }, 'The labels of this split are withheld: only figures over all of its rows are shown.'));
   put($('plots'), out);
 }
 
 function matrix(entry) {
-  const cells = entry.confusion.flatMap((row, i) => {
+  const cells = bins().flatMap((i) => {
+    const row = entry.confusion[i - 1];
     const total = row.reduce((a, b) => a + b, 0);
-    return row.map((n, j) => h('i', { class: i === j ? 'diag' : null, '--p': total ? n / total : 0, title: `measured ${data.bins[i]}, predicted ${data.bins[j]}: ${n} of ${total}` }));
+    return bins().map((j) => h('i', { class: i === j ? 'diag' : null, '--p': total ? row[j - 1] / total : 0, title: `measured ${binName(i)}, predicted ${binName(j)}: ${row[j - 1]} of ${total}` }));
   });
-  return h('div', { class: 'matrix', role: 'img', 'aria-label': `Confusion matrix of ${entry.name}` }, cells);
+  return h('div', { class: isOutcome() ? 'matrix two' : 'matrix', role: 'img', 'aria-label': `Confusion matrix of ${entry.name}` }, cells);
 }
