@@ -16,7 +16,6 @@ from kernel_archive.scoring.figures import (
 from kernel_archive.scoring.samples import ForecastRows, RowSample
 from kernel_archive.scoring.split import Clusters
 
-
 #: Its positives are the fastest of all rows, in every draw: a draw alone does not know them.
 FIXED = "average_precision_tenth"
 
