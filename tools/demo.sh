@@ -18,7 +18,8 @@ print({split: f"{rows.num_rows} kernels" for split, rows in kernels.items()})
 unflagged = (row for row in kernels["test"] if not row["flags"])
 best = max(unflagged, key=lambda row: row["speedup"])
 print(f"fastest in test without an audit flag: {best['problem']} on {best['gpu']}, {best['speedup']:.2f}x, found by {best['generation_method']}")
-print("logged at", f"{best['source_file']}:{best['source_line']}")
+builder = best["search_id"].split("/")[0]
+print("logged at", f"builders/{builder}/{best['source_file']}:{best['source_line']}")
 PYTHON
 
 # A board of an older archive is not mixed with this one; it begins with the entries that ship.
@@ -26,13 +27,14 @@ rm -rf leaderboard forecasts
 mkdir -p leaderboard forecasts
 cp -R ../leaderboard/submissions leaderboard/
 
-# Baselines forecast the evaluation split, are scored like any file, and join the board.
-printf '\nBoth baselines read no program: a skill below zero is expected of them.\n'
+# The forecasts of a language model ship; two baselines forecast the same rows and join the board.
+model=leaderboard/submissions/claude-read-blind/forecasts.jsonl.zst
+step kernel-archive score "$model"
+printf '\nThese baselines read no program: a skill below zero is expected of them.\n'
 for baseline in uniform prior; do
   step kernel-archive baseline "$baseline" -o "forecasts/$baseline.jsonl"
 done
-step kernel-archive score forecasts/prior.jsonl
-step kernel-archive compare forecasts/prior.jsonl forecasts/uniform.jsonl --draws 1000
+step kernel-archive compare "$model" forecasts/prior.jsonl --draws 1000
 for baseline in uniform prior; do
   step kernel-archive leaderboard add "forecasts/$baseline.jsonl" --name "Baseline $baseline"
 done
