@@ -28,13 +28,13 @@ mkdir -p leaderboard forecasts
 cp -R ../leaderboard/submissions leaderboard/
 
 # The forecasts of a language model ship; two baselines forecast the same rows and join the board.
-model=leaderboard/submissions/claude-read-blind/forecasts.jsonl.zst
-step kernel-archive score "$model"
+cp leaderboard/submissions/claude-read-blind/forecasts.jsonl.zst forecasts/language-model.jsonl.zst
+step kernel-archive score forecasts/language-model.jsonl.zst
 printf '\nThese baselines read no program: a skill below zero is expected of them.\n'
 for baseline in uniform prior; do
   step kernel-archive baseline "$baseline" -o "forecasts/$baseline.jsonl"
 done
-step kernel-archive compare "$model" forecasts/prior.jsonl --draws 1000
+step kernel-archive compare forecasts/language-model.jsonl.zst forecasts/prior.jsonl --draws 1000
 for baseline in uniform prior; do
   step kernel-archive leaderboard add "forecasts/$baseline.jsonl" --name "Baseline $baseline"
 done
