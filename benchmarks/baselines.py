@@ -1,8 +1,10 @@
 """Score every control and baseline on every split of an archive, with intervals.
 
     python benchmarks/baselines.py ARCHIVE [--draws 2000] [--baselines prior,trees] [--board DIR]
+        [--splits eval_search,validity]
 
-Prints one Markdown table a split. ``--board`` adds the entries of a board.
+Prints one Markdown table a split, best first by its headline figure. ``--board`` adds the entries
+of a board.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from kernel_archive.splits import FORECAST_SPLITS
 
 SHOWN = {
     "eval": ("crps_skill", "crps", "pair_accuracy", "close_pairs", "speedup_recovered"),
+    "validity": ("crps_skill", "accuracy", "average_precision_failures"),
     "close": ("crps_skill", "crps", "faster"),
     "discovery": ("crps_skill", "crps", "average_precision_1.25", "lift_1.25"),
 }
@@ -52,16 +55,19 @@ def main():
     parser.add_argument("--draws", type=int, default=2000)
     parser.add_argument("--baselines", default="prior,trees,dry-run")
     parser.add_argument("--board")
+    parser.add_argument("--splits", default=",".join(FORECAST_SPLITS))
     options = parser.parse_args()
     archive = open_archive(options.archive)
-    for split in FORECAST_SPLITS.values():
+    for split in map(FORECAST_SPLITS.__getitem__, options.splits.split(",")):
         facts = archive.manifest.splits.get(split.table)
         if facts is None or not facts.rows:
             continue
         target = load_split(archive, split.name)
-        names = SHOWN[target.kind]
+        names = dict.fromkeys([split.lead, *SHOWN[target.kind]])
         made = [(c.name, c.forecasts) for c in target.once(controls_of)]
-        for name in options.baselines.split(","):
+        # No other baseline forecasts outcomes.
+        is_outcome = target.kind == "validity"
+        for name in ["prior"] if is_outcome else options.baselines.split(","):
             made.append(
                 (
                     f"**{name}**",
@@ -78,7 +84,8 @@ def main():
         print(f"| forecasts | {' | '.join(METRICS[name].title for name in names)} |")
         print("|" + " --- |" * (1 + len(names)))
         scored = [(name, score(target, cast, draws=options.draws)) for name, cast in made]
-        for name, record in sorted(scored, key=lambda item: item[1].metrics["crps"].mean):
+        lead, sign = split.lead, METRICS[split.lead].sign
+        for name, record in sorted(scored, key=lambda item: sign * item[1].metrics[lead].mean):
             print(
                 f"| {name} | {' | '.join(cell(record, metric) for metric in names)} |", flush=True
             )

@@ -43,6 +43,8 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
     #: where those of an author are.
     cluster: str = ""
     known: str = ""  # column with the speedup on another GPU that is shown
+    #: The headline figure: entries of a board are ranked by it, and it is shown first.
+    lead: str = "crps_skill"
     note: str = ""  # what a reader of its scores must know, in one sentence
     #: Type of the training pairs that are made as its rows are; empty for ``train``.
     pair_type: str = ""

@@ -10,7 +10,8 @@ A list stands between two comments, so that a code host shows it as it is::
     <!-- end -->
 
 :data:`PARTS` says what makes each NAME: the registry of metrics, the data contract, the structures
-of recipes and splits, the readers, the baselines, the commands and the public names.
+of recipes and splits, the readers, the baselines, the commands, the public names, and the scores of
+the board's entries.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from kernel_archive.gpus import GpuFacts
 from kernel_archive.readers import READERS
 from kernel_archive.readers.sql_doubts import COLUMNS
 from kernel_archive.schema import TABLES
-from kernel_archive.scoring import METRICS, Forecasts, Split, score
+from kernel_archive.scoring import METRICS, Forecasts, Split, read_record, score
 from kernel_archive.scoring.cues import CUES, EDIT_CUES, LAUNCH_CUES
 from kernel_archive.scoring.split import Surface
 from kernel_archive.selection.definitions import (
@@ -273,10 +274,57 @@ def _flags() -> str:
 
 def _splits() -> str:
     rows = [
-        (f"`{s.name}`", f"`{s.table}`", s.rows, s.ratio, f"`kernel-archive {s.command}`")
+        (
+            f"`{s.name}`",
+            f"`{s.table}`",
+            s.rows,
+            s.ratio,
+            METRICS[s.lead].title if s.kind != "train" else "",
+            f"`kernel-archive {s.command}`",
+        )
         for s in SPLITS.values()
     ]
-    return _table(("split", "table", "its rows are", "what is forecast", "made by"), rows)
+    columns = ("split", "table", "its rows are", "what is forecast", "headline figure", "made by")
+    return _table(columns, rows)
+
+
+#: Kind of split -> what a table of results shows beside the headline figure.
+_RESULTS: Final = {
+    "eval": ("pair_accuracy", "close_pairs", "crps_skill", "speedup_recovered"),
+    "validity": ("crps_skill", "accuracy", "average_precision_failures"),
+    "discovery": ("crps_skill", "average_precision_1.25", "lift_1.25"),
+}
+
+
+def _results(split: str) -> str:
+    """Show the board's entries of a split, and its controls and bounds, best first."""
+    spec = SPLITS[split]
+    names = list(dict.fromkeys([spec.lead, *_RESULTS[spec.kind]]))
+    paths = sorted(ROOT.glob("leaderboard/submissions/*/score.json"))
+    records = [r for r in map(read_record, paths) if r.split.table == spec.table]
+    best = records[0].best_controls[spec.lead]
+    shown = {best: f"best cue, `{best}`", "uniform": "uniform", "dry_run": "zero: `dry-run`"}
+    shown |= {"frequencies": "bin frequencies", "oracle_bins": "bound: every range known"}
+    shown |= {"oracle_speedups": "bound: every speedup known"}
+    if spec.kind == "validity":
+        shown |= {"frequencies": "zero: the base rate", "oracle_bins": "bound: every outcome known"}
+    values: dict[tuple[str, ...], float] = {}  # cells of a row -> what it is ordered by
+    for record in records:
+        cells = [record.forecasts.name]
+        for name in names:
+            figure, info = record.metrics[name], METRICS[name]
+            span = f" ({figure.low:.{info.decimals}f} to {figure.high:.{info.decimals}f})"
+            weak = "" if record.beats_control.get(name, True) else " *"
+            cells.append(f"{info.format(figure.mean)}{span}{weak}")
+        values[tuple(cells)] = record.metrics[spec.lead].mean or 0.0
+    for control in records[0].controls:
+        figures = [METRICS[name].format(control.metrics.get(name)) for name in names]
+        is_new = figures not in [[*cells[1:]] for cells in values]
+        if control.name in shown and is_new:  # knowing every speedup may say no more
+            values[shown[control.name], *figures] = control.metrics[spec.lead] or 0.0
+    rows = sorted(values, key=lambda cells: METRICS[spec.lead].sign * values[cells])
+    titles = [METRICS[metric].title for metric in names]
+    return _table(("forecasts", *titles), rows)
 
 
 def _signature(value: Any) -> str:
@@ -416,6 +464,9 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "recipe exclude": lambda: _keys(Exclude, "exclude"),
     "recipe reading": lambda: _keys(HumanReading, "reading"),
     "recipe source": lambda: _keys(Source, "source"),
+    "results of eval_search": lambda: _results("eval_search"),
+    "results of discovery": lambda: _results("discovery"),
+    "results of validity": lambda: _results("validity"),
     "splits": _splits,
     "tables": _tables,
 }

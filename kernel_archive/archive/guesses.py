@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from kernel_archive.errors import printable
 from kernel_archive.readers.sql import QueryError, csv_mark, run_query
 
 #: Look at this many columns of a table.
@@ -52,6 +53,17 @@ def answer_of(folder: Path, file: str, select: str) -> pa.Table:
         return run_query(select, folder, {"file": file}, seconds=60)
     except (QueryError, ValueError):  # a text that isn't UTF-8
         return pa.table({})
+
+
+def why_unreadable(folder: Path, name: str) -> str:
+    """Say why no column of a table can be read."""
+    try:
+        run_query(
+            f"SELECT * FROM {_reader(folder, name)} LIMIT 1", folder, {"file": name}, seconds=60
+        )
+    except (QueryError, ValueError) as error:
+        return printable(str(error).splitlines()[0], 120)
+    return "it has no column"
 
 
 def _leaves(fields: Iterable[pa.Field], path: _Path = ()) -> Iterator[tuple[_Path, pa.DataType]]:

@@ -118,7 +118,7 @@ def _evaluate_all(
             first = entries.setdefault(outcome.record.forecasts.digest, outcome)
             if first is outcome:
                 continue
-            message = f"the same forecasts as {first.slug}, listed once"
+            message = f"its forecasts are those of {first.slug}, which is listed"
             outcome = (Finding(code="same-forecasts", message=message, file=str(folder)),)
         left_out.append(LeftOut(slug=printable(folder.name), findings=outcome))
     return list(entries.values()), left_out

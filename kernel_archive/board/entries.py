@@ -17,7 +17,7 @@ from kernel_archive.errors import DataError, Finding, KernelArchiveError, printa
 from kernel_archive.scoring import METRICS, Forecasts, Score, Split, load_split, read_forecasts
 from kernel_archive.scoring.controls import controls_of
 from kernel_archive.scoring.forecasts import MIN_COVERAGE
-from kernel_archive.scoring.metrics import COMPARED, RANKED_BY
+from kernel_archive.scoring.metrics import COMPARED
 from kernel_archive.scoring.scorer import score_with_draws
 
 #: A rationale is cut after this many characters on the page.
@@ -61,11 +61,10 @@ class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             return f"the forecasts of the control {self.control.replace('_', ' ')}, listed once"
         return ""
 
-    @property
-    def place(self) -> tuple[bool, bool, float, str]:
-        """What entries are ordered by: ranked ones first, then the figure that ranks."""
-        value = self.record.metrics[RANKED_BY].mean
-        figure = 0.0 if value is None else METRICS[RANKED_BY].sign * value
+    def place(self, lead: str) -> tuple[bool, bool, float, str]:
+        """Return what entries are ordered by: ranked ones first, then the figure ``lead``."""
+        value = self.record.metrics[lead].mean
+        figure = 0.0 if value is None else METRICS[lead].sign * value
         return not self.ranked, value is None, figure, self.slug
 
 

@@ -19,8 +19,8 @@ from kernel_archive.board.payload import make_payload, packed
 from kernel_archive.board.standings import LeftOut, Standings
 from kernel_archive.board.texts import page_file, render
 from kernel_archive.errors import counted
-from kernel_archive.scoring import HEADLINE, METRICS, Metric
-from kernel_archive.scoring.metrics import LEAD, LEADS, RANKED_BY
+from kernel_archive.scoring import METRICS, Metric
+from kernel_archive.scoring.metrics import shown_first
 
 #: Bundled libraries under ``page/vendor/``, in loading order. Versions and digests: its README.
 LIBRARIES: Final = ("d3.min.js", "plot.umd.min.js", "highlight.min.js", "diff.min.js")
@@ -56,8 +56,16 @@ def _script_hash(text: str) -> str:
 def _common(**values: Any) -> dict[str, Any]:
     """Return what both pages need: style, formats and names."""
     style = Markup(page_file("style.css"))  # noqa: S704 - our own file
-    formats = {"number": number, "span": span, "info": METRICS, "lead": LEAD, "by": RANKED_BY}
+    formats = {"number": number, "span": span, "info": METRICS}
     return {"package": __version__, "style": style, **formats, **values}
+
+
+def _columns(board: Standings) -> list[str]:
+    """List the metrics of a table of standings, each once: what ranks first, a further one last."""
+    spec = board.split.spec
+    first = dict.fromkeys([board.lead, *shown_first(spec)])
+    further = (_FURTHER.get(spec.kind, "crps"), "crps_skill", "brier")
+    return [*first, next(name for name in further if name not in first)]
 
 
 def render_page(
@@ -83,11 +91,7 @@ def render_page(
         boards=[
             {
                 "standings": board,
-                "metrics": [
-                    *LEADS[board.split.kind],
-                    *HEADLINE[board.split.kind],
-                    _FURTHER.get(board.split.kind, "crps"),
-                ],
+                "metrics": _columns(board),
             }
             for board in boards
         ],
@@ -111,7 +115,7 @@ def render_page(
 def render_entry(board: Standings, entry: Entry) -> str:
     """Write the page of an entry of a board; it has no script."""
     split, record, facts = board.split, entry.record, board.split.facts
-    names = [*LEADS[split.kind], *HEADLINE[split.kind], "pair_accuracy", "crps"]
+    names = dict.fromkeys([*shown_first(split.spec), "pair_accuracy", "crps"])
     groups = list(record.groups.values())
     values = _common(
         board=board,
@@ -120,7 +124,7 @@ def render_entry(board: Standings, entry: Entry) -> str:
         back="" if split.spec.name == "eval" else f"#split={quote(split.spec.name)}",
         facts=f"{len(split):,} {split.spec.rows} on {', '.join(facts.gpus)} · archive "
         f"{facts.archive_version} · bins {split.scheme}",
-        names=sorted(record.metrics, key=lambda name: name != LEAD),
+        names=sorted(record.metrics, key=lambda name: name != board.lead),
         bounds=[c for c in board.controls if c.name.startswith("oracle_")],
         group_metrics=[name for name in names if all(name in group for group in groups)],
         footer=f"{facts.archive_name} {facts.archive_version}, {facts.archive_digest}. "

@@ -17,7 +17,6 @@ from kernel_archive.board.entries import Entry
 from kernel_archive.board.standings import Standings
 from kernel_archive.board.texts import visible
 from kernel_archive.scoring import HEADLINE, METRICS, Metric, Split
-from kernel_archive.scoring.metrics import RANKINGS
 
 #: Longer programs are cut on the page, and it says so. The archive has them whole.
 MAX_CODE: Final = 60_000
@@ -135,7 +134,7 @@ def _board(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[st
         "bins": _bins(split),
         "headline": HEADLINE[split.kind],
         "paired": list(board.pairs),
-        "rankings": [name for name in RANKINGS[split.kind] if name in board.pairs],
+        "rankings": board.rankings,
         "controls": [[c.name, int(c.bound), c.metrics] for c in board.shown_controls],
         "bars": {name: figures[best].get(name) for name, best in board.best_controls.items()},
         "groups": first.group_rows if first is not None else {},

@@ -14,7 +14,7 @@ from kernel_archive.board.ranks import Pairs, Rank, compare_pairs, ranks_of
 from kernel_archive.errors import Finding
 from kernel_archive.scoring import METRIC_VERSION, METRICS, Split
 from kernel_archive.scoring.controls import controls_of, zero_of
-from kernel_archive.scoring.metrics import COMPARED, RANKED_BY
+from kernel_archive.scoring.metrics import COMPARED, rankings_of
 from kernel_archive.scoring.record import ControlFigures, Drawn
 from kernel_archive.scoring.scorer import best_controls, control_figures
 
@@ -33,11 +33,13 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """The standings of one split."""
 
     split: Split
-    entries: list[Entry]  # best first by CRPS; those that are not ranked come last
+    #: What ranks: the split's headline figure, or CRPS where no entry has that.
+    lead: str
+    entries: list[Entry]  # best first by it; those that are not ranked come last
     n_ranked: int  # number of ranked ones
     #: Metric -> differences of the first :data:`~ranks.MAX_COMPARED` ranked entries.
     pairs: dict[str, Pairs]
-    #: Controls and bounds on the same rows, best first by CRPS; each forecast once.
+    #: Controls and bounds on the same rows, best first by what ranks; each forecast once.
     controls: tuple[ControlFigures, ...]
     best_controls: dict[str, str]  # metric -> the control with the best figure
     seed: int  # of the bootstrap
@@ -47,6 +49,12 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     def shown(self) -> list[Entry]:
         """The entries that the page shows with everything; the others stand there in brief."""
         return self.entries[: ranks.MAX_COMPARED]
+
+    @property
+    def rankings(self) -> list[str]:
+        """What entries may be ordered by, the default first."""
+        names = dict.fromkeys([self.lead, *rankings_of(self.split.spec)])
+        return [name for name in names if name in self.pairs]
 
     @property
     def shown_controls(self) -> list[ControlFigures]:
@@ -94,10 +102,13 @@ def make_standings(
 ) -> Standings:
     """Rank entries by each metric that ranks, and compare them by each that compares.
 
-    Pairs are compared among the first entries; behind them entries are ranked by CRPS alone. Seed
+    Pairs are compared among the first entries; behind them entries are ranked by value alone. Seed
     and number of draws are those of the bootstrap that the entries' draws come from.
     """
-    ordered = sorted(entries, key=lambda entry: entry.place)
+    lead = split.spec.lead
+    if all(entry.record.metrics[lead].mean is None for entry in entries):
+        lead = "crps"
+    ordered = sorted(entries, key=lambda entry: entry.place(lead))
     ranked = [entry for entry in ordered if entry.ranked]
     first = ranked[: ranks.MAX_COMPARED]
     ranks_by_entry: list[dict[str, Rank]] = [{} for _ in ordered]
@@ -115,17 +126,23 @@ def make_standings(
                 if rank is not None:
                     entry_ranks[name] = rank
     for number in range(len(first), len(ranked)):
-        ranks_by_entry[number][RANKED_BY] = Rank(rank=number + 1)
+        ranks_by_entry[number][lead] = Rank(rank=number + 1)
     controls = _distinct_controls(split)
+
+    def worth(control: ControlFigures) -> tuple[bool, float, str]:
+        value = control.metrics[lead]
+        return value is None, METRICS[lead].sign * (value or 0.0), control.name
+
     return Standings(
         split=split,
+        lead=lead,
         entries=[
             msgspec.structs.replace(entry, ranks=entry_ranks)
             for entry, entry_ranks in zip(ordered, ranks_by_entry, strict=True)
         ],
         n_ranked=len(ranked),
         pairs=pairs,
-        controls=tuple(sorted(controls, key=lambda c: (c.metrics[RANKED_BY] or 0.0, c.name))),
+        controls=tuple(sorted(controls, key=worth)),
         best_controls=best_controls(controls),
         seed=seed,
         draws=draws,
@@ -170,7 +187,7 @@ def standings_bytes(boards: Sequence[Standings]) -> bytes:
             "seed": board.seed,
             "draws": board.draws,
             "drawn": board.drawn,
-            "ranked_by": RANKED_BY,
+            "ranked_by": board.lead,
             "compared": min(board.n_ranked, ranks.MAX_COMPARED),
             "entries": [_entry(entry, slugs) for entry in board.entries],
             "controls": board.controls,

@@ -11,7 +11,6 @@ from kernel_archive.baselines import BASELINES, forecast_lines, make_baseline
 from kernel_archive.cli import common
 from kernel_archive.errors import counted
 from kernel_archive.scoring import HEADLINE, METRICS
-from kernel_archive.scoring.metrics import LEAD, RANKED_BY
 from kernel_archive.splits import REPLAY
 from kernel_archive.storage import check_new
 
@@ -111,7 +110,9 @@ def add(
     next_options = common.named_again("eval", archive, board=board, labels=labels)
     payload["next"] = f"kernel-archive leaderboard build{next_options}"
     rows = []
-    for name, f in {**stored.record.headline, "crps": stored.record.metrics["crps"]}.items():
+    record = stored.record
+    for name in dict.fromkeys([record.spec.lead, *record.headline, "crps"]):
+        f = record.metrics[name]
         value, low, high = map(METRICS[name].format, (f.mean, f.low, f.high))
         title = METRICS[name].title
         rows.append({"figure": title, "value": value, "95 % interval": f"{low} to {high}"})
@@ -123,18 +124,18 @@ def _show_standings(board: Standings) -> None:
     """Print the entries of one split by rank."""
     rows = []
     for entry in board.entries:
-        rank, record = entry.ranks.get(RANKED_BY), entry.record
+        rank, record = entry.ranks.get(board.lead), entry.record
         row = {"rank": "-" if rank is None else str(rank.rank), "possible ranks": "-"}
         if rank is not None and rank.best is not None:
             row["possible ranks"] = f"{rank.best} to {rank.worst}"
         row["entry"] = entry.submission.name
-        for key in (LEAD, *HEADLINE[board.split.kind], "crps"):
+        for key in (board.lead, *HEADLINE[board.split.kind], "crps"):
             star = "" if record.beats_control.get(key, True) else " *"
             row[METRICS[key].title] = METRICS[key].format(record.metrics[key].mean) + star
         coverage = f"{100 * record.forecasts.coverage:.0f} %"
         rows.append(row | {"coverage": coverage, "remark": entry.remark})
     notes = [
-        "Ranked by CRPS, shown as its skill over the zero. The page has controls and bounds.",
+        f"Ranked by {METRICS[board.lead].title}. The page has controls and bounds.",
         "* does not beat the best control by its interval",
     ]
     title = f"{board.split.spec.name}: {counted(len(board.split), 'row')}"
@@ -167,7 +168,7 @@ def build(archive_path: str | None, **options: Any) -> None:
     def text() -> None:
         for board in result.boards:
             _show_standings(board)
-        left_out = [verdict.slug for verdict in result.left_out]
+        left_out = [f"{out.slug}: {out.findings[0].message}" for out in result.left_out]
         page = f"open {files[-1]} in a browser"
         common.print_facts({"files": files, "left_out": left_out, "next": page})
 

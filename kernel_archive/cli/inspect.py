@@ -15,6 +15,33 @@ from kernel_archive.errors import Finding, counted
 #: Show this many examples per flag and kind of finding.
 _EXAMPLES: Final = 3
 Row = dict[str, Any]
+#: Count of ``info`` -> what people read in its place; empty where another line says it.
+_WORDS: Final = {
+    "tables": "rows by table",
+    "gpu_seconds": "",
+    "gpu_hours": "GPU hours",
+    "searches_with_gpu_seconds": "searches that log GPU time",
+    "searches_with_tokens": "searches that log tokens",
+    "pending": "measurements begun, without a result in the log",
+    "duplicates": "measurements logged twice, counted once",
+    "deferred": "programs proposed and never run",
+    "forecasts": "forecasts in the logs",
+    "evaluations": "measurements",
+    "roots": "measurements of a search's first program",
+    "excluded": "measurements left out, with a reason (kernel-archive audit)",
+    "programs": "distinct programs that pass",
+    "flags": "kernels by flag (kernel-archive audit)",
+    "inputs": "logs read",
+    "splits": "",
+    "problem": "",
+    "gpu": "kernels by GPU",
+    "language": "kernels by language",
+    "generation_method": "kernels by generation method",
+    "bin": "kernels by bin",
+    "split": "kernels by part",
+    "outcome": "measurements by outcome",
+    "findings_in_the_logs": "faults found in the logs",
+}
 
 
 def _picked(rows: list[Row], names: str) -> list[Row]:
@@ -41,11 +68,11 @@ def info(archive_path: str | None) -> None:
         "reports": None,
         "methods": _picked(facts["methods"], methods),
         "builders": _picked(facts["builders"], "name version licence description"),
-        "splits": {name: split["rows"] for name, split in facts["splits"].items()},
         "findings": None,
         "findings_in_the_logs": facts["findings"]["total"],
     }
-    common.emit(facts, shown)
+    words = {name: _WORDS.get(name, name) for name in shown}
+    common.emit(facts, {word: shown[name] for name, word in words.items() if word})
 
 
 @click.command()

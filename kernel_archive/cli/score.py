@@ -61,7 +61,7 @@ def template(
     It goes to the file of -o, else to stdout; the format is explained on stderr. Replace the
     probabilities, then: kernel-archive check FILE, kernel-archive score FILE.
     """
-    from kernel_archive.scoring.formats import FIELDS
+    from kernel_archive.scoring.formats import fields_of
     from kernel_archive.scoring.template import explanation, template_lines
 
     if output is not None:
@@ -70,7 +70,7 @@ def template(
     data = b"".join(template_lines(target, repeats=repeats))
     shown = None if output is None else printable(output, 5000)
     facts: dict[str, Any] = {"file": shown, "rows": len(target), "repeats": repeats}
-    facts |= {"split": target.facts, "fields": FIELDS}
+    facts |= {"split": target.facts, "fields": fields_of(target.kind)}
     file, next_options = output or "FILE", common.named_again(split, archive_path)
     facts["next"] = f"fill it in, then: kernel-archive check {common.argument(file)}{next_options}"
     if not common.as_json():

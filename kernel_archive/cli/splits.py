@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from kernel_archive.cli import common
 from kernel_archive.errors import counted
-from kernel_archive.splits import EVALUATIONS, SPLITS
+from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES, SPLITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kernel_archive.archive.manifest import SplitFacts
+    from kernel_archive.archive.open import Archive
 
 #: Name this many problems of which nothing is asked.
 _PROBLEMS: Final = 5
@@ -44,10 +46,11 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
         directory = ensure_archive(archive_path, notify=common.say, advance=advance)
     remade = remake_split(directory, table, **options)
     split, changed = remade.facts, remade.changed
-    left_out = problems_left_out(open_archive(directory)) if table == "eval" else []
+    archive = open_archive(directory)
+    left_out = problems_left_out(archive) if table == "eval" else []
 
     def text() -> None:
-        _show_cells(split)
+        _show_cells(split, is_outcome=SPLIT_TABLES[table].kind == "validity")
         show_left_out(split, left_out)
         common.print_facts({name: split.facts.get(name) for name in ("kinds", "cutoffs")})
         if differ := split.facts.get("label_differences"):
@@ -59,9 +62,41 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
             f"{split.logical_digest}{unchanged}"
         )
 
+    # The definition of eval follows an archive's own recipe; the others are the shipped ones.
+    is_own = archive.manifest.evaluation is not None and table != "eval"
+    if is_own and not split.rows and not options["definition"] and "tasks" in split.parameters:
+        _say_whose(table, split, archive)
     result = {"path": str(directory), "table": table, "changed": changed}
     result |= {"problems_left_out": left_out} if left_out else {}
     common.emit(result | {"published_and_kept": remade.kept, "split": split}, text)
+
+
+def _say_whose(table: str, split: SplitFacts, archive: Archive) -> None:
+    """Say that a shipped definition asks about no program of one's own, and what to type."""
+    from kernel_archive.storage import content_path
+
+    shipped = common.argument(str(content_path("splits") / f"{table}.toml"))
+    whose = ", ".join(split.parameters["builders"]) or "the shipped archive's problems"
+    problems = archive.sql("SELECT DISTINCT problem FROM evaluations ORDER BY 1")["problem"]
+    own = {"builders": [b["name"] for b in archive.manifest.builders]}
+    own |= {"tasks": problems.to_pylist()}
+    lines = ", ".join(f"{key} = {json.dumps(names)}" for key, names in own.items())
+    again = f"kernel-archive build-eval --split {table} --definition mine.toml"
+    common.say(
+        f"{table} has no row: its shipped definition asks about programs of {whose}. For yours: "
+        f"cp {shipped} mine.toml, write in it {lines}, natural = false and your languages, then: "
+        f"{again} --archive {common.argument(str(archive.path))}"
+    )
+
+
+def _say_emptied(before: Mapping[str, SplitFacts], after: Mapping[str, SplitFacts]) -> None:
+    """Say which splits a public part has no rows of any more."""
+    names = [n for n, facts in before.items() if facts.rows and not (n in after and after[n].rows)]
+    if names:
+        common.say(
+            f"No row is left of: {', '.join(names)}. Their rows tell what is withheld, and no "
+            "folder holds them. Build the archive again from its logs to score them."
+        )
 
 
 def show_left_out(split: SplitFacts, problems: Sequence[Mapping[str, Any]]) -> None:
@@ -82,8 +117,8 @@ def show_left_out(split: SplitFacts, problems: Sequence[Mapping[str, Any]]) -> N
         )
 
 
-def _show_cells(split: SplitFacts) -> None:
-    """Print rows per problem and bin; cells with fewer kernels than the split's cap are marked."""
+def _show_cells(split: SplitFacts, *, is_outcome: bool) -> None:
+    """Print rows per problem and bin or outcome; cells with fewer rows than the cap are marked."""
     cells: dict[str, list[int]] = split.facts["cells"]
     cap = (split.parameters.get("cap") or 0) if split.origin == "selected" else 0
     rows = [
@@ -95,10 +130,15 @@ def _show_cells(split: SplitFacts) -> None:
     note = (
         f"* short: {short} of {8 * len(cells)} cells have fewer than {cap} kernels to choose from"
     )
+    columns, title = [*map(str, range(1, 9))], f"bin, labels of scheme {split.scheme}"
+    if is_outcome:
+        columns, title = ["fail", "pass"], "outcome"
+        rows = [(problem, fail, passes, n) for problem, fail, *_, passes, n in rows]
+        totals = [totals[0], totals[-1]]
     common.print_table(
-        ["problem", *map(str, range(1, 9)), "all"],
+        ["problem", *columns, "all"],
         [*rows, ("all", *totals, sum(totals))],
-        title=f"Rows per problem and bin, labels of scheme {split.scheme}",
+        title=f"Rows per problem and {title}",
         notes=[note] if short else [],
     )
 
@@ -130,7 +170,9 @@ def _show_warnings(split: SplitFacts, *, kept: bool) -> None:
 @common.option(
     "--cap", type=common.FROM_1, help="Kernels per task and bin.  [default: the definition's]"
 )
-@common.option("--gpu", help="GPU of the split.  [default: A100-80GB, else the only one there is]")
+@common.option(
+    "--gpu", help="GPU of the split.  [default: the definition's, else the only one there is]"
+)
 @common.option(
     "--withhold",
     type=common.FOLDER,
@@ -149,14 +191,17 @@ def build_eval(table: str, withhold: str | None, **options: Any) -> None:
     """
     _make(table, **options)
     if withhold is not None:
-        from kernel_archive.archive.open import default_directory
+        from kernel_archive.archive.open import default_directory, open_archive
         from kernel_archive.pipeline import withhold_labels
 
-        files = withhold_labels(options["archive_path"] or default_directory(), withhold)
+        directory = options["archive_path"] or default_directory()
+        before = open_archive(directory).manifest.splits
+        files = withhold_labels(directory, withhold)
         names = ", ".join(path.name for path in files)
         common.say(
             f"Labels withheld in {withhold}: {names}. Keep that folder out of what you publish."
         )
+        _say_emptied(before, open_archive(directory).manifest.splits)
 
 
 @click.command("build-discovery")

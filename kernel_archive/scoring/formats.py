@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from kernel_archive.bins import BIN_NAMES, N_BINS
 from kernel_archive.errors import printable
+from kernel_archive.splits import Kind
 
 #: Repeats of one row are numbered 0 to 99; a higher number is refused.
 MAX_REPEATS: Final = 100
@@ -28,6 +29,9 @@ _STATED: Final = tomllib.loads(
 )
 #: Field -> what it holds, for the template and the JSON Schema.
 FIELDS: Final = {name: str(e["meaning"]) for name, e in _STATED.items() if "meaning" in e}
+#: Fields that only forecasts of outcomes have, and those that they lack.
+_OF_OUTCOMES: Final = frozenset({"p_passes"})
+_OF_SPEEDS: Final = frozenset({"probabilities", "predicted_bin", "expected_speedup"})
 _Amount = Annotated[float, Meta(ge=0, lt=1e300)]
 _Eight = Annotated[list[_Amount], Meta(min_length=N_BINS, max_length=N_BINS)]
 
@@ -79,6 +83,12 @@ class LineError(ValueError):
     def __init__(self, *faults: dict[str, Any]) -> None:
         super().__init__(faults[0]["message"])
         self.faults = faults
+
+
+def fields_of(kind: Kind) -> dict[str, str]:
+    """List the fields of a forecast of a kind of split, and what each holds."""
+    others = _OF_SPEEDS if kind == "validity" else _OF_OUTCOMES
+    return {name: meaning for name, meaning in FIELDS.items() if name not in others}
 
 
 def fault_of(
@@ -211,7 +221,9 @@ def _faults(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 yield from _mass_faults(value)
             else:
                 code, message = _STATED[name]["fault"]
-                yield fault_of(code, message, name, value)
+                is_percent = name == "p_passes" and type(value) in (int, float) and 1 < value <= 100
+                way_out = "Divide percentages by 100" if is_percent else None
+                yield fault_of(code, message, name, value, way_out)
 
 
 def _mass_faults(masses: list[Any]) -> Iterator[dict[str, Any]]:

@@ -18,17 +18,15 @@ from kernel_archive.scoring import calibration, order, rules
 from kernel_archive.scoring.arrays import Bools, Floats, Ints, single_draw
 from kernel_archive.scoring.recovery import BUDGETS, fastest_tenth, recovery_area
 from kernel_archive.scoring.samples import ForecastRows, RowSample
-from kernel_archive.splits import Kind
+from kernel_archive.splits import Kind, SplitSpec
 
 __all__ = [
     "COMPARED",
     "HEADLINE",
-    "LEAD",
-    "LEADS",
     "METRICS",
-    "RANKED_BY",
-    "RANKINGS",
     "metrics_of",
+    "rankings_of",
+    "shown_first",
 ]
 
 #: Cues of an edit that find discoveries without reading it.
@@ -208,30 +206,29 @@ def metrics_of(kind: Kind) -> dict[str, MetricInfo]:
     return {name: metric for name, metric in METRICS.items() if kind in metric.kinds}
 
 
-#: What a board ranks by: proper, ordinal, and best for a forecaster that knows every bin.
-RANKED_BY: Final = "crps"
-#: The figure that a board and the command line show first; it orders as :data:`RANKED_BY` does.
-LEAD: Final = "crps_skill"
-#: Kind of split -> what is shown first.
-LEADS: Final[dict[Kind, tuple[str, ...]]] = {
-    "eval": (LEAD, "close_pairs"),
-    "validity": (LEAD,),
-    "close": (LEAD,),
-    "discovery": (LEAD,),
-    "train": (),
-}
 #: Kind of split -> its headline metrics in the paper.
 HEADLINE: Final[dict[Kind, tuple[str, ...]]] = {
     kind: tuple(name for name, metric in METRICS.items() if kind in metric.headline)
     for kind in get_args(Kind)
-}
-#: Kind of split -> what entries may be ordered by, the default first.
-RANKINGS: Final[dict[Kind, tuple[str, ...]]] = {
-    kind: tuple(dict.fromkeys([LEAD, *(n for n, m in metrics_of(kind).items() if m.ranks)]))
-    for kind in HEADLINE
 }
 #: Kind of split -> the metrics of its comparisons; Holm's correction is over these.
 COMPARED: Final[dict[Kind, tuple[str, ...]]] = {
     kind: (*HEADLINE[kind], *(name for name, metric in METRICS.items() if kind in metric.compared))
     for kind in HEADLINE
 }
+
+
+def shown_first(split: SplitSpec) -> tuple[str, ...]:
+    """List what is shown first of a split: its headline figure, close pairs, the paper's figures.
+
+    >>> from kernel_archive.splits import SPLITS
+    >>> shown_first(SPLITS["eval_search"])[:3]
+    ('pair_accuracy', 'close_pairs', 'speedup_recovered')
+    """
+    return (split.lead, *(["close_pairs"] if split.kind == "eval" else []), *HEADLINE[split.kind])
+
+
+def rankings_of(split: SplitSpec) -> tuple[str, ...]:
+    """List what entries of a split may be ordered by, its headline figure first."""
+    names = [name for name, metric in metrics_of(split.kind).items() if metric.ranks]
+    return tuple(dict.fromkeys([split.lead, *names]))

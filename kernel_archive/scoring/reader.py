@@ -47,6 +47,8 @@ KEPT_FINDINGS: Final = 20_000
 _MAX_NAMES: Final = 100
 #: Refuse a file in which a smaller share of the lines can be read as forecasts.
 _LEAST_READ: Final = 0.05
+#: Name this many rows without a forecast.
+_NAMED_ROWS: Final = 5
 _AMOUNTS: Final = ("expected_speedup", "input_tokens", "output_tokens", "latency_s")
 
 
@@ -123,6 +125,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     n_present: int  # row and repeat cells with a good line
     n_parsed: int  # of those, cells with a distribution
     n_deferred: int
+    missing: tuple[str, ...]  # ids of the first rows that lack a forecast in some repeat
     coverage: float  # n_present over rows x repeats
     parse_rate: float | None  # good lines with a distribution, of those that need one
     n_errors: int
@@ -225,6 +228,7 @@ class _Collector:
         """Return the forecasts when there is no fault, and the report."""
         self._check_whole()
         forecasts = self._forecasts(self.options.get("name") or name, source, digest)
+        lacking = np.flatnonzero(~forecasts.present.all(axis=0)).tolist()
         report = CheckReport(
             file=self.file,
             ok=not self.n_errors,
@@ -234,6 +238,7 @@ class _Collector:
             n_present=int(forecasts.present.sum()),
             n_parsed=int(forecasts.parsed.sum()),
             n_deferred=int(forecasts.deferred.sum()),
+            missing=tuple(self.split.row_ids[i] for i in lacking[:_NAMED_ROWS]),
             coverage=forecasts.coverage,
             parse_rate=forecasts.parse_rate,
             n_errors=self.n_errors,

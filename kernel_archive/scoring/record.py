@@ -12,7 +12,7 @@ from kernel_archive._version import __version__
 from kernel_archive.errors import DataError, printable
 from kernel_archive.scoring.metrics import HEADLINE
 from kernel_archive.scoring.split import SplitIdentity
-from kernel_archive.splits import Kind
+from kernel_archive.splits import Kind, SplitSpec, split_of
 
 #: Raised when a definition changes; scores of different versions are never ranked together.
 METRIC_VERSION: Final = "2"
@@ -154,6 +154,11 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     draws: int  # 0 when there are no intervals
     drawn: Drawn | None = None
+
+    @property
+    def spec(self) -> SplitSpec:
+        """What the rows of its split are."""
+        return split_of(self.split.table)
 
 
 class Score(Terms, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kernel_archive.errors import counted, printable
 from kernel_archive.scoring.compare import Comparison
 from kernel_archive.scoring.forecasts import MIN_COVERAGE
-from kernel_archive.scoring.metrics import HEADLINE, LEAD, LEADS, METRICS, RANKED_BY
+from kernel_archive.scoring.metrics import HEADLINE, METRICS, shown_first
 from kernel_archive.scoring.reader import CheckReport
 from kernel_archive.scoring.record import ForecastFacts, Score
 from kernel_archive.scoring.replay import Replay, ReplayFigure
@@ -48,12 +48,13 @@ def heading(split: SplitIdentity, scheme: str) -> str:
     version = f" {split.archive_version}" if split.archive_version else ""
     gpus = f", {', '.join(split.gpus)}" if split.gpus else ""
     source = f"{split.table}{name} of {split.archive_name}{version}{gpus}"
-    return f"{source}: {counted(split.n_rows, 'row')}, bins {scheme}"
+    bins = "" if split_of(split.table).kind == "validity" else f", bins {scheme}"
+    return f"{source}: {counted(split.n_rows, 'row')}{bins}"
 
 
 def score_sheets(record: Score) -> list[Sheet]:
     """Make the tables of one score: all metrics, discovery moments, tasks or families."""
-    names = dict.fromkeys((*LEADS[record.kind], *HEADLINE[record.kind], *record.metrics))
+    names = dict.fromkeys((*shown_first(record.spec), *record.metrics))
     facts = record.forecasts
     of = f" of {record.drawn.said}" if record.drawn else ""
     intervals = f"Intervals: 95 %, {record.draws:,} bootstrap draws{of}; seed {record.seed}"
@@ -64,8 +65,11 @@ def score_sheets(record: Score) -> list[Sheet]:
         "Best control: the best figure of the forecasts that read no program, metric by metric",
         "Oracle: the figure of a forecast that knows every bin; behind a stroke, every speedup",
     ]
-    note = split_of(record.split.table).note
-    notes = [*notes[:1], *([note] if note else []), *notes[1:]]
+    if record.kind == "validity":
+        notes[-1] = "Oracle: the figure of a forecast that knows which programs pass"
+        notes.append("Of two outcomes, passing and failing, CRPS is the Brier score")
+    if note := record.spec.note:
+        notes.insert(1, note)
     if not all(record.beats_control.values()):
         notes.append(_MARK_NOTE)
     rows = [_metric_row(record, name) for name in names if name in record.metrics]
@@ -119,18 +123,21 @@ def score_remarks(record: Score) -> list[str]:
 
 
 def several_sheet(records: Sequence[Score]) -> Sheet:
-    """Put several scores side by side, best first by CRPS."""
+    """Put several scores side by side, best first by the headline figure of their split."""
+    lead = records[0].spec.lead
+    info = METRICS[lead]
 
     def key(record: Score) -> tuple[bool, float, str]:
-        value = record.metrics[RANKED_BY].mean
-        return value is None, METRICS[RANKED_BY].sign * (value or 0.0), record.forecasts.name
+        value = record.metrics[lead].mean
+        return value is None, info.sign * (value or 0.0), record.forecasts.name
 
-    further, rows = _BESIDE[records[0].kind], []
+    further = [n for n in ("crps_skill", *_BESIDE[records[0].kind]) if n != lead]
+    rows = []
     for record in sorted(records, key=key):
-        cells = [*_figure(record, LEAD), *(_figure(record, name)[0] for name in further)]
+        cells = [*_figure(record, lead), *(_figure(record, name)[0] for name in further)]
         rows.append([record.forecasts.name, *cells, _share(record.forecasts.coverage)])
     titles = [METRICS[name].title for name in further]
-    columns = ["forecaster", METRICS[LEAD].title, "95 % interval", *titles, "coverage"]
+    columns = ["forecaster", info.title, "95 % interval", *titles, "coverage"]
     notes = [
         "Intervals are of each score alone; to tell two apart: kernel-archive compare",
         "All metrics: score one file, or --json",
@@ -202,7 +209,8 @@ def check_lines(report: CheckReport) -> list[str]:
     ]
     missing = report.n_rows * report.n_repeats - report.n_present
     if report.ok and missing:
-        lines.append(f"  {missing:,} row and repeat cells without a forecast count as uniform")
+        cells = f"{missing:,} row and repeat cells without a forecast count as uniform"
+        lines.append(f"  {cells}, first those of the rows {', '.join(report.missing)}")
     if report.ok and report.coverage < MIN_COVERAGE:
         lines.append(f"  a board does not rank a file that covers under {100 * MIN_COVERAGE:.0f} %")
     return lines
@@ -259,12 +267,13 @@ def _metric_row(record: Score, name: str) -> list[str]:
 
 
 def _group_sheet(record: Score) -> Sheet:
-    names = [name for name in (LEAD, *HEADLINE[record.kind], *_FURTHER) if name in record.metrics]
+    lead = record.spec.lead
+    names = [n for n in (lead, *HEADLINE[record.kind], *_FURTHER) if n in record.metrics]
     rows = []
     for group, metrics in record.groups.items():
         first, *further = (METRICS[name].format(metrics[name].mean) for name in names)
-        span = _span(metrics[LEAD].low, metrics[LEAD].high, METRICS[LEAD].decimals)
+        span = _span(metrics[lead].low, metrics[lead].high, METRICS[lead].decimals)
         rows.append([group, f"{record.group_rows[group]:,}", first, span, *further])
     titles = [METRICS[name].title for name in names]
-    group = split_of(record.split.table).group
+    group = record.spec.group
     return Sheet(f"By {group}", [group, "rows", titles[0], "95 % interval", *titles[1:]], rows, [])

@@ -9,7 +9,7 @@ import msgspec
 
 from kernel_archive.bins import BIN_NAMES, SCHEMES
 from kernel_archive.scoring.arrays import Floats
-from kernel_archive.scoring.formats import FIELDS, TOOL_FIELDS
+from kernel_archive.scoring.formats import TOOL_FIELDS, fields_of
 from kernel_archive.scoring.split import Split
 from kernel_archive.splits import REPLAY, SplitSpec
 
@@ -35,7 +35,7 @@ def explanation(split: Split, named: str = "") -> list[str]:
     rule = SCHEMES[split.scheme]
     (field,) = stated_forecast(split.spec, split.uniform)
     lines = [f"One JSON object a line, one forecast each. Only row_id and {field} are needed:"]
-    lines += [f"  {name:<16} {meaning}" for name, meaning in FIELDS.items()]
+    lines += [f"  {name:<16} {meaning}" for name, meaning in fields_of(split.kind).items()]
     if split.kind != "validity":
         lines += ["", f"The eight bins of S = {split.spec.ratio}, scheme {split.scheme}:"]
         lines += [f"  {b}  {name:<21} {rule.describe(b)}" for b, name in enumerate(BIN_NAMES, 1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import subprocess
 import time
 import tomllib
@@ -175,7 +176,16 @@ def test_files_of_one_shape_are_one_source(tmp_path: Path) -> None:
     write_table(tmp_path / "two/c/c.csv", ["x", "y"], [1, 2])
     draft = draft_recipe(tmp_path / "two")
     assert [source["path"][-8:] for source in draft.sources] == ["/a/a.csv", "/b/b.csv"]
-    assert draft.notes[-1] == "not read: 1 more table"
+    assert draft.notes[-1] == "not read: c/c.csv: its columns are not those of a/a.csv"
+    (tmp_path / "two/d.parquet").write_bytes(b"PAR1xxxxPAR1")
+    for n in range(8):
+        shutil.copy(tmp_path / "two/c/c.csv", tmp_path / f"two/c/e{n}.csv")
+    *_, last = notes = draft_recipe(tmp_path / "two").notes
+    assert last == "not read: 2 more tables"
+    (tmp_path / "two/c").rename(tmp_path / "c")
+    (note,) = draft_recipe(tmp_path / "two").notes
+    assert note.startswith("not read: d.parquet: ")
+    assert "Footer length error" in note
     for n in range(2):
         (tmp_path / f"logs/run_{n}").mkdir(parents=True)
         (tmp_path / f"logs/run_{n}/events.jsonl").write_text("{}\n")

@@ -90,20 +90,21 @@ def test_same_input_gives_the_same_bytes(archive, board, tmp_path):
 def test_behind_the_compared_entries_rank_the_others_by_value(archive, board, monkeypatch):
     """Two of four are compared.
 
-    The others have a rank by CRPS alone, stand in brief, and it is said.
+    The others have a rank by the headline figure alone, stand in brief, and it is said.
     """
     monkeypatch.setattr(ranks, "MAX_COMPARED", 2)
     result = build_board(archive, board, draws=DRAWS, jobs=1)
     entries = json.loads((board / "standings.json").read_text())["boards"][0]["entries"]
-    assert [e["ranks"]["crps"]["rank"] for e in entries[:4]] == [1, 2, 3, 4]
-    assert [e["ranks"]["crps"]["best"] is None for e in entries[:4]] == [False, False, True, True]
-    assert [set(e["ranks"]) == {"crps"} for e in entries[:4]] == [False, False, True, True]
+    own, brief = [e["ranks"]["crps_skill"] for e in entries[:4]], [False, False, True, True]
+    assert [rank["rank"] for rank in own] == [1, 2, 3, 4]
+    assert [rank["best"] is None for rank in own] == brief
+    assert [set(e["ranks"]) == {"crps_skill"} for e in entries[:4]] == brief
     text = (board / "index.html").read_text()
     slugs = [entry.slug for entry in result.boards[0].entries]
     assert [e["slug"] for e in page_data(text)["boards"][0]["entries"]] == slugs[:2]
     assert re.findall(r'<a href="entries/([a-z]+)\.html">', text) == slugs[2:]
     assert "first 2 of 5 entries are compared pair by pair" in text
-    assert "by its CRPS alone" in (board / f"entries/{slugs[2]}.html").read_text()
+    assert "by CRPS skill alone" in (board / f"entries/{slugs[2]}.html").read_text()
 
 
 def test_the_same_forecasts_stand_once(archive, board):

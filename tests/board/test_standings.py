@@ -1,19 +1,22 @@
 """Standings: who is ranked, how, and what the file says."""
 
+import dataclasses
 import json
 
+import msgspec
 import numpy as np
 import pytest
 from support.boards import DRAWS, informed
 
 from kernel_archive.board import add_submission
 from kernel_archive.board.build import build_board
-from kernel_archive.board.standings import standings_json
+from kernel_archive.board.page import render_page
+from kernel_archive.board.standings import make_standings, standings_json
 from kernel_archive.board.submissions import to_toml
 from kernel_archive.scoring import HEADLINE, Forecasts, load_split
 from kernel_archive.scoring.compare import COMPARED, compare
 from kernel_archive.scoring.controls import controls_of
-from kernel_archive.scoring.metrics import RANKINGS
+from kernel_archive.scoring.metrics import rankings_of
 from kernel_archive.scoring.reader import read_forecasts
 
 
@@ -50,12 +53,42 @@ def test_every_metric_that_ranks_is_ranked(standings):
     The paper's three are compared, not ranked.
     """
     assert set(standings.pairs) == set(COMPARED["eval"])
-    assert all(set(line.ranks) == set(RANKINGS["eval"]) for line in standings.entries[:4])
-    assert not set(RANKINGS["eval"]) & set(HEADLINE["eval"])
-    for name in RANKINGS["eval"]:
+    rankings = rankings_of(standings.split.spec)
+    assert all(set(line.ranks) == set(rankings) for line in standings.entries[:4])
+    assert not set(rankings) & set(HEADLINE["eval"])
+    for name in rankings:
         ranks = [line.ranks[name] for line in standings.entries[:4]]
         assert min(r.rank for r in ranks) == 1
         assert all(r.best <= r.rank <= r.worst for r in ranks)
+
+
+def test_a_split_names_the_figure_that_ranks(archive, standings, target):
+    """Order, ranks and the sentence above the table go by it; by CRPS where no entry has it."""
+    spec = msgspec.structs.replace(target.spec, lead="pair_accuracy")
+    entries = []
+    for entry in standings.entries:  # the better by CRPS, the worse by pairs
+        metrics = entry.record.metrics
+        turned = 1.0 - metrics["crps_skill"].mean
+        pairs = msgspec.structs.replace(metrics["pair_accuracy"], mean=turned)
+        record = msgspec.structs.replace(entry.record, metrics=metrics | {"pair_accuracy": pairs})
+        entries.append(msgspec.structs.replace(entry, record=record))
+    board = make_standings(dataclasses.replace(target, spec=spec), entries, draws=DRAWS)
+    slugs = [entry.slug for entry in standings.entries]
+    assert [entry.slug for entry in board.entries] == [*slugs[3::-1], slugs[4]]
+    assert [entry.ranks["pair_accuracy"].rank for entry in board.entries[:4]] == [1, 2, 3, 4]
+    assert board.rankings[0] == standings_json([board])["boards"][0]["ranked_by"] == spec.lead
+    text = render_page(archive, [board])
+    figure = board.entries[0].record.metrics["pair_accuracy"].mean
+    assert f"</b> leads. Pair accuracy: {figure:.3f}" in text
+    assert "CRPS skill is how much" not in text
+    nothing = msgspec.structs.replace(standings.entries[0].record.metrics["crps"], mean=None)
+    for name, entry in enumerate(entries):
+        record = msgspec.structs.replace(
+            entry.record, metrics=entry.record.metrics | {"pair_accuracy": nothing}
+        )
+        entries[name] = msgspec.structs.replace(entry, record=record)
+    board = make_standings(dataclasses.replace(target, spec=spec), entries)
+    assert (board.lead, [entry.slug for entry in board.entries]) == ("crps", slugs)
 
 
 def test_controls_and_bounds_stand_apart_each_once(standings, target):
@@ -96,7 +129,9 @@ def test_json_says_everything(standings):
     """Identity, entries with figures, cost, repeats, ranks and ties by name."""
     board = standings_json([standings])["boards"][0]
     assert board["archive"]["archive_digest"] == standings.split.facts.archive_digest
-    assert (board["scheme"], board["ranked_by"], board["draws"]) == ("paper", "crps", DRAWS)
+    assert (board["scheme"], board["ranked_by"], board["draws"]) == (
+        *("paper", "crps_skill", DRAWS),
+    )
     entries = {entry["slug"]: entry for entry in board["entries"]}
     good, fair = entries["good"], entries["fair"]
     assert good["metrics"]["crps"]["low"] < good["metrics"]["crps"]["mean"]

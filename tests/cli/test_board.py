@@ -1,6 +1,7 @@
 """``baseline`` and ``leaderboard`` as a user calls them."""
 
 import json
+import shutil
 
 import pytest
 from support.small_archive import write_archive
@@ -34,6 +35,10 @@ def test_from_a_baseline_to_a_listed_entry(here, run):
     status, out, _ = run("leaderboard", "build", "--draws", "200")
     assert status == 0
     assert "The prior" in out
+    shutil.copytree("leaderboard/submissions/the-prior", "leaderboard/submissions/twin")
+    out = run("leaderboard", "build", "--draws", "200")[1]
+    assert "twin: its forecasts are those of the-prior, which is listed" in " ".join(out.split())
+    shutil.rmtree("leaderboard/submissions/twin")
     assert (here / "leaderboard/index.html").exists()
     status, out, _ = run("leaderboard", "verify")
     assert status == 0

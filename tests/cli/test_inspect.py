@@ -55,6 +55,8 @@ def test_info_counts(archive, output):
     assert "cross_entropy" in text
     assert "success 4" in text
     assert "input tokens" not in text
+    assert "measurements begun, without a result in the log: 0" in text
+    assert "pending" not in text
 
 
 def test_another_archive_here_is_not_passed_over_in_silence(archive, tmp_path, run):

@@ -115,7 +115,9 @@ def test_missing_rows_are_no_fault_and_are_said(run, files):
     files[0].write_text("\n".join(lines[3:]))
     status, out, _ = run("check", files[0])
     assert status == 0
-    assert "3 row and repeat cells without a forecast" in out
+    ids = [json.loads(line)["row_id"] for line in lines[:3]]
+    assert "3 row and repeat cells without a forecast count as uniform" in out
+    assert f"first those of the rows {', '.join(ids)}" in " ".join(out.split())
     assert "a board does not rank a file that covers under 95 %" in out  # 45 of 48
     assert (
         f"3 of {len(lines)} forecasts missing; each counts as uniform."

@@ -87,6 +87,14 @@ def test_two_references_of_one_task_are_said(tmp_path, monkeypatch, run):
     assert "Warning" not in out
 
 
+def test_what_withholding_empties_is_said(archive, run):
+    """Rows that would tell withheld labels are gone, and no folder has them."""
+    before = open_archive(archive).manifest.splits["discovery_pairs"].rows
+    err = " ".join(run("build-eval", "--withhold", "labels")[2].split())
+    assert (before > 0, open_archive(archive).manifest.splits["discovery_pairs"].rows) == (True, 0)
+    assert "No row is left of: discovery_pairs. Their rows tell what is withheld" in err
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_json_is_all_there_is_on_stdout(archive, command, run):
     """--json prints one object with the facts that the manifest keeps, and nothing else."""

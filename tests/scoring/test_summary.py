@@ -38,12 +38,29 @@ def test_a_score_has_metrics_pairs_and_tasks(target, forecasts):
 
 
 def test_a_split_says_how_to_read_it(target, forecasts):
-    """The note of a split stands among the notes of a score on it."""
-    record = score(target, forecasts, draws=0)
-    assert "read pair accuracy" not in text_of(score_sheets(record))
-    searched = msgspec.structs.replace(record.split, table="eval_search")
-    record = msgspec.structs.replace(record, split=searched)
-    assert "read pair accuracy, not CRPS skill" in text_of(score_sheets(record))
+    """Its headline figure is the first row and orders several; its note stands below."""
+
+    def on(table, cast):
+        record = score(target, cast, draws=0)
+        searched = msgspec.structs.replace(record.split, table=table)
+        return msgspec.structs.replace(record, split=searched)
+
+    assert score_sheets(on("eval", forecasts))[0].rows[0][0] == "CRPS skill"
+    whole, *_, groups = score_sheets(on("eval_search", forecasts))
+    assert (whole.rows[0][0], groups.columns[2]) == ("Pair accuracy", "Pair accuracy")
+    # One orders every pair and says nothing of the bins; the other knows the bins alone.
+    even, bins = np.full((len(target), 8), 1 / 8), np.eye(8)[target.bins - 1]
+    stated = Forecasts.from_arrays(target, even, name="s", expected_speedups=target.speedups)
+    records = {
+        t: [on(t, stated), on(t, Forecasts.from_arrays(target, bins, name="b"))]
+        for t in ("eval", "eval_search")
+    }
+    firsts = [several_sheet(list(r)).rows[0][0] for r in records.values()]
+    assert firsts == ["b", "s"]
+    assert several_sheet(records["eval_search"]).columns[1] == "Pair accuracy"
+    assert "an honest forecast has not seen that split" in text_of(
+        score_sheets(on("validity", forecasts))
+    )
 
 
 def test_a_score_without_draws_shows_no_interval(target, forecasts):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -18,9 +20,6 @@ from kernel_archive.ids import program_id
 from kernel_archive.pipeline import build, remake_split, validate
 from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, PROBLEMS, REFERENCE_IDS
 from kernel_archive.selection.evaluation import problems_left_out
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RECIPE = '''
 name = "mine"
@@ -233,6 +232,24 @@ def test_an_empty_split_says_what_to_change(
     assert 'role = "held_out"' in shown.output
     assert "Nothing is asked about wide (8 rows): its searches are not held out." in shown.output
     assert "me/mine: eval (canonical), 0 rows" in shown.output.replace("\\", "/")
+
+
+def test_a_shipped_definition_asks_about_no_program_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``build-eval`` says so, and what to write and to type; that gives rows."""
+    make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(cli, ["build-eval", "--split", "validity", "--json"]).stderr
+    keys = {"builders": '["mine"]', "tasks": '["bare", "flat", "wide"]', "natural": "false"}
+    assert f"write in it {', '.join(f'{k} = {v}' for k, v in keys.items())} and your" in said
+    definition = Path(said.partition("cp ")[2].partition(" mine.toml")[0]).read_text()
+    for key, value in {**keys, "languages": "[]"}.items():
+        definition = re.sub(rf"(?ms)^{key} = (\[.*?\]|\w+)$", f"{key} = {value}", definition)
+    (tmp_path / "mine.toml").write_text(definition)
+    command = said.partition("then: kernel-archive ")[2].split("\n")[0].split()
+    shown = CliRunner().invoke(cli, [*command, "--gpu", "L40S", "--json"])
+    assert (json.loads(shown.stdout)["split"]["rows"], "has no row" in shown.stderr) == (11, False)
 
 
 def test_two_recipes_may_not_call_the_archive_differently(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from kernel_archive.llm.prompts import Prompt
 from kernel_archive.llm.questions import load_questions
 from kernel_archive.llm.training import load_training_examples
 from kernel_archive.scoring import load_split, read_forecasts, score
+from kernel_archive.scoring.summary import score_sheets
 from kernel_archive.scoring.template import explanation, template_lines
 from kernel_archive.selection.check import check_splits
 from kernel_archive.storage import content_path
@@ -127,6 +128,10 @@ def test_a_score_by_hand(archive):
     assert uniform.metrics["brier"].mean == pytest.approx(0.25)
     assert uniform.drawn.unit == "problems"
     assert "p_passes" in explanation(split)[0]
+    explained = "\n".join(explanation(split))
+    assert not [w for w in ("probabilities ", "bin", "expected_speedup") if w in explained]
+    sheet = score_sheets(uniform)[0]
+    assert not re.search(r"\bbins?\b", "\n".join([sheet.title, *sheet.notes]))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +139,7 @@ def test_a_score_by_hand(archive):
     [
         ({"probabilities": [0.125] * 8}, "other-form"),
         ({"p_passes": 0.5, "probabilities": [0.125] * 8}, "contradiction"),
-        ({"p_passes": 1.5}, "out-of-range"),
+        ({"p_passes": 85}, "out-of-range"),
         ({"p_passes": None}, "missing-field"),
     ],
 )
@@ -147,6 +152,8 @@ def test_another_form_of_forecast_is_a_fault(archive, fields, code):
     assert caught.value.findings[0].field == (
         "probabilities" if "probabilities" in fields else "p_passes"
     )
+    is_percent = fields.get("p_passes") == 85
+    assert (caught.value.findings[0].fix == "Divide percentages by 100") == is_percent
 
 
 def test_a_boards_page_says_passes_and_fails(archive):
