@@ -21,6 +21,7 @@ from kernel_archive.board.texts import page_file, render
 from kernel_archive.errors import counted
 from kernel_archive.scoring import METRICS, Metric
 from kernel_archive.scoring.metrics import shown_first
+from kernel_archive.scoring.scorer import control_figures
 
 #: Bundled libraries under ``page/vendor/``, in loading order. Versions and digests: its README.
 LIBRARIES: Final = ("d3.min.js", "plot.umd.min.js", "highlight.min.js", "diff.min.js")
@@ -125,7 +126,7 @@ def render_entry(board: Standings, entry: Entry) -> str:
         facts=f"{len(split):,} {split.spec.rows} on {', '.join(facts.gpus)} · archive "
         f"{facts.archive_version} · bins {split.scheme}",
         names=sorted(record.metrics, key=lambda name: name != board.lead),
-        bounds=[c for c in board.controls if c.name.startswith("oracle_")],
+        bounds=[c for c in board.split.once(control_figures) if c.name.startswith("oracle_")],
         group_metrics=[name for name in names if all(name in group for group in groups)],
         footer=f"{facts.archive_name} {facts.archive_version}, {facts.archive_digest}. "
         f"Scored by kernel-archive {__version__}.",

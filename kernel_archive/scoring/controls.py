@@ -120,6 +120,8 @@ def controls_of(split: Split) -> tuple[Control, ...]:
     titles |= EDIT_CUES | LAUNCH_CUES | TRANSFER_CUES
     certain = np.eye(N_BINS)[split.bins - 1]
     no_cue = "the split's bin frequencies for every row: a random order"
+    if split.kind == "validity":
+        no_cue = "the split's share of programs that pass for every row: a random order"
     masses = {
         "uniform": ("even odds: the unedited template", np.tile(split.uniform, (n, 1))),
         "frequencies": (no_cue, np.tile(_frequencies(split), (n, 1))),

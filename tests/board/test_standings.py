@@ -10,7 +10,7 @@ from support.boards import DRAWS, informed
 
 from kernel_archive.board import add_submission
 from kernel_archive.board.build import build_board
-from kernel_archive.board.page import render_page
+from kernel_archive.board.page import render_entry, render_page
 from kernel_archive.board.standings import make_standings, standings_json
 from kernel_archive.board.submissions import to_toml
 from kernel_archive.scoring import HEADLINE, Forecasts, load_split
@@ -80,7 +80,10 @@ def test_a_split_names_the_figure_that_ranks(archive, standings, target):
     text = render_page(archive, [board])
     figure = board.entries[0].record.metrics["pair_accuracy"].mean
     assert f"</b> leads. Pair accuracy: {figure:.3f}" in text
-    assert "CRPS skill is how much" not in text
+    assert "Pair accuracy, not CRPS skill, ranks on this split; higher is better." in text
+    known = {c.name: c.metrics["pair_accuracy"] for c in board.controls}
+    oracles = f"{known['oracle_bins']:.3f} / {known['oracle_speedups']:.3f}"
+    assert oracles in render_entry(board, board.entries[0])
     nothing = msgspec.structs.replace(standings.entries[0].record.metrics["crps"], mean=None)
     for name, entry in enumerate(entries):
         record = msgspec.structs.replace(

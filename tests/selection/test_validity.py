@@ -132,6 +132,9 @@ def test_a_score_by_hand(archive):
     assert not [w for w in ("probabilities ", "bin", "expected_speedup") if w in explained]
     sheet = score_sheets(uniform)[0]
     assert not re.search(r"\bbins?\b", "\n".join([sheet.title, *sheet.notes]))
+    assert (
+        "share of programs that pass" in {c.name: c.title for c in uniform.controls}["frequencies"]
+    )
 
 
 @pytest.mark.parametrize(
