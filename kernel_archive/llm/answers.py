@@ -12,6 +12,7 @@ import msgspec
 from kernel_archive.errors import KernelArchiveError, printable
 from kernel_archive.llm.prompts import Prompt
 from kernel_archive.llm.questions import Questions
+from kernel_archive.readers import values
 from kernel_archive.scoring.completions import read_completion
 
 #: Services' words for why a model stopped -> ours. Other words are kept; a normal end is "stop".
@@ -33,11 +34,6 @@ MAX_RATIONALE: Final = 16_000
 
 #: A question of a run: row id and repeat.
 Cell: TypeAlias = tuple[str, int]
-
-
-def stop_reason(word: object) -> str:
-    """Translate a service's word for why a model stopped; unknown words stay, made printable."""
-    return STOPS.get(word, printable(word, 40)) if isinstance(word, str) else "stop"
 
 
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,60 +89,43 @@ def read_answer(line: dict[str, Any], row_id: str, repeat: int) -> ModelAnswer |
     model: object = None
     if "answer" in line:
         content, stop = line["answer"], line.get("stop_reason")
-        counts = line.get("input_tokens"), line.get("output_tokens")
+        read, written = line.get("input_tokens"), line.get("output_tokens")
     else:
-        body = _response_body(line)
-        if isinstance(body, str):
-            return body
-        choices = body.get("choices")
-        choice = choices[0] if isinstance(choices, list) and choices else None
-        message = choice.get("message") if isinstance(choice, dict) else None
-        if not isinstance(choice, dict) or not isinstance(message, dict):
+        response, error = line.get("response"), line.get("error")
+        if not isinstance(response, dict) or error:
+            return f"failed{_said(error)}"
+        body, status = response.get("body"), response.get("status_code", 200)
+        if not isinstance(body, dict) or status != 200:
+            failed = f"status {status}" if isinstance(status, int) else "failed"
+            return f"{failed}{_said(values.object_of(body).get('error', body))}"
+        choice = (values.objects_of(body.get("choices")) or [{}])[0]
+        message = choice.get("message")
+        if not isinstance(message, dict):
             return "the response holds no message"
         content = {key: message.get(key) for key in ("content", "tool_calls")}
         stop = "refusal" if message.get("refusal") else choice.get("finish_reason")
-        usage = body["usage"] if isinstance(body.get("usage"), dict) else {}
-        counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        read, written = (
+            values.inner_value(body, f"usage.{kind}_tokens") for kind in ("prompt", "completion")
+        )
         model = body.get("model")
-    seconds: Any = line.get("latency_s")
-    in_range = isinstance(seconds, int | float) and 0 <= seconds < 1e9
+    seconds = values.not_negative(line.get("latency_s"))
     return ModelAnswer(
         row_id=row_id,
         repeat=repeat,
         content=content,
-        stop_reason=stop_reason(stop),
+        stop_reason=STOPS.get(stop, printable(stop, 40)) if isinstance(stop, str) else "stop",
         model=printable(model, 200) if isinstance(model, str) else None,
-        input_tokens=_count(counts[0]),
-        output_tokens=_count(counts[1]),
-        latency_s=float(seconds) if in_range else None,
+        input_tokens=values.natural(read, 1 << 53),
+        output_tokens=values.natural(written, 1 << 53),
+        latency_s=seconds if seconds is not None and seconds < 1e9 else None,
     )
 
 
-def _response_body(line: dict[str, Any]) -> dict[str, Any] | str:
-    """Return the body of a service's response; a text says why there is none."""
-    response = line.get("response")
-    if not isinstance(response, dict) or line.get("error"):
-        return _failure(line.get("error"), "failed")
-    body, status = response.get("body"), response.get("status_code", 200)
-    if not isinstance(body, dict) or status != 200:
-        inner = body.get("error", body) if isinstance(body, dict) else None
-        return _failure(inner, f"status {status}" if isinstance(status, int) else "failed")
-    return body
-
-
-def _failure(error: object, status: str) -> str:
-    """Say why a request has no answer: the status, and what the service says of it."""
-    message = error if isinstance(error, str) else ""
-    if isinstance(error, dict):
-        words = [error.get(key) for key in ("code", "type", "message")]
-        message = next((word for word in words if isinstance(word, str) and word), "")
-    return f"{status}: {printable(message, 200)}" if message else status
-
-
-def _count(value: Any) -> int | None:
-    """Return a count of tokens, ``None`` for anything else."""
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
-    return int(value) if is_count else None
+def _said(error: object) -> str:
+    """Write behind a status what a service says of an error."""
+    words = [values.object_of(error).get(key) for key in ("code", "type", "message")]
+    message = next(filter(None, map(values.text_of, [*words, error])), "")
+    return f": {printable(message, 200)}" if message else ""
 
 
 class AnswerCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,13 +158,6 @@ class Answers:
     answered: dict[Cell, ModelAnswer] = field(default_factory=dict)
     failures: dict[Cell, str] = field(default_factory=dict)
 
-    def add(self, cell: Cell, answer: ModelAnswer | str) -> None:
-        """Take an answer, or the reason why there is none; one answer is enough."""
-        if isinstance(answer, str):
-            self.failures[cell] = answer
-        else:
-            self.answered.setdefault(cell, answer)
-
     def cells(self) -> list[Cell]:
         """List row id and repeat of every question, in the order of the file."""
         return [(row_id, n) for row_id in self.questions.by_id for n in range(self.repeats)]
@@ -212,9 +184,8 @@ class Answers:
             raise KernelArchiveError(
                 f"no question was answered, of {len(cells):,} ({reasons}): no file is written"
             )
-        lines = [
-            answer.line(prompt, self.questions.by_id[answer.row_id].digest) for answer in answers
-        ]
+        by_id = self.questions.by_id
+        lines = [answer.line(prompt, by_id[answer.row_id].digest) for answer in answers]
         counts = AnswerCounts(
             prompt=prompt.name,
             rows=len(self.questions.all_ids),

@@ -7,6 +7,7 @@ too: ``{"custom_id": ..., "answer": "the whole text of the answer"}``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,13 +17,7 @@ from kernel_archive.archive.open import Archive
 from kernel_archive.errors import Finding, ForecastError, UsageError, printable
 from kernel_archive.llm.answers import Answers, Cell, ModelAnswer, read_answer
 from kernel_archive.llm.prompts import Prompt, known_prompts
-from kernel_archive.llm.questions import (
-    ModelSettings,
-    load_questions,
-    questions_of,
-    read_custom_id,
-    request_body,
-)
+from kernel_archive.llm.questions import ModelSettings, load_questions, read_custom_id, request_body
 from kernel_archive.readers.values import BAD_JSON
 from kernel_archive.scoring.formats import MAX_REPEATS
 from kernel_archive.untrusted import Lines, UntrustedFileError, regular_file
@@ -30,8 +25,6 @@ from kernel_archive.untrusted import Lines, UntrustedFileError, regular_file
 CHAT_URL: Final = "/v1/chat/completions"
 #: Files of answers beyond this are refused.
 MAX_ANSWER_BYTES: Final = 4 << 30
-#: Code of the fault that a row is not of the split.
-UNKNOWN: Final = "unknown-row"
 
 
 def export_lines(answers: Answers, *, model: str, settings: ModelSettings) -> Iterator[bytes]:
@@ -60,16 +53,15 @@ def import_answers(
         ForecastError: something in the files is at fault; every fault is named.
         UsageError: no file is named, or the answers are to other questions than the split's.
     """
-    reader = AnswerReader(split, load_questions(archive, split).asked.row_ids)
-    for path in paths:
-        reader.read_file(path)
-    reader.check()
-    if reader.prompt is None:
+    reader = AnswerReader(split, load_questions(archive, split).all_ids)
+    reader.read(paths)
+    prompt = reader.prompt
+    if prompt is None:
         raise UsageError("the files of --import hold no answer. Name what the service sent back")
-    questions = questions_of(reader.prompt, archive, split, limit)
-    if questions.prompt != reader.prompt:
+    questions = load_questions(archive, split, limit=limit, **prompt.options)
+    if questions.prompt != prompt:
         raise UsageError(
-            f"the answers are to {reader.prompt.name}, and split {split} is asked with "
+            f"the answers are to {prompt.name}, and split {split} is asked with "
             f"{questions.prompt.name}"
         )
     answered, failures = reader.answered, reader.failures
@@ -92,33 +84,35 @@ class AnswerReader:
         self.prompt: Prompt | None = None
         self.answered: dict[Cell, ModelAnswer] = {}
         self.failures: dict[Cell, str] = {}
-        self.faults: list[Finding] = []
-        self.unknown_rows: set[str] = set()  # answered, and not of the split
 
-    def check(self) -> None:
-        """Raise what was at fault; rows that are unknown are one fault, however many."""
-        more = len(self.unknown_rows) - 1
-        message = f"no row of {self.split} has this id, nor {more:,} more"
-        for i, fault in enumerate(self.faults):
-            if fault.code == UNKNOWN and more:
-                self.faults[i] = msgspec.structs.replace(fault, message=message)
-        summary = f"{len(self.faults)} faults in the answers" if len(self.faults) > 1 else None
-        if self.faults:
-            raise ForecastError.from_findings(self.faults, summary)
+    def read(self, paths: Iterable[str | Path]) -> None:
+        """Read the answers of files.
 
-    def read_file(self, path: str | Path) -> None:
-        """Read the answers of a file."""
-        name = printable(str(path), 300)
-        try:
-            file = regular_file(path)
-        except UntrustedFileError as error:
-            raise ForecastError.from_findings([error.finding(name)]) from None
+        Raises:
+            ForecastError: with every fault; rows that are unknown are one, however many.
+        """
+        faults: list[Finding] = []
         most_lines = 10_000 + len(self.row_ids) * MAX_REPEATS
-        for item in Lines(file, max_bytes=MAX_ANSWER_BYTES, max_lines=most_lines):
-            if isinstance(item, Finding):
-                self.faults.append(item)
-            elif (fault := self._read_line(item[1])) is not None:
-                self.faults.append(msgspec.structs.replace(fault, file=name, line=item[0]))
+        for path in paths:
+            name = printable(str(path), 300)
+            try:
+                file = regular_file(path)
+            except UntrustedFileError as error:
+                raise ForecastError.from_findings([error.finding(name)]) from None
+            for item in Lines(file, max_bytes=MAX_ANSWER_BYTES, max_lines=most_lines):
+                if isinstance(item, Finding):
+                    faults.append(item)
+                elif fault := self._read_line(item[1]):
+                    faults.append(msgspec.structs.replace(fault, file=name, line=item[0]))
+        unknown = [fault for fault in faults if fault.code == "unknown-row"]
+        more = len({str(fault.value).rsplit("-", 2)[0] for fault in unknown}) - 1
+        if more > 0:
+            message = f"no row of {self.split} has this id, nor {more:,} more"
+            first = msgspec.structs.replace(unknown[0], message=message)
+            faults = [first, *(fault for fault in faults if fault.code != "unknown-row")]
+        if faults:
+            summary = f"{len(faults)} faults in the answers" if len(faults) > 1 else None
+            raise ForecastError.from_findings(faults, summary)
 
     def _read_line(self, text: bytes) -> Finding | None:
         """Take the answer of a line; return what is wrong with it, if something is."""
@@ -129,26 +123,26 @@ class AnswerReader:
             fix = "Fetch the file again, or remove the line: its question is unanswered then"
             return Finding(code="bad-json", message=message, fix=fix)
         name = line.get("custom_id")
+        shown = None if name is None else printable(name)
+        fault = partial(Finding, field="custom_id", value=shown)
         parts = read_custom_id(name) if isinstance(name, str) else None
         if parts is None:
             message = "must be the custom_id of a question, as it was exported"
-            return _bad_id("bad-custom-id", message, name)
+            return fault(code="bad-custom-id", message=message)
         row_id, repeat, digest = parts
         prompt, cell = self.prompts.get(digest), (row_id, repeat)
         if prompt is None:
             message = "this version of the package has no prompt with this digest"
             fix = "Import with the version that exported the questions"
-            return _bad_id("unknown-prompt", message, name, fix)
+            return fault(code="unknown-prompt", message=message, fix=fix)
         if self.prompt is not None and prompt != self.prompt:
             message = f"answers {prompt.name}, and the lines before it {self.prompt.name}"
             fix = "Import the answers to each prompt into a file of its own"
-            return _bad_id("several-prompts", message, name, fix)
+            return fault(code="several-prompts", message=message, fix=fix)
         if row_id not in self.row_ids:
-            first = not self.unknown_rows
-            self.unknown_rows.add(row_id)
+            message = f"no row of {self.split} has this id"
             fix = "Name the split with --split, or import with the archive that was asked about"
-            fault = _bad_id(UNKNOWN, "no row of this split has this id", name, fix)
-            return fault if first else None
+            return fault(code="unknown-row", message=message, fix=fix)
         self.prompt = prompt
         if not line.keys() & {"answer", "response", "error"}:
             message = "there is neither an answer nor a response"
@@ -159,10 +153,5 @@ class AnswerReader:
             self.failures[cell] = answer
         elif self.answered.setdefault(cell, answer) != answer:
             message = "another line answers this question differently"
-            return _bad_id("repeated-answer", message, name, "Drop one of the two")
+            return fault(code="repeated-answer", message=message, fix="Drop one of the two")
         return None
-
-
-def _bad_id(code: str, message: str, value: object, fix: str | None = None) -> Finding:
-    shown = None if value is None else printable(value)
-    return Finding(code=code, message=message, field="custom_id", value=shown, fix=fix)

@@ -9,7 +9,7 @@ from kernel_archive.archive.open import Archive
 from kernel_archive.errors import DataError, MissingExtraError, UsageError, printable
 from kernel_archive.llm.answers import Answers, ModelAnswer, read_answer
 from kernel_archive.llm.prompts import known_prompts
-from kernel_archive.llm.questions import questions_of
+from kernel_archive.llm.questions import load_questions
 
 if TYPE_CHECKING:
     from inspect_ai.log import EvalLog
@@ -61,8 +61,9 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
             f"{file} answers {name}, which this version of the package does not have. Convert it "
             "with the version that made it"
         )
-    limit = log.eval.config.limit  # Inspect's limit takes the first rows, as ours does
-    questions = questions_of(prompt, archive, split, limit if isinstance(limit, int) else None)
+    limit: Any = log.eval.config.limit  # Inspect's limit takes the first rows, as ours does
+    limit = limit if isinstance(limit, int) else None
+    questions = load_questions(archive, split, limit=limit, **prompt.options)
     answers = Answers(questions=questions, repeats=max(1, log.eval.config.epochs or 1))
     wanted = set(answers.cells())
     for sample in log.samples or ():
@@ -72,10 +73,12 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
             fix = "Name the archive that the task read: --archive DIR"
             raise DataError.of(code="unknown-row", message=message, file=file, fix=fix)
         answer = answer_of(sample.output, *cell)
-        if isinstance(answer, str) and sample.error:
-            # Without what differs from one request to the next.
+        if not isinstance(answer, str):
+            answers.answered.setdefault(cell, answer)
+            continue
+        if sample.error:  # without what differs from one request to the next
             answer = sample.error.message.partition("(")[0].strip()
-        answers.add(cell, printable(answer, 80) if isinstance(answer, str) else answer)
+        answers.failures[cell] = printable(answer, 80)
     return answers
 
 
