@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -58,39 +58,17 @@ def _launch_difference(pairs: ProgramPairs) -> Floats:
     return np.asarray(sides[1] - sides[0])
 
 
-def _trees(x: Floats, y: Floats, seed: int, n_trees: int = N_TREES) -> Any:
-    """Fit extra trees."""
-    from sklearn.ensemble import ExtraTreesRegressor
-
-    return ExtraTreesRegressor(
-        n_trees,
-        min_samples_leaf=MIN_ROWS_PER_LEAF,
-        max_features=SHARE_OF_FEATURES,
-        random_state=seed,
-    ).fit(x, y)
-
-
-def _support_vectors(x: Floats, y: Floats, _: int) -> Any:
-    """Fit a support vector machine on scaled features."""
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-    from sklearn.svm import SVR
-
-    return make_pipeline(StandardScaler(), SVR(C=PENALTY)).fit(x, y)
-
-
 def _order(
     describe: Callable[[ProgramPairs], Floats],
-    fits: Sequence[Callable[[Floats, Floats, int], Any]],
+    new_model: Callable[[], Any],
     asked: AskedPairs,
     training: TrainingPairs,
-    seed: int,
 ) -> Floats:
-    """Forecast with the mean of models on features of pairs: shape (n, 8).
+    """Forecast with a model on features of pairs: shape (n, 8).
 
-    They learn speedups relative to the mean of their problem, from pairs made as the split's rows
-    are, natural ones alone where there are any. The pairs learnt from and
-    those asked about are described together, so that features relative to a problem mean the same.
+    It learns speedups relative to the mean of their problem, from pairs made as the split's rows
+    are, natural ones alone where there are any. The pairs learnt from and those asked about are
+    described together, so that features relative to a problem mean the same.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
@@ -101,21 +79,32 @@ def _order(
         features = np.nan_to_num(describe(pairs.joined(wanted)), nan=MISSING)
         n, targets = len(pairs), centred(pairs.log_speedups, pairs.problems)
         try:
-            models = [fit(features[:n], targets, seed) for fit in fits]
+            model = new_model()
         except ImportError as error:
             raise MissingExtraError(
                 f"this baseline needs scikit-learn ({error}). Install it with: "
                 "pip install 'kernel-archive[learn]'"
             ) from None
-        scores = np.mean([model.predict(features[n:]) for model in models], axis=0)
-        return np.asarray(np.round(scores, 6))
+        return np.asarray(np.round(model.fit(features[:n], targets).predict(features[n:]), 6))
 
     return spread(ranker, asked, training)
 
 
+def _trees(n_trees: int, seed: int) -> Any:
+    """Make extra trees that are still to be fitted."""
+    from sklearn.ensemble import ExtraTreesRegressor
+
+    return ExtraTreesRegressor(
+        n_trees,
+        min_samples_leaf=MIN_ROWS_PER_LEAF,
+        max_features=SHARE_OF_FEATURES,
+        random_state=seed,
+    )
+
+
 def trees(asked: AskedPairs, training: TrainingPairs, seed: int = 0) -> Floats:
     """Forecast with trees on static features of both programs: shape (n, 8)."""
-    return _order(pair_features, [_trees], asked, training, seed)
+    return _order(pair_features, partial(_trees, N_TREES, seed), asked, training)
 
 
 def dry_run(asked: AskedPairs, training: TrainingPairs, seed: int = 0) -> Floats:
@@ -123,8 +112,16 @@ def dry_run(asked: AskedPairs, training: TrainingPairs, seed: int = 0) -> Floats
 
     Shape (n, 8).
     """
+
+    def new_model() -> Any:
+        from sklearn.ensemble import VotingRegressor
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+        from sklearn.svm import SVR
+
+        vectors = make_pipeline(StandardScaler(), SVR(C=PENALTY))
+        return VotingRegressor([("trees", _trees(FEW_TREES, seed)), ("vectors", vectors)])
+
     describe = _launch_difference if asked.split.kind == "close" else _with_launches
     spoken = in_languages(asked, training, np.arange(len(training)))
-    training = training.take(spoken)  # the others were not run dry
-    few = partial(_trees, n_trees=FEW_TREES)
-    return _order(describe, [few, _support_vectors], asked, training, seed)
+    return _order(describe, new_model, asked, training.take(spoken))  # others were not run dry
