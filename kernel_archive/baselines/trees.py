@@ -77,7 +77,7 @@ def _order(
     def ranker(pairs: TrainingPairs, wanted: ProgramPairs) -> Floats:
         pairs = pairs.take(pairs.alike(asked.split))
         features = np.nan_to_num(describe(pairs.joined(wanted)), nan=MISSING)
-        n, targets = len(pairs), centred(pairs.log_speedups, pairs.problems)
+        n, targets = len(pairs), centred(np.log2(pairs.speedups), pairs.problems)
         try:
             model = new_model()
         except ImportError as error:

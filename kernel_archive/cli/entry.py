@@ -22,7 +22,7 @@ def run_command(group: click.Group, arguments: list[str], name: str) -> int:
     """
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = lambda message, *_, **__: common.say(f"warning: {message}")
             status: object = group.main(args=arguments, prog_name=name, standalone_mode=False)
     except click.exceptions.Exit as stop:
         status = stop.exit_code
@@ -44,11 +44,6 @@ def run_command(group: click.Group, arguments: list[str], name: str) -> int:
             return 130
         status = report(error, as_json="--json" in arguments)
     return status if isinstance(status, int) else 0
-
-
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """Print a warning as one line; takes the place of ``warnings.showwarning``."""
-    common.say(f"warning: {message}")
 
 
 def report(error: Exception, *, as_json: bool) -> int:

@@ -169,7 +169,7 @@ def _ask(archive: Archive, options: dict[str, Any]) -> None:
 
 def _convert(archive: Archive, options: dict[str, Any]) -> None:
     """Write the forecasts of answers that another program got."""
-    from kernel_archive.llm.batch import import_answers
+    from kernel_archive.llm.answers import import_answers
     from kernel_archive.llm.inspect_logs import from_log
     from kernel_archive.llm.run import ModelRun, answers_path
 
@@ -204,9 +204,8 @@ def _write(answers: Answers, options: dict[str, Any]) -> None:
 
 def _export(archive: Archive, options: dict[str, Any]) -> None:
     """Write the questions without an answer as a batch file, and say what they come to."""
-    from kernel_archive.llm.answers import Answers
-    from kernel_archive.llm.batch import export_lines, import_answers
-    from kernel_archive.llm.questions import ModelSettings
+    from kernel_archive.llm.answers import Answers, import_answers
+    from kernel_archive.llm.questions import ModelSettings, export_lines
 
     split, model, file = (options[n] for n in ("split", "model", "export_path"))
     if model is None:
@@ -222,7 +221,7 @@ def _export(archive: Archive, options: dict[str, Any]) -> None:
             )
         answers.answered = imported.answered
     settings = msgspec.convert(options, ModelSettings)
-    lines = list(export_lines(answers, model=model, settings=settings))
+    lines = list(export_lines(questions, answers.open_cells(), model, settings))
     write_new(file, b"".join(lines), force=options["force"])
     stated = {"model": model, "limit": options["limit"]}
     next_options = common.named_again(split, options["archive_path"], **stated)

@@ -113,14 +113,13 @@ def validate(archive_path: str | None) -> None:
     The exit status is 1 when there is an error.
     """
     report = kernel_archive.validate(archive_path)
-
-    def text() -> None:
-        rows = [(layer.name, layer.status, len(layer.findings)) for layer in report.layers]
-        common.print_table(["layer", "result", "findings"], rows, left=2)
-        common.print_findings(report.findings)
-        common.tell(f"{report.path} {report.version}: {'valid' if report.ok else 'NOT valid'}")
-
-    common.emit(report, text, ok=report.ok)
+    layers = [
+        {"layer": layer.name, "result": layer.status, "findings": len(layer.findings)}
+        for layer in report.layers
+    ]
+    facts = {"layers": layers, "findings": report.findings}
+    facts |= {"archive": f"{report.path} {report.version}", "valid": report.ok}
+    common.emit(report, facts, ok=report.ok)
 
 
 @click.command()

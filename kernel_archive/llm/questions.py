@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,9 @@ from kernel_archive.llm.prompts import TOOL_NAME, AnswerForm, Ask, Prompt, answe
 
 #: Characters of program text in a token, at the least: an estimate errs upwards.
 CHARACTERS_PER_TOKEN: Final = 2.5
+CHAT_URL: Final = "/v1/chat/completions"
+#: A question of a run: row id and repeat.
+Cell: TypeAlias = tuple[str, int]
 _CUSTOM_ID: Final = re.compile(r"(?s)(.+)-(\d{1,3})-([0-9a-f]{16})")
 
 
@@ -103,6 +106,20 @@ def request_body(text: str, prompt: Prompt, model: str, settings: ModelSettings)
     if "max_tokens" in options:
         options["max_completion_tokens"] = options.pop("max_tokens")
     return body | options
+
+
+def export_lines(
+    questions: Questions, cells: Iterable[Cell], model: str, settings: ModelSettings
+) -> Iterator[bytes]:
+    """Write the lines of a batch file, one request each; ``vllm run-batch`` takes it, too."""
+    for row_id, repeat in cells:
+        line = {
+            "custom_id": questions.custom_id(row_id, repeat),
+            "method": "POST",
+            "url": CHAT_URL,
+            "body": request_body(questions.by_id[row_id].text, questions.prompt, model, settings),
+        }
+        yield msgspec.json.encode(line) + b"\n"
 
 
 def read_custom_id(text: str) -> tuple[str, int, str] | None:

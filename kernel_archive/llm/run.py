@@ -26,9 +26,14 @@ from kernel_archive._version import __version__
 from kernel_archive.archive.build import Advance
 from kernel_archive.archive.open import Archive
 from kernel_archive.errors import KernelArchiveError, UsageError, counted, printable
-from kernel_archive.llm.answers import Answers, Cell, ModelAnswer, read_answer
-from kernel_archive.llm.batch import AnswerReader
-from kernel_archive.llm.questions import ModelSettings, Questions, estimated_tokens, request_body
+from kernel_archive.llm.answers import AnswerReader, Answers, ModelAnswer, read_answer
+from kernel_archive.llm.questions import (
+    Cell,
+    ModelSettings,
+    Questions,
+    estimated_tokens,
+    request_body,
+)
 from kernel_archive.llm.service import Failure, Service, send
 from kernel_archive.readers.values import BAD_JSON
 from kernel_archive.storage import locked, write_atomically
