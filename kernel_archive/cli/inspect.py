@@ -34,17 +34,11 @@ def info(archive_path: str | None) -> None:
 
     facts = archive_info(kernel_archive.open_archive(archive_path))
     methods = "method role searches evaluations successes gpu_hours"
-    shown = {
-        **facts,
-        **facts["counts"],
-        "counts": None,
-        "reports": None,
-        "methods": _picked(facts["methods"], methods),
-        "builders": _picked(facts["builders"], "name version licence description"),
-        "splits": {name: split["rows"] for name, split in facts["splits"].items()},
-        "findings": None,
-        "findings_in_the_logs": facts["findings"]["total"],
-    }
+    shown = facts | facts["counts"] | dict.fromkeys(("counts", "reports", "findings"))
+    shown["methods"] = _picked(facts["methods"], methods)
+    shown["builders"] = _picked(facts["builders"], "name version licence description")
+    shown["splits"] = {name: split["rows"] for name, split in facts["splits"].items()}
+    shown["findings_in_the_logs"] = facts["findings"]["total"]
     common.emit(facts, shown)
 
 
@@ -94,9 +88,8 @@ def sql(query: str, limit: int, archive_path: str | None) -> None:
     result = result.rename_columns(names)
 
     def text() -> None:
-        shown = [column.to_pylist() for column in result.slice(0, limit).columns]
-        rows = [["" if cell is None else cell for cell in row] for row in zip(*shown, strict=True)]
-        common.print_table(names, rows)
+        rows = [row.values() for row in result.slice(0, limit).to_pylist()]
+        common.print_table(names, [["" if v is None else v for v in row] for row in rows])
         if result.num_rows > limit:
             common.tell(f"{limit} of {result.num_rows} rows; more with --limit, all with --json")
 

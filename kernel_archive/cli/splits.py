@@ -11,7 +11,7 @@ from kernel_archive.errors import counted
 from kernel_archive.splits import EVALUATIONS, SPLITS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kernel_archive.archive.manifest import SplitFacts
 
@@ -32,6 +32,11 @@ _split_options = common.options(
     common.archive_option,
     common.json_option,
 )
+
+
+def _which(names: list[str]) -> Callable[[Any], Any]:
+    choice = common.Choice(names)
+    return common.option("--split", "name", type=choice, default=names[0], help="Which one.")
 
 
 def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
@@ -86,21 +91,20 @@ def _show_cells(split: SplitFacts) -> None:
     """Print rows per problem and bin; cells with fewer kernels than the split's cap are marked."""
     cells: dict[str, list[int]] = split.facts["cells"]
     cap = (split.parameters.get("cap") or 0) if split.origin == "selected" else 0
+    short = sum(n < cap for counts in cells.values() for n in counts)
+    n_cells, notes = sum(map(len, cells.values())), []
+    if short:
+        notes = [
+            f"* short: {short} of {n_cells} cells have fewer than {cap} kernels to choose from"
+        ]
     rows = [
         (problem, *(f"{n}*" if n < cap else n for n in counts), sum(counts))
         for problem, counts in cells.items()
     ]
     totals = [sum(column) for column in zip(*cells.values(), strict=True)] or [0] * 8
-    short = sum(n < cap for counts in cells.values() for n in counts)
-    note = (
-        f"* short: {short} of {8 * len(cells)} cells have fewer than {cap} kernels to choose from"
-    )
-    common.print_table(
-        ["problem", *map(str, range(1, 9)), "all"],
-        [*rows, ("all", *totals, sum(totals))],
-        title=f"Rows per problem and bin, labels of scheme {split.scheme}",
-        notes=[note] if short else [],
-    )
+    rows.append(("all", *totals, sum(totals)))
+    title = f"Rows per problem and bin, labels of scheme {split.scheme}"
+    common.print_table(["problem", *"12345678", "all"], rows, title=title, notes=notes)
 
 
 def _show_warnings(split: SplitFacts, *, kept: bool) -> None:
@@ -120,13 +124,7 @@ def _show_warnings(split: SplitFacts, *, kept: bool) -> None:
 
 
 @click.command("build-eval")
-@common.option(
-    "--split",
-    "table",
-    type=common.Choice([*EVALUATIONS, "eval_close"]),
-    default="eval",
-    help="Which one.",
-)
+@_which([*EVALUATIONS, "eval_close"])
 @common.option(
     "--cap", type=common.FROM_1, help="Kernels per task and bin.  [default: the definition's]"
 )
@@ -137,7 +135,7 @@ def _show_warnings(split: SplitFacts, *, kept: bool) -> None:
     help="New folder to move the labels of all evaluation splits to.",
 )
 @_split_options
-def build_eval(table: str, withhold: str | None, **options: Any) -> None:
+def build_eval(name: str, withhold: str | None, **options: Any) -> None:
     """Make an evaluation split: held-out kernels of one GPU, at most CAP per task and bin.
 
     Without options this is the canonical split, which `build` makes too. Without --archive the
@@ -147,7 +145,7 @@ def build_eval(table: str, withhold: str | None, **options: Any) -> None:
     measured of them or of what else their searches ran; the folder holds the labels, for
     kernel-archive score --labels.
     """
-    _make(table, **options)
+    _make(SPLITS[name].table, **options)
     if withhold is not None:
         from kernel_archive.archive.open import default_directory
         from kernel_archive.pipeline import withhold_labels
@@ -160,13 +158,7 @@ def build_eval(table: str, withhold: str | None, **options: Any) -> None:
 
 
 @click.command("build-discovery")
-@common.option(
-    "--split",
-    "name",
-    type=common.Choice([s.name for s in SPLITS.values() if s.kind == "discovery"]),
-    default="discovery",
-    help="Which one.",
-)
+@_which([s.name for s in SPLITS.values() if s.kind == "discovery"])
 @_split_options
 def build_discovery(name: str, **options: Any) -> None:
     """Make the discovery pairs: edges of search trees, g = speedup(child) / speedup(parent)."""
