@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 #: Size of an axis that no literal states.
 UNKNOWN_SIZE: Final = 64.0
@@ -177,13 +177,11 @@ class _Walk:
 
     def trips(self, called: ast.expr) -> float | None:
         """Count the trips of a range; ``None`` unless its ends are known."""
-        ends = [_number(a, self.stated_sizes) for a in getattr(called, "args", ())]
-        start, stop, step = {1: [0.0, *ends, 1.0], 2: [*ends, 1.0], 3: ends}.get(
-            len(ends), [None, None, None]
-        )
-        if start is None or stop is None or not step:
+        ends: list[Any] = [_number(a, self.stated_sizes) for a in getattr(called, "args", ())]
+        try:
+            return max(1.0, len(range(*map(int, ends))))
+        except (TypeError, ValueError):  # an unknown end, none, more than three, a step of zero
             return None
-        return max(1.0, math.ceil((stop - start) / step))
 
     def bind(self, target: ast.expr, tile: Tile) -> None:
         """Give one name, or each of several, a tile."""

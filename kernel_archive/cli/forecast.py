@@ -183,8 +183,7 @@ def _convert(archive: Archive, options: dict[str, Any]) -> None:
     else:
         answers = import_answers(options["import_paths"], archive, split, limit=options["limit"])
     _write(answers, options)
-    record = ModelRun.of(archive, answers.questions, model=model, repeats=answers.repeats)
-    record.save(output, answers)
+    ModelRun.of(archive, answers, model=model).save(output)
 
 
 def _write(answers: Answers, options: dict[str, Any]) -> None:

@@ -76,7 +76,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return "--max-cost" if self.max_cost is not None and (cost or 0) > self.max_cost else ""
 
 
-class ModelRun(msgspec.Struct, kw_only=True):
+class ModelRun(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked, of which model: stands beside the answers and goes into a board's entry."""
 
     archive: str  # name, version and logical digest
@@ -98,29 +98,27 @@ class ModelRun(msgspec.Struct, kw_only=True):
     failures: dict[str, int] = {}  # kind -> questions that are without an answer for it
 
     @classmethod
-    def of(
-        cls, archive: Archive, questions: Questions, *, model: str, repeats: int, **more: Any
-    ) -> ModelRun:
-        """Say which questions are asked of a model."""
-        manifest = archive.manifest
+    def of(cls, archive: Archive, answers: Answers, *, model: str, **more: Any) -> ModelRun:
+        """Say which questions were asked of a model, and what the answers say and cost."""
+        manifest, questions = archive.manifest, answers.questions
+        answered = answers.answered.values()
         return cls(
             archive=f"{manifest.name} {manifest.version} {manifest.logical_digest}",
             split=questions.asked.split.name,
             prompt=questions.prompt.name,
             model=model,
             answer=questions.prompt.answer,
+            served_models=sorted({a.model for a in answered if a.model is not None}),
             rows=len(questions),
-            repeats=repeats,
+            repeats=answers.repeats,
+            answers=len(answered),
+            input_tokens=sum(a.input_tokens or 0 for a in answered),
+            output_tokens=sum(a.output_tokens or 0 for a in answered),
             **more,
         )
 
-    def save(self, output: str | Path, answers: Answers) -> None:
-        """Write it beside a forecast file, with what the answers say and cost."""
-        answered = answers.answered.values()
-        self.answers = len(answered)
-        self.served_models = sorted({a.model for a in answered if a.model is not None})
-        self.input_tokens = sum(answer.input_tokens or 0 for answer in answered)
-        self.output_tokens = sum(answer.output_tokens or 0 for answer in answered)
+    def save(self, output: str | Path) -> None:
+        """Write it beside a forecast file."""
         data = msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
         write_atomically(run_path(output), data)
 
@@ -169,7 +167,8 @@ class Run:
         default = DEFAULT_MAX_TOKENS[settings.reasoning_effort is not None]
         self.max_tokens = settings.max_tokens or default  # of an answer
         self.settings = msgspec.structs.replace(settings, max_tokens=self.max_tokens)
-        self.questions, self.service, self.limits = questions, service, limits
+        self.archive, self.questions, self.service = archive, questions, service
+        self.limits = limits
         self.output = Path(output)
         self.answers = Answers(questions=questions, repeats=repeats)
         self.reused = 0  # answers that stood in the file before
@@ -182,14 +181,22 @@ class Run:
         self.waiting: deque[Cell] = deque()
         self.reserved: dict[Cell, int] = {}  # input tokens of questions under way
         self.last_failures: deque[str] = deque(maxlen=MAX_FAILURES_IN_A_ROW)
-        self.record = ModelRun.of(
-            archive,
-            questions,
-            model=service.model,
-            repeats=repeats,
+        self.date = datetime.now(UTC).date().isoformat()  # of the first question
+        self.earlier_retries = 0  # in runs that this one goes on with
+
+    def record(self) -> ModelRun:
+        """Say what was asked, and what became of it."""
+        failures = {kind: len(self.failures[kind]) for kind in sorted(self.failures)}
+        host = urlsplit(self.service.url).netloc.rpartition("@")[2]
+        return ModelRun.of(
+            self.archive,
+            self.answers,
+            model=self.service.model,
             settings=msgspec.to_builtins(self.settings),
-            date=datetime.now(UTC).date().isoformat(),
-            host=urlsplit(service.url).netloc.rpartition("@")[2] if service.name_host else None,
+            date=self.date,
+            host=host if self.service.name_host else None,
+            retries=self.earlier_retries + self.retries,
+            failures=failures,
         )
 
     def locked(self) -> AbstractContextManager[None]:
@@ -212,31 +219,25 @@ class Run:
         if earlier is None:
             raise UsageError(f"{conflict}, or of an unknown one. {fix}")
         for name in _FIXED:
-            old, new = getattr(earlier, name), getattr(self.record, name)
+            old, new = getattr(earlier, name), getattr(self.record(), name)
             if old != new:
                 if not any(map(_holds_forecast, data.splitlines())):
                     self.set_aside = True
                     return
                 change = f"{name} {printable(old)} instead of {printable(new)}"
                 raise UsageError(f"{conflict}: {change}. {fix}")
-        self.record.date, self.record.retries = earlier.date, earlier.retries
+        self.date, self.earlier_retries = earlier.date, earlier.retries
         whole = data.rfind(b"\n") + 1
         if whole < len(data):  # what a killed run left of its last line
             os.truncate(path, whole)
         if whole:
-            reader = AnswerReader(self.record.split, self.questions.all_ids)
+            reader = AnswerReader(self.questions.asked.split.name, self.questions.all_ids)
             reader.read([path])
             cells = [cell for cell in self.answers.cells() if cell in reader.answered]
             self.answers.answered = {cell: reader.answered[cell] for cell in cells}
             for answer in reader.answered.values():
                 self._count_tokens(answer)
         self.reused = len(self.answers.answered)
-
-    def save(self) -> None:
-        """Write what was asked, and what became of it, beside the answers."""
-        failures = sorted(self.failures.items())
-        self.record.failures = {kind: len(messages) for kind, messages in failures}
-        self.record.save(self.output, self.answers)
 
     def estimate(self) -> dict[str, int]:
         """Bound what the open questions will cost, in tokens read and written."""
@@ -260,13 +261,13 @@ class Run:
                 file.write(path.read_bytes())
             path.unlink()
         self.advance, self.trial, self.started = advance, trial, time.monotonic()
-        self.save()
+        self.record().save(self.output)
         self.waiting.extend(self.answers.open_cells())
         try:
             with path.open("ab") as file:
                 asyncio.run(self._ask_all(file))
         finally:
-            self.save()
+            self.record().save(self.output)
 
     async def _ask_all(self, file: BinaryIO) -> None:
         """Ask the first question, and then the others, several at a time."""
@@ -328,7 +329,6 @@ class Run:
     def _count_retry(self, failure: Failure) -> None:
         """Count a request that is sent again."""
         self.retries += 1
-        self.record.retries += 1
         self.last_retry = failure.kind
         self._show_progress()
 
@@ -368,7 +368,9 @@ class Run:
                 f'{most} answers in a row of {model} hold no forecast ({kind}): "{words}". {kept}. '
                 "With --no-trial the same command goes on; other settings need another -o"
             )
-        forms = (f"--answer {form}" for form in ("text", "tool") if form != self.record.answer)
+        forms = (
+            f"--answer {form}" for form in ("text", "tool") if form != self.questions.prompt.answer
+        )
         way_out = f"Try {' or '.join(forms)}; --no-trial asks on whatever the answers hold"
         if kind == "cut":
             way_out = f"Raise --max-tokens (now {self.max_tokens:,})"
@@ -397,7 +399,7 @@ class Run:
             yield f"failed {len(messages):,}x: {kind}, for example: {printable(messages[0], 300)}"
         if self.retries:
             yield f"requests sent again: {self.retries:,}"
-        other_names = [name for name in self.record.served_models if name != self.service.model]
+        other_names = [name for name in self.record().served_models if name != self.service.model]
         if other_names:
             model, listed = printable(self.service.model), ", ".join(map(printable, other_names))
             yield f"asked for {model}; the service names {listed}"

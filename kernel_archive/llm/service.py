@@ -33,10 +33,7 @@ _FORM: Final = "Try another form of answer (--answer text) or fewer settings"
 _WAYS_OUT: Final = {
     "no connection": "Start the server, or correct --url",
     "timeout": "Raise --timeout, or look at the server's log",
-    "status 301": _MOVED,
-    "status 302": _MOVED,
-    "status 307": _MOVED,
-    "status 308": _MOVED,
+    **dict.fromkeys(("status 301", "status 302", "status 307", "status 308"), _MOVED),
     "status 400": _FORM,
     "status 401": "Give the service's key: set OPENAI_API_KEY, or name its variable (--key-env)",
     "status 403": "Give a key that may use {model}: set OPENAI_API_KEY, or --key-env",
