@@ -11,7 +11,6 @@ import numpy as np
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.baselines.launches import load_launch_features
-from kernel_archive.baselines.order import bin_counts
 from kernel_archive.baselines.pairs import (
     AskedPairs,
     TrainingPairs,
@@ -19,7 +18,7 @@ from kernel_archive.baselines.pairs import (
     load_outcomes,
     load_training_pairs,
 )
-from kernel_archive.baselines.trees import dry_run, trees
+from kernel_archive.baselines.trees import bin_counts, dry_run, trees
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, UsageError, suggestion
 from kernel_archive.scoring.arrays import Floats
