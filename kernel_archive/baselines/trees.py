@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kernel_archive.baselines.features import pair_features, program_features
+from kernel_archive.baselines.features import PROGRAM_FEATURES, pair_features, program_features
 from kernel_archive.baselines.launches import launch_matrix
 from kernel_archive.baselines.pairs import AskedPairs, ProgramPairs, TrainingPairs
 from kernel_archive.bins import N_BINS, Scheme, assign_bins
@@ -150,36 +150,27 @@ def spread(ranker: Ranker, asked: AskedPairs, training: TrainingPairs) -> Floats
     return masses
 
 
-def _relative(values: Floats, problems: tuple[str, ...]) -> Floats:
-    """Subtract from each column the median of its problem's rows: no label is needed for that."""
-    names = np.asarray(problems)
-    relative = values.copy()
-    for problem in dict.fromkeys(problems):
-        rows = names == problem
-        followed = rows & ~np.isnan(values).all(axis=1)
-        if followed.any():
-            has_values = ~np.isnan(values[followed]).all(axis=0)  # a median of nothing is a warning
-            medians = np.nanmedian(np.where(has_values, values[followed], 0.0), axis=0)
-            relative[rows] = values[rows] - medians
-    return relative
+def _described(pairs: ProgramPairs, codes: tuple[str, ...]) -> Floats:
+    """Describe programs by what they launch, NaN where that is not known, and by their text."""
+    launches = launch_matrix(pairs.launches, codes, pairs.problems)
+    return np.hstack([launches, [program_features(code) for code in codes]])
 
 
 def _with_launches(pairs: ProgramPairs) -> Floats:
-    """Describe candidates by text and by launches, absolute and relative to their problem."""
-    launches = launch_matrix(pairs.launches, pairs.candidates, pairs.problems)
-    text = np.array([program_features(code) for code in pairs.candidates])
-    return np.hstack(
-        [_relative(launches, pairs.problems), _relative(text, pairs.problems), launches]
-    )
+    """Describe candidates relative to the medians of their problem, and launches as they are."""
+    values, problems = _described(pairs, pairs.candidates), np.asarray(pairs.problems)
+    relative = values.copy()
+    for problem in dict.fromkeys(pairs.problems):
+        rows = problems == problem
+        has_values = ~np.isnan(values[rows]).all(axis=0)  # a median of nothing is a warning
+        medians = np.nanmedian(np.where(has_values, values[rows], 0.0), axis=0)
+        relative[rows] -= medians
+    return np.hstack([relative, values[:, : -len(PROGRAM_FEATURES)]])
 
 
 def _launch_difference(pairs: ProgramPairs) -> Floats:
-    """Describe how text and launches of the candidates differ from those of their anchors."""
-    sides = []
-    for codes in (pairs.anchors, pairs.candidates):
-        launches = launch_matrix(pairs.launches, codes, pairs.problems)
-        sides.append(np.hstack([launches, [program_features(code) for code in codes]]))
-    return np.asarray(sides[1] - sides[0])
+    """Describe how candidates differ from their anchors."""
+    return _described(pairs, pairs.candidates) - _described(pairs, pairs.anchors)
 
 
 def _order(
