@@ -127,10 +127,10 @@ def _ask(archive: Archive, options: dict[str, Any]) -> None:
         msgspec.convert(options, Limits),
     )
     run = Run(
-        archive,
-        _questions(archive, options),
-        service,
-        options["output"],
+        archive=archive,
+        questions=_questions(archive, options),
+        service=service,
+        output=options["output"],
         settings=msgspec.convert(options, ModelSettings),
         limits=limits,
         repeats=options["repeats"],

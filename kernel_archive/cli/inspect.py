@@ -110,8 +110,8 @@ def validate(archive_path: str | None) -> None:
         {"layer": layer.name, "result": layer.status, "findings": len(layer.findings)}
         for layer in report.layers
     ]
-    facts = {"layers": layers, "findings": report.findings}
-    facts |= {"archive": f"{report.path} {report.version}", "valid": report.ok}
+    verdict = f"{report.path} {report.version}: {'valid' if report.ok else 'NOT valid'}"
+    facts = {"layers": layers, "findings": report.findings, "archive": verdict}
     common.emit(report, facts, ok=report.ok)
 
 

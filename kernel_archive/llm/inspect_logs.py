@@ -35,15 +35,16 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
     try:
         log = read_eval_log(str(path))
     except Exception as error:  # noqa: BLE001 - Inspect raises many kinds for a file that is no log
-        message = f"not a log of Inspect: {printable(str(error), 200)}"
-        fix = "Name a file that ends in .eval"
-        raise fault(code="bad-log", message=message, fix=fix) from None
+        fix, what = "Name a file that ends in .eval", printable(str(error), 200)
+        raise fault(code="bad-log", message=f"not a log of Inspect: {what}", fix=fix) from None
     metadata = log.eval.metadata or {}
     name, logged = printable(metadata.get("prompt")), printable(metadata.get("split"))
     if "@" not in name:
-        message = f"a log of {printable(log.eval.task)}, not of this package's task"
+        task = printable(log.eval.task)
         fix = "Make one with: inspect eval kernel_archive/forecast --model MODEL"
-        raise fault(code="other-task", message=message, fix=fix)
+        raise fault(
+            code="other-task", message=f"a log of {task}, not of this package's task", fix=fix
+        )
     if split != logged:
         raise UsageError(f"{file} is of split {logged}, not {split}. Type --split {logged}")
     prompt = known_prompts().get(name.rpartition("@")[2])

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -149,40 +150,37 @@ def _holds_forecast(line: bytes) -> bool:
     return False
 
 
+@dataclass(kw_only=True)
 class Run:
     """One run: the questions, who answers them, and the files beside the forecast file."""
 
-    def __init__(
-        self,
-        archive: Archive,
-        questions: Questions,
-        service: Service,
-        output: str | Path,
-        *,
-        settings: ModelSettings,
-        limits: Limits,
-        repeats: int = 1,
-    ) -> None:
-        """Prepare a run; nothing is read, sent or written."""
-        default = DEFAULT_MAX_TOKENS[settings.reasoning_effort is not None]
-        self.max_tokens = settings.max_tokens or default  # of an answer
-        self.settings = msgspec.structs.replace(settings, max_tokens=self.max_tokens)
-        self.archive, self.questions, self.service = archive, questions, service
-        self.limits = limits
-        self.output = Path(output)
-        self.answers = Answers(questions=questions, repeats=repeats)
-        self.reused = 0  # answers that stood in the file before
-        self.set_aside = False  # whether answers to another question make room
-        self.retries = 0  # requests that were sent again
-        self.last_retry = ""  # the kind of failure after which the last one was
-        self.failures: dict[str, list[str]] = {}  # kind -> what the server said, per question
-        self.input_tokens = self.output_tokens = 0  # of all answers of the file
-        self.stopped_by = ""  # the bound that ended the run, if one did
-        self.waiting: deque[Cell] = deque()
-        self.reserved: dict[Cell, int] = {}  # input tokens of questions under way
-        self.last_failures: deque[str] = deque(maxlen=MAX_FAILURES_IN_A_ROW)
-        self.date = datetime.now(UTC).date().isoformat()  # of the first question
-        self.earlier_retries = 0  # in runs that this one goes on with
+    archive: Archive
+    questions: Questions
+    service: Service
+    output: str
+    settings: ModelSettings
+    limits: Limits
+    repeats: int = 1
+
+    reused: int = 0  # answers that stood in the file before
+    set_aside: bool = False  # whether answers to another question make room
+    date: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
+    earlier_retries: int = 0  # in runs that this one goes on with
+    retries: int = 0  # requests that were sent again
+    last_retry: str = ""  # the kind of failure after which the last one was
+    failures: dict[str, list[str]] = field(default_factory=dict)  # kind -> what the server said
+    input_tokens: int = 0  # of all answers of the file
+    output_tokens: int = 0
+    stopped_by: str = ""  # the bound that ended the run, if one did
+    waiting: deque[Cell] = field(default_factory=deque)
+    reserved: dict[Cell, int] = field(default_factory=dict)  # input tokens of what is under way
+
+    def __post_init__(self) -> None:
+        default = DEFAULT_MAX_TOKENS[self.settings.reasoning_effort is not None]
+        self.max_tokens = self.settings.max_tokens or default  # of an answer
+        self.settings = msgspec.structs.replace(self.settings, max_tokens=self.max_tokens)
+        self.answers = Answers(questions=self.questions, repeats=self.repeats)
+        self.last_failures = deque[str](maxlen=MAX_FAILURES_IN_A_ROW)
 
     def record(self) -> ModelRun:
         """Say what was asked, and what became of it."""
