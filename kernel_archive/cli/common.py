@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import json
 import shlex
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from kernel_archive.errors import Finding, printable
+from kernel_archive.errors import Finding, printable, suggestion
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 from kernel_archive.storage import write_new
 
@@ -55,9 +54,11 @@ class Choice(click.Choice[str]):
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """List the choices, and suggest the nearest one."""
-        near = difflib.get_close_matches(str(value), [str(choice) for choice in self.choices], n=1)
-        message = super().get_invalid_choice_message(value, ctx)
-        return f"{message} Did you mean {near[0]!r}?" if near else message
+        message, near = (
+            super().get_invalid_choice_message(value, ctx),
+            suggestion(value, self.choices),
+        )
+        return f"{message} {near}" if near.startswith("Did") else message
 
 
 FILE: Final = click.Path(dir_okay=False)

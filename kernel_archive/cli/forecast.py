@@ -151,16 +151,15 @@ def _ask(archive: Archive, options: dict[str, Any]) -> None:
             f"{'' if cost is None else f', at most {cost:,.2f}'}; answers there already: "
             f"{run.reused:,}; prompt {prompt}"
         )
-        failed = True
         try:
             with common.progress("Answers") as advance:
                 run.ask(advance, trial=not options["no_trial"])
-            failed = False
         except KeyboardInterrupt:
             common.say("What was answered is kept: the same command goes on")
             raise
         finally:
-            if not failed or sum(map(len, run.failures.values())) > 1:  # else the error says it all
+            n_failed = sum(map(len, run.failures.values()))
+            if run.answers.answered or n_failed != 1:  # else the error says it all
                 for remark in run.remarks():
                     common.say(remark)
     # The file is made anew every time from the answers that stand beside it.
