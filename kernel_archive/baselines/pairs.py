@@ -52,7 +52,7 @@ class ProgramPairs:
 
     def joined(self, more: ProgramPairs) -> ProgramPairs:
         """Append more pairs; labels are left out."""
-        columns = ("problems", "gpus", "anchors", "candidates", "row_ids")
+        columns = ("problems", "gpus", "anchors", "candidates")
         both = {name: getattr(self, name) + getattr(more, name) for name in columns}
         return ProgramPairs(**both, stated_gpus=self.stated_gpus, launches=self.launches)
 
@@ -160,10 +160,11 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
             "uniform, which does not learn"
         )
     searches = rows["search_id"].to_pylist()
-    roles = dict(table_rows(archive, "searches", "search_id", "role"))
-    for search in sorted(search for search in set(searches) if roles.get(search) != "training"):
+    roles = table_rows(archive, "searches", "search_id", "role")
+    wrong = {search for search, role in roles if role != "training"} & set(searches)
+    if wrong:
         raise ArchiveMismatchError(
-            f"train_pairs of {archive.path} holds pairs of search {search}, which is not a "
+            f"train_pairs of {archive.path} holds pairs of search {min(wrong)}, which is not a "
             "training search. Build the archive again, then: kernel-archive validate"
         )
     clusters = search_clusters(archive)
