@@ -239,8 +239,8 @@ class AnswerReader:
                     faults.append(msgspec.structs.replace(fault, file=name, line=item[0]))
         unknown = [fault for fault in faults if fault.code == "unknown-row"]
         more = len({str(fault.value).rsplit("-", 2)[0] for fault in unknown}) - 1
-        if more > 0:
-            message = f"no row of {self.split} has this id, nor {more:,} more"
+        if len(unknown) > 1:
+            message = unknown[0].message + (f", nor {more:,} more" if more else "")
             first = msgspec.structs.replace(unknown[0], message=message)
             faults = [first, *(fault for fault in faults if fault.code != "unknown-row")]
         if faults:
