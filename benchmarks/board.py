@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.baselines import make_baseline
+from kernel_archive.baselines.registry import make_baseline
 from kernel_archive.board import Identity, Submission, add_submission, build_board, slug_of
 from kernel_archive.board.submissions import FORECASTS_FILE, RECORD_FILE, SCORE_FILE, to_toml
 from kernel_archive.scoring import load_split, read_forecasts, score

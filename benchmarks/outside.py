@@ -29,14 +29,8 @@ def main() -> None:
     for name, baseline in BASELINES.items():
         if baseline.reads_launches:
             continue
-        forecasts = BaselineForecasts(
-            name=name,
-            split=asked.split.name,
-            seed=0,
-            row_ids=asked.row_ids,
-            probabilities=baseline.forecast(asked, training, 0),
-            n_training=len(training),
-        )
+        masses = baseline.forecast(asked, training, 0)
+        forecasts = BaselineForecasts(asked.split, asked.row_ids, masses, len(training))
         path = arguments.out / f"{name}.jsonl"
         path.write_bytes(b"".join(forecast_lines(forecasts)))
         print(f"{path}: {len(asked.row_ids)} rows, {len(training)} training pairs")

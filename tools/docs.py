@@ -40,7 +40,7 @@ from kernel_archive.archive.recipe import (
     Source,
     key_meanings,
 )
-from kernel_archive.baselines import BASELINES
+from kernel_archive.baselines.registry import BASELINES
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, representatives
 from kernel_archive.gpus import GpuFacts
 from kernel_archive.readers import READERS

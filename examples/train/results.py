@@ -21,7 +21,7 @@ from lines import read_lines
 import kernel_archive
 from kernel_archive.board import add_submission
 from kernel_archive.board.submissions import ModelFacts
-from kernel_archive.llm.batch import import_answers
+from kernel_archive.llm.answers import import_answers
 from kernel_archive.llm.questions import load_questions
 from kernel_archive.scoring import METRICS, load_split, read_forecasts, score
 from kernel_archive.storage import write_atomically

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 #: Size of an axis that no literal states.
 UNKNOWN_SIZE: Final = 64.0
@@ -36,11 +36,14 @@ _TRANSCENDENTALS: Final = frozenset(
 )
 
 
+Axes = frozenset[tuple[int, int]]  # each by the line and column of its arange
+
+
 class Tile(NamedTuple):
     """The axes that a value lies over, and those along which it is contiguous."""
 
-    axes: frozenset[tuple[int, int]] = frozenset()
-    near: frozenset[tuple[int, int]] = frozenset()
+    axes: Axes = frozenset()
+    near: Axes = frozenset()
 
 
 class BlockWork(NamedTuple):
@@ -75,12 +78,14 @@ def _number(node: ast.expr, sizes: Mapping[str, float]) -> float | None:
     return float(value) if value is not None and abs(value) <= _LARGEST else None
 
 
-def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Pair targets with their values, those of tuples one by one."""
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-        yield from zip(target.elts, value.elts, strict=False)
-    else:
-        yield target, value
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Pair the targets of an assignment with their values, those of tuples one by one."""
+    if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                yield from zip(target.elts, node.value.elts, strict=False)
+            else:
+                yield target, node.value
 
 
 def _stated(
@@ -88,12 +93,10 @@ def _stated(
 ) -> Iterator[tuple[str, ast.expr]]:
     """List the names that a program gives values: variables, arguments, keys."""
     for node in nodes:
-        pairs: list[tuple[ast.expr, ast.expr]] = []
-        if isinstance(node, ast.Assign):
-            pairs = [pair for target in node.targets for pair in _assigned(target, node.value)]
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            pairs = [(node.target, node.value)]
-        elif isinstance(node, ast.keyword) and node.arg:
+        for target, stated in _assigned(node):
+            if isinstance(target, ast.Name):
+                yield target.id, stated
+        if isinstance(node, ast.keyword) and node.arg:
             yield node.arg, node.value
         elif isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
@@ -105,9 +108,6 @@ def _stated(
             if function is not None:
                 names = [argument.arg for argument in function.args.args]
                 yield from zip(names, node.args, strict=False)
-        for target, value in pairs:
-            if isinstance(target, ast.Name):
-                yield target.id, value
 
 
 @dataclass
@@ -137,7 +137,7 @@ class _Walk:
             sums[name] += amount * trips**unknown
         return BlockWork(**sums)
 
-    def elements(self, axes: frozenset[tuple[int, int]]) -> float:
+    def elements(self, axes: Axes) -> float:
         """Multiply the sizes of axes."""
         return min(_LARGEST, math.prod(self.sizes[axis] for axis in axes))
 
@@ -165,12 +165,9 @@ class _Walk:
                 self.body(node.body)
                 self.body(node.orelse)
                 self.times /= share
-            elif isinstance(node, ast.Assign):
-                for target in node.targets:
-                    for each, value in _assigned(target, node.value):
-                        self.bind(each, self.value(value))
-            elif isinstance(node, ast.AnnAssign) and node.value is not None:
-                self.bind(node.target, self.value(node.value))
+            elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+                for target, value in _assigned(node):
+                    self.bind(target, self.value(value))
             elif isinstance(node, ast.AugAssign):
                 self.bind(node.target, _union([self.value(node.target), self.value(node.value)]))
             elif isinstance(node, ast.Return) and node.value is not None:
@@ -180,13 +177,11 @@ class _Walk:
 
     def trips(self, called: ast.expr) -> float | None:
         """Count the trips of a range; ``None`` unless its ends are known."""
-        ends = [_number(a, self.stated_sizes) for a in getattr(called, "args", ())]
-        start, stop, step = {1: [0.0, *ends, 1.0], 2: [*ends, 1.0], 3: ends}.get(
-            len(ends), [None, None, None]
-        )
-        if start is None or stop is None or not step:
+        ends: list[Any] = [_number(a, self.stated_sizes) for a in getattr(called, "args", ())]
+        try:
+            return max(1.0, len(range(*map(int, ends))))
+        except (TypeError, ValueError):  # an unknown end, none, more than three, a step of zero
             return None
-        return max(1.0, math.ceil((stop - start) / step))
 
     def bind(self, target: ast.expr, tile: Tile) -> None:
         """Give one name, or each of several, a tile."""
@@ -203,13 +198,12 @@ class _Walk:
             return self.value(node.value)
         if isinstance(node, ast.Call):
             return self.call(node)
-        union = _union(
-            [self.value(e) for e in ast.iter_child_nodes(node) if isinstance(e, ast.expr)]
-        )
-        keeps_order = not isinstance(node, ast.BinOp) or isinstance(
+        parts = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+        union = _union([self.value(each) for each in parts])
+        spreads = isinstance(node, ast.BinOp) and not isinstance(
             node.op, (ast.Add, ast.Sub, ast.Mod)
         )
-        return union if keeps_order else Tile(union.axes)
+        return Tile(union.axes) if spreads else union
 
     def call(self, node: ast.Call) -> Tile:
         """Count what a call does."""
@@ -258,10 +252,8 @@ class _Walk:
 
 
 def _union(tiles: list[Tile]) -> Tile:
-    axes = frozenset[tuple[int, int]]().union(*(tile.axes for tile in tiles))
-    near = frozenset[tuple[int, int]]().union(*(tile.near for tile in tiles))
-    axes = axes if len(axes) <= _MAX_AXES else frozenset(sorted(axes)[:_MAX_AXES])
-    return Tile(axes, near & axes)
+    axes = Axes(sorted(Axes().union(*(tile.axes for tile in tiles)))[:_MAX_AXES])
+    return Tile(axes, axes & Axes().union(*(tile.near for tile in tiles)))
 
 
 @lru_cache(maxsize=20_000)

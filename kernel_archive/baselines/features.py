@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kernel_archive.baselines.pairs import ProgramPairs
 from kernel_archive.gpus import Gpu, gpu_facts
 from kernel_archive.ids import without_cpp_comments
+from kernel_archive.scoring.arrays import Floats
 
 #: Longer programs are cut here: no kernel that a search has written is near it.
 MAX_CHARACTERS: Final = 200_000
@@ -155,19 +155,9 @@ def _host_loops(host: str) -> tuple[int, int]:
 
 def _least_step(text: str) -> float:
     """Return the base-2 logarithm of the least literal step of a ``range``; a missing one is 1."""
-    steps = []
-    for match in _STEP.finditer(text):
-        arguments = match[1].split(",")
-        last = arguments[-1].strip()
-        if len(arguments) < 3:
-            steps.append(1)
-        elif last.isascii() and last.isdigit():
-            steps.append(int(last))
-    return min(_logs(steps))
-
-
-def _lines(text: str) -> float:
-    return _log(sum(1 for line in text.split("\n") if line.strip()))
+    arguments = [match[1].split(",") for match in _STEP.finditer(text)]
+    steps = [each[-1].strip() if len(each) > 2 else "1" for each in arguments]
+    return min(_logs(int(step) for step in steps if step.isascii() and step.isdigit()))
 
 
 @lru_cache(maxsize=20_000)
@@ -182,10 +172,7 @@ def named_features(code: str) -> dict[str, float]:
     host, device = program.host, program.device
     whole = f"{host}\n{device}"
     texts = {"host": host, "device": device, "both": whole}
-    counts = {
-        name: _log(sum(1 for _ in pattern.finditer(texts[place])))
-        for name, place, pattern in _MARKS
-    }
+    counts = {name: _log(len(mark.findall(texts[place]))) for name, place, mark in _MARKS}
     settings = {name: int(value) for name, value in _LAUNCH_SETTING.findall(whole)}
     constants = [(name, int(value)) for name, value in _CONSTANT.findall(whole)]
     values = _logs(value for _, value in constants)
@@ -215,8 +202,8 @@ def named_features(code: str) -> dict[str, float]:
         "host_loop_depth": float(depth),
         "calls_in_host_loops": _log(calls),
         "powers_of_two_max": max(_logs(n for n in numbers if n > 1 and n & (n - 1) == 0)),
-        "host_lines": _lines(host),
-        "device_lines": _lines(device),
+        "host_lines": _log(sum(map(bool, map(str.strip, host.split("\n"))))),
+        "device_lines": _log(sum(map(bool, map(str.strip, device.split("\n"))))),
         "characters": _log(len("".join(whole.split()))),
         "tokens": _log(len(program.tokens)),
         "distinct_tokens": _log(len(set(program.tokens))),
@@ -230,32 +217,29 @@ def named_features(code: str) -> dict[str, float]:
 PROGRAM_FEATURES: Final = tuple(named_features(""))
 
 
-def program_features(code: str) -> NDArray[np.float64]:
+def program_features(code: str) -> Floats:
     """Compute the features of one program: shape ``(len(PROGRAM_FEATURES),)``."""
     return np.array([*named_features(code).values()])
 
 
-def gpu_features(gpu: str, stated: Mapping[str, Gpu] | None = None) -> NDArray[np.float64]:
+def gpu_features(gpu: str, stated: Mapping[str, Gpu] | None = None) -> Floats:
     """Return the facts of a GPU: shape ``(len(GPU_FEATURES),)``; NaN where none is stated."""
     facts = gpu_facts(gpu, stated)
     values = [_logs([getattr(facts, name) or 0])[0] for name in _GPU_FIELDS]
-    stated_as = re.fullmatch(r"(\d+(?:\.\d+)?)a?", facts.compute_capability or "")
-    capability = math.nan if stated_as is None else float(stated_as[1])
+    number = re.fullmatch(r"(\d+(?:\.\d+)?)a?", facts.compute_capability or "")
+    capability = math.nan if number is None else float(number[1])
     return np.asarray([*values, capability, values[1] - values[0]])
 
 
 def _shared(anchor: Counter[str], candidate: Counter[str]) -> tuple[float, float, float]:
     """Return the weighted Jaccard index of tokens, and logarithms of each one's own tokens."""
     common = (anchor & candidate).total()
-    union = anchor.total() + candidate.total() - common
-    return (
-        (common / union if union else 1.0),
-        _log(candidate.total() - common),
-        _log(anchor.total() - common),
-    )
+    more, less = candidate.total() - common, anchor.total() - common
+    union = common + more + less
+    return common / union if union else 1.0, _log(more), _log(less)
 
 
-def pair_features(pairs: ProgramPairs) -> NDArray[np.float64]:
+def pair_features(pairs: ProgramPairs) -> Floats:
     """Compute the features of n pairs: shape (n, m).
 
     In this order: candidate's features, candidate's minus anchor's, three of shared text, GPU

@@ -7,11 +7,13 @@ Every figure is for one timed case, as a base-2 logarithm where it is a size or 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.baselines.blocks import BlockWork, kernel_work
@@ -91,32 +93,8 @@ def call_costs(call: LaunchCall, works: Sequence[BlockWork] = ()) -> Floats:
     return call.n * np.array([*costs.values()])
 
 
-def _load_costs(archive: Archive, codes: Iterable[str]) -> dict[tuple[str, str, int], Floats]:
-    """Sum the costs of a program in one case, relative to the least that its problem asks for.
-
-    Base-2 logarithms: all of :data:`COSTS`, and the total of the longest call.
-    """
-    texts = {program_id(code): code for code in codes}
-    sums: dict[tuple[str, str, int], Floats] = {}
-    for program, problem, case, *row in zip(
-        *(c.to_pylist() for c in archive.sql(_CALLS).columns), strict=True
-    ):
-        if program in texts:
-            call = LaunchCall(*row)
-            costs = call_costs(call, kernel_work(texts[program]).get(call.name, ()))
-            key = (program, problem, case)
-            total = sums.setdefault(key, np.zeros(len(COSTS) + 1))
-            total[:-1] += costs
-            total[-1] = max(total[-1], costs[COSTS.index("total")])
-    relative = {}
-    for (program, problem, case), costs in sums.items():
-        least = 1e-7
-        if problem in PROBLEMS and case < len(PROBLEMS[problem].cases):
-            asked = PROBLEMS[problem].cases[case].least_work
-            moved = (asked.bytes_read + asked.bytes_written) / _MEMORY
-            least += max(moved, asked.flops / (2 * _MATRIX))
-        relative[program, problem, case] = np.log2(costs / least + 1e-3)
-    return relative
+def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+    return zip(*(column.to_pylist() for column in table.columns), strict=True)
 
 
 def load_launch_features(
@@ -125,25 +103,34 @@ def load_launch_features(
     """Load features of programs by program and problem; empty for an archive without dry runs."""
     if "launches" not in archive.tables:
         return {}
-    least_work = [
-        {
-            "problem": problem.name,
-            "case": number,
-            "least_bytes": float(case.least_work.bytes_read + case.least_work.bytes_written),
-            "least_flops": float(case.least_work.flops + 1),
-        }
+    texts = {program_id(code): code for code in codes}
+    # Of a program in one case: the costs of all calls together, and the total of the longest one.
+    sums: dict[tuple[str, str, int], Floats] = defaultdict(lambda: np.zeros(len(COSTS) + 1))
+    for program, problem, case, *row in _rows(archive.sql(_CALLS)):
+        if program in texts:
+            call = LaunchCall(*row)
+            costs = call_costs(call, kernel_work(texts[program]).get(call.name, ()))
+            total = sums[program, problem, case]
+            total[:-1] += costs
+            total[-1] = max(total[-1], costs[COSTS.index("total")])
+    least_work = {
+        (problem.name, number): (float(work.bytes_read + work.bytes_written), float(work.flops))
         for problem in PROBLEMS.values()
-        for number, case in enumerate(problem.cases)
+        for number, work in enumerate(case.least_work for case in problem.cases)
+    }
+    records = [
+        {"problem": problem, "case": case, "least_bytes": moved, "least_flops": flops + 1}
+        for (problem, case), (moved, flops) in least_work.items()
     ]
-    rows = archive.sql(_FEATURES, [MULTIPROCESSORS, least_work])
-    costs = _load_costs(archive, codes)
-    by_program: dict[tuple[str, str], list[Floats]] = {}
-    for program, problem, case, features in zip(
-        *(c.to_pylist() for c in rows.columns), strict=True
+    by_program: dict[tuple[str, str], list[Floats]] = defaultdict(list)
+    for program, problem, case, features in _rows(
+        archive.sql(_FEATURES, [MULTIPROCESSORS, records])
     ):
-        if (program, problem, case) in costs:
-            both = np.concatenate([features, costs[program, problem, case]])
-            by_program.setdefault((program, problem), []).append(both)
+        if (program, problem, case) in sums:
+            moved, flops = least_work.get((problem, case), (0.0, 0.0))
+            least = 1e-7 + max(moved / _MEMORY, flops / (2 * _MATRIX))  # s
+            costs = np.log2(sums[program, problem, case] / least + 1e-3)
+            by_program[program, problem].append(np.concatenate([features, costs]))
     return {key: np.mean(cases, axis=0) for key, cases in by_program.items()}
 
 

@@ -43,23 +43,18 @@ class ProgramPairs:
 
     def take(self, rows: Sequence[int] | NDArray[np.intp]) -> Self:
         """Select pairs, in this order."""
-        picked: dict[str, Any] = {}
-        for column in {each.name for each in fields(self)} - _OF_ALL:
-            values = getattr(self, column)
+        columns: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name in columns.keys() - _OF_ALL:
+            values = columns[name]
             is_array = isinstance(values, np.ndarray)
-            picked[column] = values[rows] if is_array else tuple(values[i] for i in rows)
-        return replace(self, **picked)
+            columns[name] = values[rows] if is_array else tuple(values[i] for i in rows)
+        return replace(self, **columns)
 
     def joined(self, more: ProgramPairs) -> ProgramPairs:
         """Append more pairs; labels are left out."""
-        return ProgramPairs(
-            problems=self.problems + more.problems,
-            gpus=self.gpus + more.gpus,
-            anchors=self.anchors + more.anchors,
-            candidates=self.candidates + more.candidates,
-            stated_gpus=self.stated_gpus,
-            launches=self.launches,
-        )
+        columns = ("problems", "gpus", "anchors", "candidates")
+        both = {name: getattr(self, name) + getattr(more, name) for name in columns}
+        return ProgramPairs(**both, stated_gpus=self.stated_gpus, launches=self.launches)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,19 +71,13 @@ class AskedPairs(ProgramPairs):
 class TrainingPairs(ProgramPairs):
     """Measured pairs of training searches."""
 
-    speedups: NDArray[np.float64] = field(
-        default_factory=lambda: np.empty(0)
-    )  # shape (n,), x (anchor time / candidate time)
+    #: Shape (n,), x (anchor time / candidate time).
+    speedups: Floats = field(default_factory=lambda: np.empty(0))
     kinds: tuple[str, ...] = ()  # n of ``seed``, ``parent_edit``, ``pair``
     #: n authors of the candidate; its search where the data name none.
     authors: tuple[str, ...] = ()
     #: Shape (n,), whether the candidate was written whole, by no template.
     natural: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=bool))
-
-    @property
-    def log_speedups(self) -> NDArray[np.float64]:
-        """Base-2 logarithms of the speedups, shape (n,)."""
-        return np.log2(self.speedups)
 
     def native(self, split: SplitSpec) -> NDArray[np.bool_]:
         """Say which pairs are made as the rows of a split are; all of them where none is."""
@@ -99,7 +88,7 @@ class TrainingPairs(ProgramPairs):
         """Return positions of pairs made as the split's rows are, natural ones alone if any."""
         native = self.native(split)
         if split.kind == "close":
-            native &= np.abs(self.log_speedups) <= 1.0  # as far apart as the split's pairs are
+            native &= np.abs(np.log2(self.speedups)) <= 1.0  # as far apart as the split's pairs
         natural = native & self.natural
         return np.flatnonzero(natural if natural.any() else native)
 
@@ -125,14 +114,12 @@ def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
             known=(None,) * len(texts),
             stated_gpus=archive.stated_gpus,
         )
-    rows, columns = _read_rows(archive, spec, *(["known_gpu", spec.known] if spec.known else []))
-    shown_speedups: tuple[tuple[str, float] | None, ...] = (None,) * rows.num_rows
-    if spec.known:
-        shown_speedups = tuple(
-            zip(rows["known_gpu"].to_pylist(), rows[spec.known].to_pylist(), strict=True)
-        )
+    known = ("known_gpu", spec.known) if spec.known else ()
+    rows, columns = _read_rows(archive, spec, *known)
+    shown = zip(*(rows[name].to_pylist() for name in known), strict=True)
     labels = scheme(split_facts(archive, spec).scheme).name
-    return AskedPairs(split=spec, scheme=labels, known=shown_speedups, **columns)
+    columns["known"] = tuple(shown) if known else (None,) * rows.num_rows
+    return AskedPairs(split=spec, scheme=labels, **columns)
 
 
 def _read_rows(archive: Archive, spec: SplitSpec, *more: str) -> tuple[pa.Table, dict[str, Any]]:
@@ -173,7 +160,13 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
             "uniform, which does not learn"
         )
     searches = rows["search_id"].to_pylist()
-    _check_searches(archive, set(searches))
+    roles = table_rows(archive, "searches", "search_id", "role")
+    wrong = {search for search, role in roles if role != "training"} & set(searches)
+    if wrong:
+        raise ArchiveMismatchError(
+            f"train_pairs of {archive.path} holds pairs of search {min(wrong)}, which is not a "
+            "training search. Build the archive again, then: kernel-archive validate"
+        )
     clusters = search_clusters(archive)
     return TrainingPairs(
         **columns,
@@ -194,14 +187,3 @@ def load_outcomes(archive: Archive) -> TrainingPairs:
     kept = [(problem, passes) for problem, search, passes in rows if roles[search] == "training"]
     problems, passes = zip(*kept, strict=True) if kept else ((), ())
     return TrainingPairs(problems=problems, speedups=outcome_speedups(passes))
-
-
-def _check_searches(archive: Archive, searches: set[str]) -> None:
-    """Refuse pairs of a search that is not a training search."""
-    roles = table_rows(archive, "searches", "search_id", "role")
-    wrong = {search for search, role in roles if role != "training"} & searches
-    if wrong:
-        raise ArchiveMismatchError(
-            f"train_pairs of {archive.path} holds pairs of search {min(wrong)}, which is not a "
-            "training search. Build the archive again, then: kernel-archive validate"
-        )

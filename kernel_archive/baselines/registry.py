@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.baselines.launches import load_launch_features
-from kernel_archive.baselines.order import bin_counts
 from kernel_archive.baselines.pairs import (
     AskedPairs,
     TrainingPairs,
@@ -19,12 +18,12 @@ from kernel_archive.baselines.pairs import (
     load_outcomes,
     load_training_pairs,
 )
-from kernel_archive.baselines.trees import dry_run, trees
+from kernel_archive.baselines.trees import bin_counts, dry_run, trees
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, UsageError, suggestion
 from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.template import stated_forecast
-from kernel_archive.splits import split_of
+from kernel_archive.splits import SplitSpec
 
 #: Pseudo-observations of the frequencies over all problems that smooth those of one problem.
 PRIOR_WEIGHT: Final = 4.0
@@ -82,12 +81,10 @@ BASELINES: Final[dict[str, Baseline]] = {
 _OF_OUTCOMES: Final = ("uniform", "prior")
 
 
-class BaselineForecasts(msgspec.Struct, frozen=True, kw_only=True):
+class BaselineForecasts(NamedTuple):
     """Forecasts of one baseline."""
 
-    name: str
-    split: str
-    seed: int
+    split: SplitSpec
     row_ids: tuple[str, ...]
     probabilities: Floats  # shape (n, 8), rows sum to 1
     n_training: int  # pairs that it learnt from; 0 for one that does not learn
@@ -126,19 +123,11 @@ def make_baseline(
     if of_outcomes:
         masses[:, 1:-1] = 0.0
         masses /= masses.sum(axis=1, keepdims=True)
-    return BaselineForecasts(
-        name=name,
-        split=asked.split.name,
-        seed=seed,
-        row_ids=asked.row_ids,
-        probabilities=masses,
-        n_training=len(training),
-    )
+    return BaselineForecasts(asked.split, asked.row_ids, masses, n_training=len(training))
 
 
 def forecast_lines(forecasts: BaselineForecasts) -> Iterable[bytes]:
     """Write the lines of a forecast file in the split's order; probabilities to six decimals."""
-    spec = split_of(forecasts.split)
     for row_id, row in zip(forecasts.row_ids, forecasts.probabilities, strict=True):
-        line = {"row_id": row_id, "repeat": 0, **stated_forecast(spec, row)}
+        line = {"row_id": row_id, "repeat": 0, **stated_forecast(forecasts.split, row)}
         yield msgspec.json.encode(line) + b"\n"

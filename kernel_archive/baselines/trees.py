@@ -1,20 +1,39 @@
-"""Models that order the programs of a problem: on static features, or on dry runs as well."""
+"""Models that order the programs of a problem, and what their order says in probabilities.
+
+What a model knows of a new problem is first of all which program is faster: how fast the programs
+of a task are as a whole differs from search to search, and a split takes them evenly over the bins
+by its own definition. So a model gives scores, the scores order the candidates of a task, and
+their ranks are spread over the bins that the definition leads to expect. How sure the forecasts
+are is learnt by leaving out of training what the split has new: whole problems, or authors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kernel_archive.baselines.features import pair_features, program_features
+from kernel_archive.baselines.features import PROGRAM_FEATURES, pair_features, program_features
 from kernel_archive.baselines.launches import launch_matrix
-from kernel_archive.baselines.order import centred, in_languages, spread
 from kernel_archive.baselines.pairs import AskedPairs, ProgramPairs, TrainingPairs
+from kernel_archive.bins import N_BINS, Scheme, assign_bins
 from kernel_archive.errors import MissingExtraError
+from kernel_archive.program_text import language_of
 from kernel_archive.scoring.arrays import Floats
+from kernel_archive.scoring.controls import normal_scores, spread_ranks, to_bins
 
+#: Training pairs and pairs to order -> scores, shape (n,), the larger the faster.
+Ranker = Callable[[TrainingPairs, ProgramPairs], Floats]
+
+#: Portions in which problems are left out.
+FOLDS: Final = 5
+#: Rows without any order that pull the strength towards 0.
+PSEUDO_ROWS: Final = 20.0
+#: The largest strength: no model is certain of a program that was not measured.
+MAX_STRENGTH: Final = 0.95
 N_TREES: Final = 300
 #: Trees beside support vectors: with authors left out, more of them order no better.
 FEW_TREES: Final = 100
@@ -26,71 +45,145 @@ PENALTY: Final = 2.0
 MISSING: Final = -1.0
 
 
-def _relative(values: Floats, problems: tuple[str, ...]) -> Floats:
-    """Subtract from each column the median of its problem's rows: no label is needed for that."""
-    names = np.asarray(problems)
-    relative = values.copy()
-    for problem in dict.fromkeys(problems):
-        rows = names == problem
-        followed = rows & ~np.isnan(values).all(axis=1)
-        if followed.any():
-            has_values = ~np.isnan(values[followed]).all(axis=0)  # a median of nothing is a warning
-            medians = np.nanmedian(np.where(has_values, values[followed], 0.0), axis=0)
-            relative[rows] = values[rows] - medians
-    return relative
+def bin_counts(speedups: Floats, scheme: Scheme) -> Floats:
+    """Count speedups per bin: shape (8,)."""
+    counts = np.bincount(assign_bins(speedups, scheme), minlength=N_BINS + 1)[1:]
+    return counts.astype(np.float64)
+
+
+def centred(values: Floats, names: tuple[str, ...]) -> Floats:
+    """Subtract from each value the mean of the rows of its name: shape (n,)."""
+    _, groups = np.unique(np.asarray(names), return_inverse=True)
+    means = np.bincount(groups, weights=values) / np.bincount(groups)
+    return np.asarray(values - means[groups])
+
+
+def expected_bins(asked: AskedPairs, training: TrainingPairs) -> Floats:
+    """Return bin frequencies that are known without labels: shape (8,).
+
+    An evaluation split is cut evenly over the bins. Of discovery pairs the frequencies are those
+    of training pairs made alike, natural ones alone where there are any.
+    """
+    if asked.split.kind == "eval":
+        return np.full(N_BINS, 1.0 / N_BINS)
+    counts = bin_counts(training.speedups[training.alike(asked.split)], asked.scheme) + 1.0
+    return np.asarray(counts / counts.sum())
+
+
+def in_languages(
+    asked: AskedPairs, training: TrainingPairs, rows: NDArray[np.intp]
+) -> NDArray[np.intp]:
+    """Return the rows in languages that are asked about; all of them where there are none."""
+    languages = set(map(language_of, asked.candidates))
+    spoken = [i for i in rows if language_of(training.candidates[i]) in languages]
+    return np.array(spoken, dtype=np.intp) if spoken else rows
+
+
+def _left_out(
+    asked: AskedPairs, training: TrainingPairs
+) -> tuple[NDArray[np.str_], NDArray[np.intp]]:
+    """Return the unit of each pair that is left out as a whole, and the rows that are ordered.
+
+    Where most rows asked about are of problems of training, what is new are authors, and rows of
+    these problems are ordered. Else problems are new. Where one is all there is, the other one.
+    """
+    rows = in_languages(asked, training, training.alike(asked.split))
+    problems, authors = np.asarray(training.problems), np.asarray(training.authors)
+    known = np.isin(asked.problems, problems[rows])
+    if 2 * known.sum() <= len(known):
+        return (problems if len(set(problems[rows])) > 1 else authors), rows
+    same = rows[np.isin(problems[rows], asked.problems)]
+    return (authors, same) if len(set(authors[same])) > 1 else (problems, rows)
+
+
+def _folds(
+    training: TrainingPairs, units: NDArray[np.str_], rows: NDArray[np.intp]
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """Leave units out in turn: rows to learn from, rows to order."""
+    names = sorted(set(units[rows]))
+    texts = list(zip(training.anchors, training.candidates, strict=True))
+    for start in range(min(FOLDS, len(names))):
+        inside = np.isin(units, names[start::FOLDS])
+        left_out = rows[inside[rows]]
+        programs = {texts[i][1] for i in np.flatnonzero(inside)}
+        learnt = [i for i in np.flatnonzero(~inside) if programs.isdisjoint(texts[i])]
+        if learnt and len(left_out):
+            yield np.array(learnt), left_out
+
+
+def learnt_strength(ranker: Ranker, asked: AskedPairs, training: TrainingPairs) -> float:
+    """Measure how well what is left out is ordered: a correlation of normal scores, 0 to 0.95.
+
+    Few rows pull it towards 0 (:data:`PSEUDO_ROWS`).
+    """
+    scores: list[Floats] = []
+    truths: list[Floats] = []
+    predicted = np.full(len(training), np.nan)
+    for learn, test in _folds(training, *_left_out(asked, training)):
+        predicted[test] = ranker(training.take(learn), training.take(test))
+    problems, ordered = np.asarray(training.problems), ~np.isnan(predicted)
+    for problem in sorted(set(problems[ordered])):
+        rows = np.flatnonzero(ordered & (problems == problem))
+        if len(rows) > 1:
+            scores.append(normal_scores(predicted[rows]))
+            truths.append(normal_scores(training.speedups[rows]))
+    if not scores:
+        return 0.0
+    x, y = np.concatenate(scores), np.concatenate(truths)
+    scale = float(np.sqrt((x @ x) * (y @ y)))
+    if scale <= 0:
+        return 0.0
+    correlation = float(x @ y) / scale
+    return float(np.clip(correlation * len(x) / (len(x) + PSEUDO_ROWS), 0.0, MAX_STRENGTH))
+
+
+def spread(ranker: Ranker, asked: AskedPairs, training: TrainingPairs) -> Floats:
+    """Forecast with a model that orders: shape (n, 8)."""
+    strength = learnt_strength(ranker, asked, training)
+    scores = ranker(training, asked)
+    cumulative = np.cumsum(expected_bins(asked, training))[:-1]
+    problems = np.asarray(asked.problems)
+    masses = np.empty((len(asked), N_BINS))
+    for problem in dict.fromkeys(asked.problems):
+        rows = np.flatnonzero(problems == problem)
+        masses[rows] = to_bins(spread_ranks(normal_scores(scores[rows]), cumulative, strength))
+    return masses
+
+
+def _described(pairs: ProgramPairs, codes: tuple[str, ...]) -> Floats:
+    """Describe programs by what they launch, NaN where that is not known, and by their text."""
+    launches = launch_matrix(pairs.launches, codes, pairs.problems)
+    return np.hstack([launches, [program_features(code) for code in codes]])
 
 
 def _with_launches(pairs: ProgramPairs) -> Floats:
-    """Describe candidates by text and by launches, absolute and relative to their problem."""
-    launches = launch_matrix(pairs.launches, pairs.candidates, pairs.problems)
-    text = np.array([program_features(code) for code in pairs.candidates])
-    return np.hstack(
-        [_relative(launches, pairs.problems), _relative(text, pairs.problems), launches]
-    )
+    """Describe candidates relative to the medians of their problem, and launches as they are."""
+    values, problems = _described(pairs, pairs.candidates), np.asarray(pairs.problems)
+    relative = values.copy()
+    for problem in dict.fromkeys(pairs.problems):
+        rows = problems == problem
+        has_values = ~np.isnan(values[rows]).all(axis=0)  # a median of nothing is a warning
+        medians = np.nanmedian(np.where(has_values, values[rows], 0.0), axis=0)
+        relative[rows] -= medians
+    return np.hstack([relative, values[:, : -len(PROGRAM_FEATURES)]])
 
 
 def _launch_difference(pairs: ProgramPairs) -> Floats:
-    """Describe how text and launches of the candidates differ from those of their anchors."""
-    sides = []
-    for codes in (pairs.anchors, pairs.candidates):
-        launches = launch_matrix(pairs.launches, codes, pairs.problems)
-        sides.append(np.hstack([launches, [program_features(code) for code in codes]]))
-    return np.asarray(sides[1] - sides[0])
-
-
-def _trees(x: Floats, y: Floats, seed: int, n_trees: int = N_TREES) -> Any:
-    """Fit extra trees."""
-    from sklearn.ensemble import ExtraTreesRegressor
-
-    return ExtraTreesRegressor(
-        n_trees,
-        min_samples_leaf=MIN_ROWS_PER_LEAF,
-        max_features=SHARE_OF_FEATURES,
-        random_state=seed,
-    ).fit(x, y)
-
-
-def _support_vectors(x: Floats, y: Floats, _: int) -> Any:
-    """Fit a support vector machine on scaled features."""
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-    from sklearn.svm import SVR
-
-    return make_pipeline(StandardScaler(), SVR(C=PENALTY)).fit(x, y)
+    """Describe how candidates differ from their anchors."""
+    return _described(pairs, pairs.candidates) - _described(pairs, pairs.anchors)
 
 
 def _order(
     describe: Callable[[ProgramPairs], Floats],
-    fits: Sequence[Callable[[Floats, Floats, int], Any]],
+    new_model: Callable[[], Any],
     asked: AskedPairs,
     training: TrainingPairs,
-    seed: int,
 ) -> Floats:
-    """Forecast with the mean of models on features of pairs: shape (n, 8).
+    """Forecast with a model on features of pairs: shape (n, 8).
 
-    They learn speedups relative to the mean of their problem, from pairs made as the split's rows
-    are, natural ones alone where there are any. The pairs learnt from and
-    those asked about are described together, so that features relative to a problem mean the same.
+    It learns speedups relative to the mean of their problem, from pairs made as the split's rows
+    are, natural ones alone where there are any. The pairs learnt from and those asked about are
+    described together, so that features relative to a problem mean the same.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
@@ -99,23 +192,34 @@ def _order(
     def ranker(pairs: TrainingPairs, wanted: ProgramPairs) -> Floats:
         pairs = pairs.take(pairs.alike(asked.split))
         features = np.nan_to_num(describe(pairs.joined(wanted)), nan=MISSING)
-        n, targets = len(pairs), centred(pairs.log_speedups, pairs.problems)
+        n, targets = len(pairs), centred(np.log2(pairs.speedups), pairs.problems)
         try:
-            models = [fit(features[:n], targets, seed) for fit in fits]
+            model = new_model()
         except ImportError as error:
             raise MissingExtraError(
                 f"this baseline needs scikit-learn ({error}). Install it with: "
                 "pip install 'kernel-archive[learn]'"
             ) from None
-        scores = np.mean([model.predict(features[n:]) for model in models], axis=0)
-        return np.asarray(np.round(scores, 6))
+        return np.asarray(np.round(model.fit(features[:n], targets).predict(features[n:]), 6))
 
     return spread(ranker, asked, training)
 
 
+def _trees(n_trees: int, seed: int) -> Any:
+    """Make extra trees that are still to be fitted."""
+    from sklearn.ensemble import ExtraTreesRegressor
+
+    return ExtraTreesRegressor(
+        n_trees,
+        min_samples_leaf=MIN_ROWS_PER_LEAF,
+        max_features=SHARE_OF_FEATURES,
+        random_state=seed,
+    )
+
+
 def trees(asked: AskedPairs, training: TrainingPairs, seed: int = 0) -> Floats:
     """Forecast with trees on static features of both programs: shape (n, 8)."""
-    return _order(pair_features, [_trees], asked, training, seed)
+    return _order(pair_features, partial(_trees, N_TREES, seed), asked, training)
 
 
 def dry_run(asked: AskedPairs, training: TrainingPairs, seed: int = 0) -> Floats:
@@ -123,8 +227,16 @@ def dry_run(asked: AskedPairs, training: TrainingPairs, seed: int = 0) -> Floats
 
     Shape (n, 8).
     """
+
+    def new_model() -> Any:
+        from sklearn.ensemble import VotingRegressor
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+        from sklearn.svm import SVR
+
+        vectors = make_pipeline(StandardScaler(), SVR(C=PENALTY))
+        return VotingRegressor([("trees", _trees(FEW_TREES, seed)), ("vectors", vectors)])
+
     describe = _launch_difference if asked.split.kind == "close" else _with_launches
     spoken = in_languages(asked, training, np.arange(len(training)))
-    training = training.take(spoken)  # the others were not run dry
-    few = partial(_trees, n_trees=FEW_TREES)
-    return _order(describe, [few, _support_vectors], asked, training, seed)
+    return _order(describe, new_model, asked, training.take(spoken))  # others were not run dry

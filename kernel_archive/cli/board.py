@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import kernel_archive
-from kernel_archive.baselines import BASELINES, forecast_lines, make_baseline
+from kernel_archive.baselines.registry import BASELINES, forecast_lines, make_baseline
 from kernel_archive.cli import common
 from kernel_archive.errors import counted
 from kernel_archive.scoring import HEADLINE, METRICS

@@ -51,10 +51,9 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     own_name = name or f"me/{folder or 'kernels'}"
     stated = {key: value for key, value in answers.items() if value}
     write_recipe(draft, target, name=own_name, answers=stated)
-    shown = preview(target)
+    shown, build = preview(target), f"kernel-archive build {common.argument(output)}"
     facts: dict[str, Any] = {"found": draft.found, **shown, "notes": draft.notes}
     facts |= {"sources": draft.sources, "recipe": str(target), "name": own_name}
-    build = f"kernel-archive build {common.argument(output)}"
     facts["next"] = f"read {target} and its query, then: {build}"
     lack = ""
     if any(finding.code == "gpu-differs" for finding in shown["findings"]):
@@ -121,27 +120,23 @@ def build(builders: tuple[str, ...], bins: str, **options: Any) -> None:
 
     def text() -> None:
         common.print_findings(result.shown, total=result.findings)
-        common.print_facts(
-            {
-                "archive": result.path,
-                "version": result.version,
-                "logical_digest": result.logical_digest,
-                "state": "up to date" if result.unchanged else "built",
-                "replaced_version": result.replaced,
-                "runs_read_anew": f"{result.staged:,} of {result.runs:,}",
-                "rows": result.rows,
-                "not_made": result.not_made,
-                "findings_in_manifest.json": result.findings,
-                "next": None if is_empty else f"kernel-archive info {common.argument(result.path)}",
-            }
-        )
+        facts: dict[str, Any] = {"archive": result.path, "version": result.version}
+        facts["logical_digest"] = result.logical_digest
+        facts["state"] = "up to date" if result.unchanged else "built"
+        facts["replaced_version"] = result.replaced
+        facts["runs_read_anew"] = f"{result.staged:,} of {result.runs:,}"
+        facts |= {"rows": result.rows, "not_made": result.not_made}
+        facts["findings_in_manifest.json"] = result.findings
+        if not is_empty:
+            facts["next"] = f"kernel-archive info {common.argument(result.path)}"
+        common.print_facts(facts)
+        archive = kernel_archive.open_archive(result.path)
         if is_empty:
-            manifest = kernel_archive.open_archive(result.path).manifest
-            common.say(f"Error: no program with a speedup came out: {why_empty(manifest)}")
+            why = why_empty(archive.manifest)
+            common.say(f"Error: no program with a speedup came out: {why}")
         elif result.own and "eval" in result.rows:
             from kernel_archive.selection.evaluation import problems_left_out
 
-            archive = kernel_archive.open_archive(result.path)
             show_left_out(archive.manifest.splits["eval"], problems_left_out(archive))
 
     common.emit(result, text, ok=not is_empty)

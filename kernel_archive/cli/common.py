@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import json
 import shlex
@@ -11,12 +10,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
-from kernel_archive.errors import Finding, printable
+from kernel_archive.errors import Finding, printable, suggestion
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 from kernel_archive.storage import write_new
 
@@ -45,9 +45,8 @@ def options(*listed: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return add
 
 
-def option(*names: str, **settings: Any) -> Callable[[Any], Any]:
-    """Make an option whose help shows its default."""
-    return click.option(*names, show_default=True, **settings)
+#: Makes an option whose help shows its default.
+option = partial(click.option, show_default=True)
 
 
 class Choice(click.Choice[str]):
@@ -55,9 +54,11 @@ class Choice(click.Choice[str]):
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """List the choices, and suggest the nearest one."""
-        near = difflib.get_close_matches(str(value), [str(choice) for choice in self.choices], n=1)
-        message = super().get_invalid_choice_message(value, ctx)
-        return f"{message} Did you mean {near[0]!r}?" if near else message
+        message, near = (
+            super().get_invalid_choice_message(value, ctx),
+            suggestion(value, self.choices),
+        )
+        return f"{message} {near}" if near.startswith("Did") else message
 
 
 FILE: Final = click.Path(dir_okay=False)
@@ -68,20 +69,20 @@ FROM_0: Final = click.IntRange(min=0)
 FROM_1: Final = click.IntRange(min=1)
 
 
-def _keep_json(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    ctx.meta[__name__] = wanted
-
-
 def as_json() -> bool:
     """Tell whether the command that runs was called with ``--json``."""
-    return bool(click.get_current_context().meta.get(__name__))
+    return bool(click.get_current_context().meta.get("json"))
+
+
+def _keep(ctx: click.Context, parameter: click.Parameter, value: object) -> None:
+    ctx.meta[str(parameter.name)] = value
 
 
 json_option = click.option(
     "--json",
     is_flag=True,
     expose_value=False,
-    callback=_keep_json,
+    callback=_keep,
     help="Print the result as JSON on stdout.",
 )
 
@@ -98,10 +99,6 @@ def _archive_meant(ctx: click.Context, _: click.Parameter, archive: str | None) 
             f"--archive {others[0]}"
         )
     return archive
-
-
-def _keep_archive(ctx: click.Context, _: click.Parameter, named: str | None) -> None:
-    ctx.meta["archive"] = named
 
 
 _ARCHIVE_HELP: Final = "Archive.  [default: gpu-forecasters/kernels, else the only one here]"
@@ -122,7 +119,7 @@ archive_argument = options(
         type=FOLDER,
         is_eager=True,
         expose_value=False,
-        callback=_keep_archive,
+        callback=_keep,
         help="The same as DIR.",
     ),
 )
@@ -229,6 +226,7 @@ def print_facts(result: Any) -> None:
     """
     after_table = False
     for name, value in _plain(result).items():
+        heading = name.replace("_", " ")
         if value in (None, {}, [], ""):
             continue
         if name == "findings":
@@ -238,11 +236,11 @@ def print_facts(result: Any) -> None:
         if is_table or after_table:
             tell()
         if is_table:
-            print_records(value, title=_heading(name))
+            print_records(value, title=heading)
         elif isinstance(value, list) and any(" " in str(text) for text in value):
-            tell("\n  ".join([f"{_heading(name)}:", *map(str, value)]))
+            tell("\n  ".join([f"{heading}:", *map(str, value)]))
         else:
-            tell(f"{_heading(name)}: {_cell(value)}")
+            tell(f"{heading}: {_cell(value)}")
         after_table = is_table
 
 
@@ -255,11 +253,7 @@ def print_records(records: Sequence[Mapping[str, Any]], **options: Any) -> None:
     numeric = [any(isinstance(row.get(name), int | float) for row in records) for name in columns]
     left = numeric.index(True) if True in numeric else len(columns)
     rows = [[_cell(row.get(name)) for name in columns] for row in records]
-    print_table([_heading(name) for name in columns], rows, left=left, **options)
-
-
-def _heading(name: str) -> str:
-    return name.replace("_", " ")
+    print_table([name.replace("_", " ") for name in columns], rows, left=left, **options)
 
 
 def _cell(value: Any) -> str:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 import kernel_archive
 from kernel_archive.cli import common
-from kernel_archive.errors import KernelArchiveError, UsageError, counted, printable
+from kernel_archive.errors import UsageError, counted, printable
 from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
     from kernel_archive import Archive
     from kernel_archive.llm.answers import Answers
     from kernel_archive.llm.questions import Questions
-    from kernel_archive.llm.run import Run
-
-Record = TypeVar("Record", bound=msgspec.Struct)
 
 
 @click.command()
@@ -73,7 +70,7 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 @common.force_option
 @common.archive_option
 @common.json_option
-def forecast(archive_path: str | None, output: str | None, force: bool, **options: Any) -> None:
+def forecast(**options: Any) -> None:
     """Ask a language model for forecasts, or convert its answers.
 
     --url URL --model MODEL -o FORECASTS asks a service that speaks the OpenAI protocol. The first
@@ -86,48 +83,23 @@ def forecast(archive_path: str | None, output: str | None, force: bool, **option
     --from-log LOG -o FORECASTS converts a log of 'inspect eval kernel_archive/forecast', which
     knows many more providers.
     """
-    from kernel_archive.llm.batch import import_answers
-    from kernel_archive.llm.inspect_logs import from_log
-    from kernel_archive.llm.run import ModelRun, answers_path
-
-    export, log, paths, split = (
-        options[n] for n in ("export_path", "log_path", "import_paths", "split")
+    model, export, log, paths, output = (
+        options[n] for n in ("model", "export_path", "log_path", "import_paths", "output")
     )
-    if (export and log) or not (options["model"] or export or paths or log):
+    if (export and log) or not (model or export or paths or log):
         raise UsageError(
             "give one of --model MODEL (with --url), --export FILE (with --model), --import FILE "
             "and --from-log LOG"
         )
-    archive = kernel_archive.open_archive(archive_path)
+    archive = kernel_archive.open_archive(options["archive_path"])
     if export:
-        _export(archive, force, options | {"archive_path": archive_path})
-        return
-    if output is None:
+        _export(archive, options)
+    elif output is None:
         raise UsageError("name the forecast file to write: -o FILE")
-    answers: Answers | None
-    if paths or log:
-        if answers_path(output).exists():
-            kept = printable(str(answers_path(output)), 5000)
-            raise UsageError(f"{kept} belongs to a run that asked: give another -o")
-        check_new(output, force=force)
-        if log:
-            answers = from_log(log, archive, split)
-        else:
-            answers = import_answers(paths, archive, split, limit=options["limit"])
+    elif paths or log:
+        _convert(archive, options)
     else:
-        answers = _ask(archive, output, force, options)
-        force = True  # the file is remade every time from the answers that stand beside it
-    if answers is not None:
-        _write(answers, output, force, options | {"archive_path": archive_path})
-        if paths or log:
-            asked, model = answers.questions, options["model"] or ""
-            record = ModelRun.of(archive, asked, model=model, repeats=answers.repeats)
-            record.save(output, answers)
-
-
-def _picked(kind: type[Record], options: dict[str, Any], **more: Any) -> Record:
-    """Make a record of the options that are called as its fields are."""
-    return kind(**{n: options[n] for n in kind.__struct_fields__ if n in options}, **more)
+        _ask(archive, options)
 
 
 def _questions(archive: Archive, options: dict[str, Any]) -> Questions:
@@ -137,8 +109,8 @@ def _questions(archive: Archive, options: dict[str, Any]) -> Questions:
     return load_questions(archive, options["split"], **settings)
 
 
-def _ask(archive: Archive, output: str, force: bool, options: dict[str, Any]) -> Answers | None:
-    """Ask the model; ``None`` after a dry run."""
+def _ask(archive: Archive, options: dict[str, Any]) -> None:
+    """Ask the model, and write its forecasts."""
     from kernel_archive.llm.questions import ModelSettings
     from kernel_archive.llm.run import Limits, Run, answers_path
     from kernel_archive.llm.service import Service
@@ -148,33 +120,36 @@ def _ask(archive: Archive, output: str, force: bool, options: dict[str, Any]) ->
             "name the service: --url http://HOST/v1 (or OPENAI_BASE_URL). Providers of Inspect "
             "are asked with: inspect eval kernel_archive/forecast --model PROVIDER/NAME"
         )
-    service = _picked(Service, options, key=os.environ.get(options["key_env"]) or None)
-    limits, settings = _picked(Limits, options), _picked(ModelSettings, options)
-    questions = _questions(archive, options)
+    # Each takes the options that are called as its fields are.
+    key = os.environ.get(options["key_env"]) or None
+    service, limits = (
+        msgspec.convert({**options, "key": key}, Service),
+        msgspec.convert(options, Limits),
+    )
     run = Run(
-        archive,
-        questions,
-        service,
-        output,
-        settings=settings,
+        archive=archive,
+        questions=_questions(archive, options),
+        service=service,
+        output=options["output"],
+        settings=msgspec.convert(options, ModelSettings),
         limits=limits,
         repeats=options["repeats"],
     )
-    if not answers_path(output).exists():
-        check_new(output, force=force)
+    if not answers_path(run.output).exists():
+        check_new(run.output, force=options["force"])
     with run.locked():
         run.load()
-        estimate = run.estimate()
+        estimate, prompt = run.estimate(), run.questions.prompt.name
         cost = limits.cost(estimate["input_tokens"], estimate["output_tokens"])
         if options["dry_run"]:
-            common.emit({"prompt": questions.prompt.name, "at_most": estimate, "cost": cost})
-            return None
+            common.emit({"prompt": prompt, "at_most": estimate, "cost": cost})
+            return
         common.say(
             f"{counted(estimate['questions'], 'question')} to ask, about "
             f"{estimate['input_tokens']:,} tokens to read and at most "
             f"{estimate['output_tokens']:,} to write"
             f"{'' if cost is None else f', at most {cost:,.2f}'}; answers there already: "
-            f"{run.reused:,}; prompt {questions.prompt.name}"
+            f"{run.reused:,}; prompt {prompt}"
         )
         try:
             with common.progress("Answers") as advance:
@@ -182,41 +157,55 @@ def _ask(archive: Archive, output: str, force: bool, options: dict[str, Any]) ->
         except KeyboardInterrupt:
             common.say("What was answered is kept: the same command goes on")
             raise
-        except KernelArchiveError:
-            if sum(map(len, run.failures.values())) > 1:  # else the error says it all
-                _say_remarks(run)
-            raise
-    _say_remarks(run)
-    return run.answers
+        finally:
+            n_failed = sum(map(len, run.failures.values()))
+            if run.answers.answered or n_failed != 1:  # else the error says it all
+                for remark in run.remarks():
+                    common.say(remark)
+    # The file is made anew every time from the answers that stand beside it.
+    _write(run.answers, options | {"force": True})
 
 
-def _say_remarks(run: Run) -> None:
-    for remark in run.remarks():
-        common.say(remark)
+def _convert(archive: Archive, options: dict[str, Any]) -> None:
+    """Write the forecasts of answers that another program got."""
+    from kernel_archive.llm.answers import import_answers
+    from kernel_archive.llm.inspect_logs import from_log
+    from kernel_archive.llm.run import ModelRun, answers_path
+
+    output, split, model = options["output"], options["split"], options["model"] or ""
+    if answers_path(output).exists():
+        kept = printable(str(answers_path(output)), 5000)
+        raise UsageError(f"{kept} belongs to a run that asked: give another -o")
+    check_new(output, force=options["force"])
+    if options["log_path"]:
+        answers = from_log(options["log_path"], archive, split)
+    else:
+        answers = import_answers(options["import_paths"], archive, split, limit=options["limit"])
+    _write(answers, options)
+    ModelRun.of(archive, answers, model=model).save(output)
 
 
-def _write(answers: Answers, output: str, force: bool, options: dict[str, Any]) -> None:
+def _write(answers: Answers, options: dict[str, Any]) -> None:
     """Write the forecast file, and say what is in it."""
     from kernel_archive.llm.run import Limits
 
     data, counts = answers.forecast_file()
-    write_new(output, data, force=force)
-    file, split = printable(output, 5000), answers.questions.asked.split.name
+    write_new(options["output"], data, force=options["force"])
+    file, split = printable(options["output"], 5000), answers.questions.asked.split.name
     cost = Limits(price=options["price"]).cost(counts.input_tokens, counts.output_tokens)
     facts = {"file": file, "split": split, "cost": cost}
     next_options = common.named_again(split, options["archive_path"])
-    facts["next"] = f"kernel-archive check {common.argument(output)}{next_options}"
+    facts["next"] = f"kernel-archive check {common.argument(options['output'])}{next_options}"
     fields = msgspec.structs.asdict(counts)
     common.emit(facts | {"counts": fields}, {**fields, **facts})
 
 
-def _export(archive: Archive, force: bool, options: dict[str, Any]) -> None:
+def _export(archive: Archive, options: dict[str, Any]) -> None:
     """Write the questions without an answer as a batch file, and say what they come to."""
-    from kernel_archive.llm.answers import Answers
-    from kernel_archive.llm.batch import export_lines, import_answers
-    from kernel_archive.llm.questions import ModelSettings
+    from kernel_archive.llm.answers import Answers, import_answers
+    from kernel_archive.llm.questions import ModelSettings, export_lines
 
-    split, model = options["split"], options["model"]
+    split, model, file = (options[n] for n in ("split", "model", "export_path"))
     if model is None:
         raise UsageError("every request of a batch file names its model: --model NAME")
     questions = _questions(archive, options)
@@ -229,14 +218,14 @@ def _export(archive: Archive, force: bool, options: dict[str, Any]) -> None:
                 f"{questions.prompt.name}"
             )
         answers.answered = imported.answered
-    lines = list(export_lines(answers, model=model, settings=_picked(ModelSettings, options)))
-    write_new(options["export_path"], b"".join(lines), force=force)
-    next_options = common.named_again(
-        split, options["archive_path"], model=model, limit=options["limit"]
-    )
+    settings = msgspec.convert(options, ModelSettings)
+    lines = list(export_lines(questions, answers.open_cells(), model, settings))
+    write_new(file, b"".join(lines), force=options["force"])
+    stated = {"model": model, "limit": options["limit"]}
+    next_options = common.named_again(split, options["archive_path"], **stated)
     common.emit(
         {
-            "file": printable(options["export_path"], 5000),
+            "file": printable(file, 5000),
             "prompt": questions.prompt.name,
             "split": split,
             "questions": len(lines),

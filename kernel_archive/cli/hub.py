@@ -20,12 +20,14 @@ _PAPER_METRICS: Final = {
 }
 
 
-def _quiet_bars() -> None:
-    """Turn off the progress bars of the Hub's client where nobody watches them."""
+def _begin(what: str) -> None:
+    """Say what begins; the Hub's client shows no progress bars where nobody watches them."""
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if common.as_json() or not sys.stderr.isatty():
         disable_progress_bars()
+    if what and not common.as_json():
+        common.say(what)
 
 
 @click.command()
@@ -44,9 +46,7 @@ def push(repo: str, archive_path: str | None, **options: Any) -> None:
     from kernel_archive.archive.open import default_directory
     from kernel_archive.publishing.push import push as run
 
-    _quiet_bars()
-    if not common.as_json():
-        common.say("Validating ...")
+    _begin("Validating ...")
     result = run(archive_path or default_directory(), repo, **options)
 
     def text() -> None:
@@ -77,7 +77,7 @@ def pull(repo: str, **options: Any) -> None:
     """
     from kernel_archive.publishing.pull import pull as run
 
-    _quiet_bars()
+    _begin("")
     common.emit(run(repo, **options))
 
 
@@ -94,9 +94,7 @@ def reproduce(source: str | None) -> None:
     """
     from kernel_archive.publishing.reproduce import reproduce as run
 
-    _quiet_bars()
-    if source is None and not common.as_json():
-        common.say("Fetching the published tables from the Hub ...")
+    _begin("" if source else "Fetching the published tables from the Hub ...")
     result = run(source)
     common.emit(result, lambda: _show_reproduction(result))
 

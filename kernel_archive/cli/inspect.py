@@ -61,16 +61,10 @@ def info(archive_path: str | None) -> None:
 
     facts = archive_info(kernel_archive.open_archive(archive_path))
     methods = "method role searches evaluations successes gpu_hours"
-    shown = {
-        **facts,
-        **facts["counts"],
-        "counts": None,
-        "reports": None,
-        "methods": _picked(facts["methods"], methods),
-        "builders": _picked(facts["builders"], "name version licence description"),
-        "findings": None,
-        "findings_in_the_logs": facts["findings"]["total"],
-    }
+    shown = facts | facts["counts"] | dict.fromkeys(("counts", "reports", "findings"))
+    shown["methods"] = _picked(facts["methods"], methods)
+    shown["builders"] = _picked(facts["builders"], "name version licence description")
+    shown["findings_in_the_logs"] = facts["findings"]["total"]
     words = {name: _WORDS.get(name, name) for name in shown}
     common.emit(facts, {word: shown[name] for name, word in words.items() if word})
 
@@ -121,9 +115,8 @@ def sql(query: str, limit: int, archive_path: str | None) -> None:
     result = result.rename_columns(names)
 
     def text() -> None:
-        shown = [column.to_pylist() for column in result.slice(0, limit).columns]
-        rows = [["" if cell is None else cell for cell in row] for row in zip(*shown, strict=True)]
-        common.print_table(names, rows)
+        rows = [row.values() for row in result.slice(0, limit).to_pylist()]
+        common.print_table(names, [["" if v is None else v for v in row] for row in rows])
         if result.num_rows > limit:
             common.tell(f"{limit} of {result.num_rows} rows; more with --limit, all with --json")
 
@@ -140,14 +133,13 @@ def validate(archive_path: str | None) -> None:
     The exit status is 1 when there is an error.
     """
     report = kernel_archive.validate(archive_path)
-
-    def text() -> None:
-        rows = [(layer.name, layer.status, len(layer.findings)) for layer in report.layers]
-        common.print_table(["layer", "result", "findings"], rows, left=2)
-        common.print_findings(report.findings)
-        common.tell(f"{report.path} {report.version}: {'valid' if report.ok else 'NOT valid'}")
-
-    common.emit(report, text, ok=report.ok)
+    layers = [
+        {"layer": layer.name, "result": layer.status, "findings": len(layer.findings)}
+        for layer in report.layers
+    ]
+    verdict = f"{report.path} {report.version}: {'valid' if report.ok else 'NOT valid'}"
+    facts = {"layers": layers, "findings": report.findings, "archive": verdict}
+    common.emit(report, facts, ok=report.ok)
 
 
 @click.command()

@@ -12,7 +12,7 @@ from kernel_archive.errors import counted
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES, SPLITS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
@@ -34,6 +34,11 @@ _split_options = common.options(
     common.archive_option,
     common.json_option,
 )
+
+
+def _which(names: list[str]) -> Callable[[Any], Any]:
+    choice = common.Choice(names)
+    return common.option("--split", "name", type=choice, default=names[0], help="Which one.")
 
 
 def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
@@ -121,26 +126,25 @@ def _show_cells(split: SplitFacts, *, is_outcome: bool) -> None:
     """Print rows per problem and bin or outcome; cells with fewer rows than the cap are marked."""
     cells: dict[str, list[int]] = split.facts["cells"]
     cap = (split.parameters.get("cap") or 0) if split.origin == "selected" else 0
+    short = sum(n < cap for counts in cells.values() for n in counts)
+    n_cells, notes = sum(map(len, cells.values())), []
+    if short:
+        notes = [
+            f"* short: {short} of {n_cells} cells have fewer than {cap} kernels to choose from"
+        ]
     rows = [
         (problem, *(f"{n}*" if n < cap else n for n in counts), sum(counts))
         for problem, counts in cells.items()
     ]
     totals = [sum(column) for column in zip(*cells.values(), strict=True)] or [0] * 8
-    short = sum(n < cap for counts in cells.values() for n in counts)
-    note = (
-        f"* short: {short} of {8 * len(cells)} cells have fewer than {cap} kernels to choose from"
-    )
-    columns, title = [*map(str, range(1, 9))], f"bin, labels of scheme {split.scheme}"
+    columns, title = [*"12345678"], f"bin, labels of scheme {split.scheme}"
     if is_outcome:
         columns, title = ["fail", "pass"], "outcome"
         rows = [(problem, fail, passes, n) for problem, fail, *_, passes, n in rows]
         totals = [totals[0], totals[-1]]
-    common.print_table(
-        ["problem", *columns, "all"],
-        [*rows, ("all", *totals, sum(totals))],
-        title=f"Rows per problem and {title}",
-        notes=[note] if short else [],
-    )
+    rows.append(("all", *totals, sum(totals)))
+    title = f"Rows per problem and {title}"
+    common.print_table(["problem", *columns, "all"], rows, title=title, notes=notes)
 
 
 def _show_warnings(split: SplitFacts, *, kept: bool) -> None:
@@ -160,13 +164,7 @@ def _show_warnings(split: SplitFacts, *, kept: bool) -> None:
 
 
 @click.command("build-eval")
-@common.option(
-    "--split",
-    "table",
-    type=common.Choice([*EVALUATIONS, "eval_close"]),
-    default="eval",
-    help="Which one.",
-)
+@_which([*EVALUATIONS, "eval_close"])
 @common.option(
     "--cap", type=common.FROM_1, help="Kernels per task and bin.  [default: the definition's]"
 )
@@ -179,7 +177,7 @@ def _show_warnings(split: SplitFacts, *, kept: bool) -> None:
     help="New folder to move the labels of all evaluation splits to.",
 )
 @_split_options
-def build_eval(table: str, withhold: str | None, **options: Any) -> None:
+def build_eval(name: str, withhold: str | None, **options: Any) -> None:
     """Make an evaluation split: held-out kernels of one GPU, at most CAP per task and bin.
 
     Without options this is the canonical split, which `build` makes too. Without --archive the
@@ -189,7 +187,7 @@ def build_eval(table: str, withhold: str | None, **options: Any) -> None:
     measured of them or of what else their searches ran; the folder holds the labels, for
     kernel-archive score --labels.
     """
-    _make(table, **options)
+    _make(SPLITS[name].table, **options)
     if withhold is not None:
         from kernel_archive.archive.open import default_directory, open_archive
         from kernel_archive.pipeline import withhold_labels
@@ -205,13 +203,7 @@ def build_eval(table: str, withhold: str | None, **options: Any) -> None:
 
 
 @click.command("build-discovery")
-@common.option(
-    "--split",
-    "name",
-    type=common.Choice([s.name for s in SPLITS.values() if s.kind == "discovery"]),
-    default="discovery",
-    help="Which one.",
-)
+@_which([s.name for s in SPLITS.values() if s.kind == "discovery"])
 @_split_options
 def build_discovery(name: str, **options: Any) -> None:
     """Make the discovery pairs: edges of search trees, g = speedup(child) / speedup(parent)."""

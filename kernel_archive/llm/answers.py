@@ -1,18 +1,28 @@
-"""Read what models answered, make a forecast file of it, and count what became of questions."""
+"""Read what models answered, make a forecast file of it, and count what became of questions.
+
+A line is a response in the batch form of OpenAI-compatible services, or a plain one:
+``{"custom_id": ..., "answer": "the whole text of the answer"}``.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
-from kernel_archive.errors import KernelArchiveError, printable
-from kernel_archive.llm.prompts import Prompt
-from kernel_archive.llm.questions import Questions
+from kernel_archive.archive.open import Archive
+from kernel_archive.errors import Finding, ForecastError, KernelArchiveError, UsageError, printable
+from kernel_archive.llm.prompts import Prompt, known_prompts
+from kernel_archive.llm.questions import Cell, Questions, load_questions, read_custom_id
+from kernel_archive.readers import values
 from kernel_archive.scoring.completions import read_completion
+from kernel_archive.scoring.formats import MAX_REPEATS
+from kernel_archive.untrusted import Lines, UntrustedFileError, regular_file
 
 #: Services' words for why a model stopped -> ours. Other words are kept; a normal end is "stop".
 STOPS: Final[dict[str, str]] = {
@@ -27,17 +37,10 @@ STOPS: Final[dict[str, str]] = {
     "content_filter": "refused",
     "refusal": "refused",
 }
+#: Files of answers beyond this are refused.
+MAX_ANSWER_BYTES: Final = 4 << 30
 #: Characters of a rationale that a file keeps; a longer one is cut.
 MAX_RATIONALE: Final = 16_000
-
-
-#: A question of a run: row id and repeat.
-Cell: TypeAlias = tuple[str, int]
-
-
-def stop_reason(word: object) -> str:
-    """Translate a service's word for why a model stopped; unknown words stay, made printable."""
-    return STOPS.get(word, printable(word, 40)) if isinstance(word, str) else "stop"
 
 
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,60 +96,43 @@ def read_answer(line: dict[str, Any], row_id: str, repeat: int) -> ModelAnswer |
     model: object = None
     if "answer" in line:
         content, stop = line["answer"], line.get("stop_reason")
-        counts = line.get("input_tokens"), line.get("output_tokens")
+        read, written = line.get("input_tokens"), line.get("output_tokens")
     else:
-        body = _response_body(line)
-        if isinstance(body, str):
-            return body
-        choices = body.get("choices")
-        choice = choices[0] if isinstance(choices, list) and choices else None
-        message = choice.get("message") if isinstance(choice, dict) else None
-        if not isinstance(choice, dict) or not isinstance(message, dict):
+        response, error = line.get("response"), line.get("error")
+        if not isinstance(response, dict) or error:
+            return f"failed{_said(error)}"
+        body, status = response.get("body"), response.get("status_code", 200)
+        if not isinstance(body, dict) or status != 200:
+            failed = f"status {status}" if isinstance(status, int) else "failed"
+            return f"{failed}{_said(values.object_of(body).get('error', body))}"
+        choice = (values.objects_of(body.get("choices")) or [{}])[0]
+        message = choice.get("message")
+        if not isinstance(message, dict):
             return "the response holds no message"
         content = {key: message.get(key) for key in ("content", "tool_calls")}
         stop = "refusal" if message.get("refusal") else choice.get("finish_reason")
-        usage = body["usage"] if isinstance(body.get("usage"), dict) else {}
-        counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        read, written = (
+            values.inner_value(body, f"usage.{kind}_tokens") for kind in ("prompt", "completion")
+        )
         model = body.get("model")
-    seconds: Any = line.get("latency_s")
-    in_range = isinstance(seconds, int | float) and 0 <= seconds < 1e9
+    seconds = values.not_negative(line.get("latency_s"))
     return ModelAnswer(
         row_id=row_id,
         repeat=repeat,
         content=content,
-        stop_reason=stop_reason(stop),
+        stop_reason=STOPS.get(stop, printable(stop, 40)) if isinstance(stop, str) else "stop",
         model=printable(model, 200) if isinstance(model, str) else None,
-        input_tokens=_count(counts[0]),
-        output_tokens=_count(counts[1]),
-        latency_s=float(seconds) if in_range else None,
+        input_tokens=values.natural(read, 1 << 53),
+        output_tokens=values.natural(written, 1 << 53),
+        latency_s=seconds if seconds is not None and seconds < 1e9 else None,
     )
 
 
-def _response_body(line: dict[str, Any]) -> dict[str, Any] | str:
-    """Return the body of a service's response; a text says why there is none."""
-    response = line.get("response")
-    if not isinstance(response, dict) or line.get("error"):
-        return _failure(line.get("error"), "failed")
-    body, status = response.get("body"), response.get("status_code", 200)
-    if not isinstance(body, dict) or status != 200:
-        inner = body.get("error", body) if isinstance(body, dict) else None
-        return _failure(inner, f"status {status}" if isinstance(status, int) else "failed")
-    return body
-
-
-def _failure(error: object, status: str) -> str:
-    """Say why a request has no answer: the status, and what the service says of it."""
-    message = error if isinstance(error, str) else ""
-    if isinstance(error, dict):
-        words = [error.get(key) for key in ("code", "type", "message")]
-        message = next((word for word in words if isinstance(word, str) and word), "")
-    return f"{status}: {printable(message, 200)}" if message else status
-
-
-def _count(value: Any) -> int | None:
-    """Return a count of tokens, ``None`` for anything else."""
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
-    return int(value) if is_count else None
+def _said(error: object) -> str:
+    """Write behind a status what a service says of an error."""
+    words = [values.object_of(error).get(key) for key in ("code", "type", "message")]
+    message = next(filter(None, map(values.text_of, [*words, error])), "")
+    return f": {printable(message, 200)}" if message else ""
 
 
 class AnswerCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,13 +165,6 @@ class Answers:
     answered: dict[Cell, ModelAnswer] = field(default_factory=dict)
     failures: dict[Cell, str] = field(default_factory=dict)
 
-    def add(self, cell: Cell, answer: ModelAnswer | str) -> None:
-        """Take an answer, or the reason why there is none; one answer is enough."""
-        if isinstance(answer, str):
-            self.failures[cell] = answer
-        else:
-            self.answered.setdefault(cell, answer)
-
     def cells(self) -> list[Cell]:
         """List row id and repeat of every question, in the order of the file."""
         return [(row_id, n) for row_id in self.questions.by_id for n in range(self.repeats)]
@@ -212,9 +191,8 @@ class Answers:
             raise KernelArchiveError(
                 f"no question was answered, of {len(cells):,} ({reasons}): no file is written"
             )
-        lines = [
-            answer.line(prompt, self.questions.by_id[answer.row_id].digest) for answer in answers
-        ]
+        by_id = self.questions.by_id
+        lines = [answer.line(prompt, by_id[answer.row_id].digest) for answer in answers]
         counts = AnswerCounts(
             prompt=prompt.name,
             rows=len(self.questions.all_ids),
@@ -229,3 +207,119 @@ class Answers:
             without_usage=sum(None in (a.input_tokens, a.output_tokens) for a in answers),
         )
         return b"".join(msgspec.json.encode(line) + b"\n" for line in lines), counts
+
+
+class AnswerReader:
+    """Reads answers to the rows of a split, all to one prompt, and lists what is at fault."""
+
+    def __init__(self, split: str, row_ids: Iterable[str]) -> None:
+        self.split, self.row_ids, self.prompts = split, frozenset(row_ids), known_prompts()
+        self.prompt: Prompt | None = None
+        self.answered: dict[Cell, ModelAnswer] = {}
+        self.failures: dict[Cell, str] = {}
+
+    def read(self, paths: Iterable[str | Path]) -> None:
+        """Read the answers of files.
+
+        Raises:
+            ForecastError: with every fault; rows that are unknown are one, however many.
+        """
+        faults: list[Finding] = []
+        most_lines = 10_000 + len(self.row_ids) * MAX_REPEATS
+        for path in paths:
+            name = printable(str(path), 300)
+            try:
+                file = regular_file(path)
+            except UntrustedFileError as error:
+                raise ForecastError.from_findings([error.finding(name)]) from None
+            for item in Lines(file, max_bytes=MAX_ANSWER_BYTES, max_lines=most_lines):
+                if isinstance(item, Finding):
+                    faults.append(item)
+                elif fault := self._read_line(item[1]):
+                    faults.append(msgspec.structs.replace(fault, file=name, line=item[0]))
+        unknown = [fault for fault in faults if fault.code == "unknown-row"]
+        more = len({str(fault.value).rsplit("-", 2)[0] for fault in unknown}) - 1
+        if len(unknown) > 1:
+            message = unknown[0].message + (f", nor {more:,} more" if more else "")
+            first = msgspec.structs.replace(unknown[0], message=message)
+            faults = [first, *(fault for fault in faults if fault.code != "unknown-row")]
+        if faults:
+            summary = f"{len(faults)} faults in the answers" if len(faults) > 1 else None
+            raise ForecastError.from_findings(faults, summary)
+
+    def _read_line(self, text: bytes) -> Finding | None:
+        """Take the answer of a line; return what is wrong with it, if something is."""
+        try:
+            line = msgspec.json.decode(text, type=dict[str, Any])
+        except values.BAD_JSON as error:
+            message = f"not a line with a JSON object: {printable(str(error), 200)}"
+            fix = "Fetch the file again, or remove the line: its question is unanswered then"
+            return Finding(code="bad-json", message=message, fix=fix)
+        name = line.get("custom_id")
+        shown = None if name is None else printable(name)
+        fault = partial(Finding, field="custom_id", value=shown)
+        parts = read_custom_id(name) if isinstance(name, str) else None
+        if parts is None:
+            message = "must be the custom_id of a question, as it was exported"
+            return fault(code="bad-custom-id", message=message)
+        row_id, repeat, digest = parts
+        prompt, cell = self.prompts.get(digest), (row_id, repeat)
+        if prompt is None:
+            message = "this version of the package has no prompt with this digest"
+            fix = "Import with the version that exported the questions"
+            return fault(code="unknown-prompt", message=message, fix=fix)
+        if self.prompt is not None and prompt != self.prompt:
+            message = f"answers {prompt.name}, and the lines before it {self.prompt.name}"
+            fix = "Import the answers to each prompt into a file of its own"
+            return fault(code="several-prompts", message=message, fix=fix)
+        if row_id not in self.row_ids:
+            message = f"no row of {self.split} has this id"
+            fix = "Name the split with --split, or import with the archive that was asked about"
+            return fault(code="unknown-row", message=message, fix=fix)
+        self.prompt = prompt
+        if not line.keys() & {"answer", "response", "error"}:
+            message = "there is neither an answer nor a response"
+            fix = 'Write {"custom_id": ..., "answer": "..."}'
+            return Finding(code="no-answer", message=message, fix=fix)
+        answer = read_answer(line, *cell)
+        if isinstance(answer, str):
+            self.failures[cell] = answer
+        elif self.answered.setdefault(cell, answer) != answer:
+            message = "another line answers this question differently"
+            return fault(code="repeated-answer", message=message, fix="Drop one of the two")
+        return None
+
+
+def import_answers(
+    paths: Iterable[str | Path], archive: Archive, split: str = "eval", *, limit: int | None = None
+) -> Answers:
+    """Read answers from files.
+
+    Several files are one run: what failed in one may stand answered in another. ``limit`` is that
+    of the export, so that missing answers are counted right.
+
+    Raises:
+        ForecastError: something in the files is at fault; every fault is named.
+        UsageError: no file is named, or the answers are to other questions than the split's.
+    """
+    reader = AnswerReader(split, load_questions(archive, split).all_ids)
+    reader.read(paths)
+    prompt = reader.prompt
+    if prompt is None:
+        raise UsageError("the files of --import hold no answer. Name what the service sent back")
+    questions = load_questions(archive, split, limit=limit, **prompt.options)
+    if questions.prompt != prompt:
+        raise UsageError(
+            f"the answers are to {prompt.name}, and split {split} is asked with "
+            f"{questions.prompt.name}"
+        )
+    answered, failures = reader.answered, reader.failures
+    repeats = 1 + max(repeat for _, repeat in [*answered, *failures])
+    answers = Answers(questions=questions, repeats=repeats, answered=answered, failures=failures)
+    left_out = {*answered, *failures} - set(answers.cells())
+    if left_out:
+        raise UsageError(
+            f"--limit {limit} leaves out rows that were answered: {len(left_out):,}. Import with "
+            "the --limit of the export"
+        )
+    return answers

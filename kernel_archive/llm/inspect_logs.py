@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,49 +10,40 @@ from kernel_archive.archive.open import Archive
 from kernel_archive.errors import DataError, MissingExtraError, UsageError, printable
 from kernel_archive.llm.answers import Answers, ModelAnswer, read_answer
 from kernel_archive.llm.prompts import known_prompts
-from kernel_archive.llm.questions import questions_of
+from kernel_archive.llm.questions import load_questions
 
 if TYPE_CHECKING:
-    from inspect_ai.log import EvalLog
     from inspect_ai.model import ModelOutput
 
 
-def _read_log(path: str | Path) -> EvalLog:
-    """Read a log with its samples; of a run that was killed, what had been written."""
-    try:
-        from inspect_ai.log import read_eval_log
-    except ImportError:
-        raise MissingExtraError(
-            "logs of Inspect need Inspect: pip install 'kernel-archive[llm]'"
-        ) from None
-    try:
-        return read_eval_log(str(path))
-    except Exception as error:  # noqa: BLE001 - Inspect raises many kinds for a file that is no log
-        raise DataError.of(
-            code="bad-log",
-            message=f"not a log of Inspect: {printable(str(error), 200)}",
-            file=printable(str(path), 300),
-            fix="Name a file that ends in .eval",
-        ) from None
-
-
 def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
-    """Read the answers in a log of the task.
+    """Read the answers in a log of the task; of a run that was killed, what had been written.
 
     Raises:
         MissingExtraError: Inspect is not installed.
         UsageError: the log is of another split, or of a prompt of another version.
         DataError: the file is no log of the task, or of another version of the archive.
     """
-    log, file = _read_log(path), printable(str(path), 300)
+    try:
+        from inspect_ai.log import read_eval_log
+    except ImportError:
+        raise MissingExtraError(
+            "logs of Inspect need Inspect: pip install 'kernel-archive[llm]'"
+        ) from None
+    file = printable(str(path), 300)
+    fault = partial(DataError.of, file=file)
+    try:
+        log = read_eval_log(str(path))
+    except Exception as error:  # noqa: BLE001 - Inspect raises many kinds for a file that is no log
+        fix, what = "Name a file that ends in .eval", printable(str(error), 200)
+        raise fault(code="bad-log", message=f"not a log of Inspect: {what}", fix=fix) from None
     metadata = log.eval.metadata or {}
     name, logged = printable(metadata.get("prompt")), printable(metadata.get("split"))
     if "@" not in name:
-        raise DataError.of(
-            code="other-task",
-            message=f"a log of {printable(log.eval.task)}, not of this package's task",
-            file=file,
-            fix="Make one with: inspect eval kernel_archive/forecast --model MODEL",
+        task = printable(log.eval.task)
+        fix = "Make one with: inspect eval kernel_archive/forecast --model MODEL"
+        raise fault(
+            code="other-task", message=f"a log of {task}, not of this package's task", fix=fix
         )
     if split != logged:
         raise UsageError(f"{file} is of split {logged}, not {split}. Type --split {logged}")
@@ -61,8 +53,9 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
             f"{file} answers {name}, which this version of the package does not have. Convert it "
             "with the version that made it"
         )
-    limit = log.eval.config.limit  # Inspect's limit takes the first rows, as ours does
-    questions = questions_of(prompt, archive, split, limit if isinstance(limit, int) else None)
+    limit: Any = log.eval.config.limit  # Inspect's limit takes the first rows, as ours does
+    limit = limit if isinstance(limit, int) else None
+    questions = load_questions(archive, split, limit=limit, **prompt.options)
     answers = Answers(questions=questions, repeats=max(1, log.eval.config.epochs or 1))
     wanted = set(answers.cells())
     for sample in log.samples or ():
@@ -70,12 +63,14 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
         if cell not in wanted:
             message = f"{printable(cell[0])} is no row that this archive asks about"
             fix = "Name the archive that the task read: --archive DIR"
-            raise DataError.of(code="unknown-row", message=message, file=file, fix=fix)
+            raise fault(code="unknown-row", message=message, fix=fix)
         answer = answer_of(sample.output, *cell)
-        if isinstance(answer, str) and sample.error:
-            # Without what differs from one request to the next.
+        if not isinstance(answer, str):
+            answers.answered.setdefault(cell, answer)
+            continue
+        if sample.error:  # without what differs from one request to the next
             answer = sample.error.message.partition("(")[0].strip()
-        answers.add(cell, printable(answer, 80) if isinstance(answer, str) else answer)
+        answers.failures[cell] = printable(answer, 80)
     return answers
 
 

@@ -7,7 +7,6 @@ forecast, so that forecasts under two wordings are never mixed up.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import re
 from collections.abc import Mapping
@@ -20,7 +19,8 @@ import msgspec
 
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, Scheme
 from kernel_archive.gpus import Gpu, gpu_facts, gpu_lines
-from kernel_archive.problems import PROBLEMS, TimedCase, get_problem
+from kernel_archive.ids import sha256_hex
+from kernel_archive.problems import PROBLEMS, get_problem
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring.formats import TOOL_FIELDS
 from kernel_archive.storage import content_path
@@ -66,12 +66,17 @@ class Prompt:
         # The bins are covered by the prompt of a row in which nothing is real.
         probe = render(self, problem="probe", gpu="probe", anchor="anchor", candidate="candidate")
         parts += [schema, self.answer, probe, problems]
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+        return sha256_hex("\0".join(parts).encode())[:16]
 
     @property
     def name(self) -> str:
         """Name in forecasts and entries: ``v1-forecast-json-paper@0123456789abcdef``."""
         return f"{PROMPT_VERSION}-{self.ask}-{self.answer}-{self.scheme}@{self.digest}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return it as arguments of ``load_questions``."""
+        return {"answer": self.answer, "bins": self.scheme, "defer": self.ask == "defer"}
 
 
 def known_prompts() -> dict[str, Prompt]:
@@ -82,31 +87,26 @@ def known_prompts() -> dict[str, Prompt]:
     return {prompt.digest: prompt for prompt in reversed(prompts)}
 
 
-def _fields(ask: Ask) -> dict[str, dict[str, Any]]:
-    """Map each field of an answer to its JSON Schema; reasons before numbers."""
+def answer_schema(ask: Ask) -> dict[str, Any]:
+    """Return the JSON Schema of an answer: reasons first, and every field is required."""
     fields: dict[str, dict[str, Any]] = {
         "rationale": {"description": "what decides it, in at most 60 words", "type": "string"}
     }
     if ask == "validity":
         meaning = "probability that the candidate compiles and is correct, from 0 to 1"
-        return fields | {"p_passes": {"description": meaning, "type": "number"}}
-    for b, name in enumerate(TOOL_FIELDS, 1):
-        more = ", from 0 to 1" if b < len(TOOL_FIELDS) else "; the eight sum to 1"
-        fields[name] = {"description": f"probability of bin {b}{more}", "type": "number"}
-    meaning = "number of the bin that you would name, 1 to 8"
-    whole = {"type": "integer", "enum": [*range(1, N_BINS + 1)]}
-    fields["predicted_bin"] = {"description": meaning, **whole}
-    meaning = "the S that you expect, as a number, or null"
-    fields["expected_speedup"] = {"description": meaning, "type": ["number", "null"]}
+        fields["p_passes"] = {"description": meaning, "type": "number"}
+    else:
+        for b, name in enumerate(TOOL_FIELDS, 1):
+            more = ", from 0 to 1" if b < len(TOOL_FIELDS) else "; the eight sum to 1"
+            fields[name] = {"description": f"probability of bin {b}{more}", "type": "number"}
+        meaning = "number of the bin that you would name, 1 to 8"
+        whole = {"type": "integer", "enum": [*range(1, N_BINS + 1)]}
+        fields["predicted_bin"] = {"description": meaning, **whole}
+        meaning = "the S that you expect, as a number, or null"
+        fields["expected_speedup"] = {"description": meaning, "type": ["number", "null"]}
     if ask == "defer":
         meaning = "true: measure this candidate; false: use the forecast"
         fields["defer"] = {"description": meaning, "type": "boolean"}
-    return fields
-
-
-def answer_schema(ask: Ask) -> dict[str, Any]:
-    """Return the JSON Schema of an answer; strict modes want every field required."""
-    fields = _fields(ask)
     schema = {"type": "object", "properties": fields, "required": list(fields)}
     return schema | {"additionalProperties": False}
 
@@ -125,8 +125,10 @@ def render(
     ``known`` is another GPU and the measured speedup on it, for the question of a transfer.
     """
     known_gpu, known_speedup = known or ("probe", 1.0)
-    known_facts = gpu_facts(known_gpu, stated_gpus)
-    rule, facts = SCHEMES[prompt.scheme], gpu_facts(gpu, stated_gpus)
+    gpus = [gpu_facts(name, stated_gpus) for name in (gpu, known_gpu)]
+    shown_gpu, shown_known = ({"name": g.name, "facts": list(gpu_lines(g))} for g in gpus)
+    fields = answer_schema(prompt.ask)["properties"]
+    rule = SCHEMES[prompt.scheme]
     bins = [
         {"number": b, "name": name, "interval": rule.describe(b)}
         for b, name in enumerate(BIN_NAMES, 1)
@@ -137,9 +139,9 @@ def render(
         answer=prompt.answer,
         tool=TOOL_NAME,
         bins=bins,
-        fields=[(name, field["description"]) for name, field in _fields(prompt.ask).items()],
-        gpu={"name": facts.name, "facts": list(gpu_lines(facts))},
-        known_gpu={"name": known_facts.name, "facts": list(gpu_lines(known_facts))},
+        fields=[(name, field["description"]) for name, field in fields.items()],
+        gpu=shown_gpu,
+        known_gpu=shown_known,
         known_speedup=f"{known_speedup:.4g}",
         problem=problem_in_words(problem),
         anchor=anchor,
@@ -152,26 +154,23 @@ def render(
 
 @cache
 def problem_in_words(name: str) -> dict[str, Any]:
-    """Put a problem into words: title, inputs, timed cases, tolerance, as far as known."""
-    problem = get_problem(name)
-    facts = {field: getattr(problem, field) for field in ("name", "title", "inputs")}
-    tolerance = ""
+    """Put a problem into words: title, inputs, timed cases, tolerance, as far as known.
+
+    A case: ``rows = 8 (at least 64 B read, 32 B written, 80 FLOP)``.
+    """
+    problem, tolerance, cases = get_problem(name), "", []
     if problem.rtol is not None and problem.atol is not None:
         tolerance = (
             f"a relative tolerance of {problem.rtol:g} and an absolute one of {problem.atol:g}"
         )
-    cases = [_case_in_words(case) for case in problem.cases]
+    for case in problem.cases:
+        shape = ", ".join(f"{key} = {value}" for key, value in case.shape.items())
+        work = case.least_work
+        amounts = f"{_amount(work.bytes_read)}B read, {_amount(work.bytes_written)}B written"
+        amounts += f", {_amount(work.flops)}FLOP" if work.flops else ""
+        cases.append(f"{shape} (at least {amounts})")
+    facts = {field: getattr(problem, field) for field in ("name", "title", "inputs")}
     return {**facts, "cases": cases, "tolerance": tolerance}
-
-
-def _case_in_words(case: TimedCase) -> str:
-    """Put a timed case into words: ``rows = 8 (at least 64 B read, 32 B written, 80 FLOP)``."""
-    shape = ", ".join(f"{key} = {value}" for key, value in case.shape.items())
-    work = case.least_work
-    amounts = [f"{_amount(work.bytes_read)}B read", f"{_amount(work.bytes_written)}B written"]
-    if work.flops:
-        amounts.append(f"{_amount(work.flops)}FLOP")
-    return f"{shape} (at least {', '.join(amounts)})"
 
 
 def _amount(value: float) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -16,10 +15,14 @@ from kernel_archive.archive.open import Archive
 from kernel_archive.baselines.pairs import AskedPairs, load_asked_pairs
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import DataError, UsageError, printable
+from kernel_archive.ids import sha256_hex
 from kernel_archive.llm.prompts import TOOL_NAME, AnswerForm, Ask, Prompt, answer_schema, render
 
 #: Characters of program text in a token, at the least: an estimate errs upwards.
 CHARACTERS_PER_TOKEN: Final = 2.5
+CHAT_URL: Final = "/v1/chat/completions"
+#: A question of a run: row id and repeat.
+Cell: TypeAlias = tuple[str, int]
 _CUSTOM_ID: Final = re.compile(r"(?s)(.+)-(\d{1,3})-([0-9a-f]{16})")
 
 
@@ -44,7 +47,7 @@ class Question(NamedTuple):
     @property
     def digest(self) -> str:
         """Sixteen hex digits of the sha256 of the very text that is asked."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+        return sha256_hex(self.text.encode())[:16]
 
     @property
     def tokens(self) -> int:
@@ -74,10 +77,8 @@ class Questions:
         """Row id -> question, in the order in which they are asked."""
         a = self.asked
         rows = zip(a.problems, a.gpus, a.anchors, a.candidates, a.known, strict=True)
-        texts = (render(self.prompt, *row, stated_gpus=a.stated_gpus) for row in rows)
-        return {
-            row_id: Question(row_id, text) for row_id, text in zip(a.row_ids, texts, strict=True)
-        }
+        texts = [render(self.prompt, *row, stated_gpus=a.stated_gpus) for row in rows]
+        return dict(zip(a.row_ids, map(Question, a.row_ids, texts), strict=True))
 
     def __len__(self) -> int:
         return len(self.asked)
@@ -99,14 +100,26 @@ def request_body(text: str, prompt: Prompt, model: str, settings: ModelSettings)
         body["tools"] = [{"type": "function", "function": function}]
         body["tool_choice"] = {"type": "function", "function": {"name": TOOL_NAME}}
     elif prompt.answer == "json":
-        body["response_format"] = {
-            "type": "json_schema",
-            "json_schema": named_schema | {"schema": schema},
-        }
+        form = named_schema | {"schema": schema}
+        body["response_format"] = {"type": "json_schema", "json_schema": form}
     options: dict[str, Any] = msgspec.to_builtins(settings)
     if "max_tokens" in options:
         options["max_completion_tokens"] = options.pop("max_tokens")
     return body | options
+
+
+def export_lines(
+    questions: Questions, cells: Iterable[Cell], model: str, settings: ModelSettings
+) -> Iterator[bytes]:
+    """Write the lines of a batch file, one request each; ``vllm run-batch`` takes it, too."""
+    for row_id, repeat in cells:
+        line = {
+            "custom_id": questions.custom_id(row_id, repeat),
+            "method": "POST",
+            "url": CHAT_URL,
+            "body": request_body(questions.by_id[row_id].text, questions.prompt, model, settings),
+        }
+        yield msgspec.json.encode(line) + b"\n"
 
 
 def read_custom_id(text: str) -> tuple[str, int, str] | None:
@@ -155,19 +168,6 @@ def load_questions(
         answer=answer,
         scheme=asked.scheme if bins is None else scheme_of(bins).name,
     )
-
-    def order_key(i: int) -> bytes:
-        return hashlib.sha256(f"ask:{asked.row_ids[i]}".encode()).digest()
-
-    chosen = sorted(range(len(asked)), key=order_key)[:limit]
+    hashes = [sha256_hex(f"ask:{row_id}".encode()) for row_id in asked.row_ids]
+    chosen = sorted(range(len(asked)), key=hashes.__getitem__)[:limit]
     return Questions(asked=asked.take(chosen), prompt=prompt, all_ids=asked.row_ids)
-
-
-def questions_of(
-    prompt: Prompt, archive: Archive, split: str, limit: int | None = None
-) -> Questions:
-    """Load the questions that were asked with a prompt."""
-    defer = prompt.ask == "defer"
-    return load_questions(
-        archive, split, answer=prompt.answer, bins=prompt.scheme, defer=defer, limit=limit
-    )

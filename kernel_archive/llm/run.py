@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -26,17 +27,20 @@ from kernel_archive._version import __version__
 from kernel_archive.archive.build import Advance
 from kernel_archive.archive.open import Archive
 from kernel_archive.errors import KernelArchiveError, UsageError, counted, printable
-from kernel_archive.llm.answers import Answers, Cell, ModelAnswer, read_answer
-from kernel_archive.llm.batch import AnswerReader
-from kernel_archive.llm.questions import ModelSettings, Questions, estimated_tokens, request_body
+from kernel_archive.llm.answers import AnswerReader, Answers, ModelAnswer, read_answer
+from kernel_archive.llm.questions import (
+    Cell,
+    ModelSettings,
+    Questions,
+    estimated_tokens,
+    request_body,
+)
 from kernel_archive.llm.service import Failure, Service, send
 from kernel_archive.readers.values import BAD_JSON
 from kernel_archive.storage import locked, write_atomically
 
 #: Tokens of an answer when ``--max-tokens`` is not given: without and with a reasoning effort.
 DEFAULT_MAX_TOKENS: Final = (2_000, 32_000)
-#: Seconds between two reports of progress while no answer comes.
-TICK: Final = 1.0
 #: Failures of one kind in a row, or answers without a forecast, that end a run.
 MAX_FAILURES_IN_A_ROW: Final = 10
 #: What a run may not change.
@@ -73,7 +77,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return "--max-cost" if self.max_cost is not None and (cost or 0) > self.max_cost else ""
 
 
-class ModelRun(msgspec.Struct, kw_only=True):
+class ModelRun(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked, of which model: stands beside the answers and goes into a board's entry."""
 
     archive: str  # name, version and logical digest
@@ -95,29 +99,27 @@ class ModelRun(msgspec.Struct, kw_only=True):
     failures: dict[str, int] = {}  # kind -> questions that are without an answer for it
 
     @classmethod
-    def of(
-        cls, archive: Archive, questions: Questions, *, model: str, repeats: int, **more: Any
-    ) -> ModelRun:
-        """Say which questions are asked of a model."""
-        manifest = archive.manifest
+    def of(cls, archive: Archive, answers: Answers, *, model: str, **more: Any) -> ModelRun:
+        """Say which questions were asked of a model, and what the answers say and cost."""
+        manifest, questions = archive.manifest, answers.questions
+        answered = answers.answered.values()
         return cls(
             archive=f"{manifest.name} {manifest.version} {manifest.logical_digest}",
             split=questions.asked.split.name,
             prompt=questions.prompt.name,
             model=model,
             answer=questions.prompt.answer,
+            served_models=sorted({a.model for a in answered if a.model is not None}),
             rows=len(questions),
-            repeats=repeats,
+            repeats=answers.repeats,
+            answers=len(answered),
+            input_tokens=sum(a.input_tokens or 0 for a in answered),
+            output_tokens=sum(a.output_tokens or 0 for a in answered),
             **more,
         )
 
-    def save(self, output: str | Path, answers: Answers) -> None:
-        """Write it beside a forecast file, with what the answers say and cost."""
-        answered = answers.answered.values()
-        self.answers = len(answered)
-        self.served_models = sorted({a.model for a in answered if a.model is not None})
-        self.input_tokens = sum(answer.input_tokens or 0 for answer in answered)
-        self.output_tokens = sum(answer.output_tokens or 0 for answer in answered)
+    def save(self, output: str | Path) -> None:
+        """Write it beside a forecast file."""
         data = msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
         write_atomically(run_path(output), data)
 
@@ -140,62 +142,59 @@ def read_run(output: str | Path) -> ModelRun | None:
         return None
 
 
-def _hold_forecast(lines: bytes) -> bool:
-    """Tell whether a forecast can be read from one of these lines of answers."""
-    for line in lines.splitlines():
-        with suppress(*BAD_JSON):
-            answer = read_answer(msgspec.json.decode(line, type=dict[str, Any]), "", 0)
-            if isinstance(answer, ModelAnswer) and not answer.unparsed():
-                return True
+def _holds_forecast(line: bytes) -> bool:
+    """Tell whether a forecast can be read from a line of answers."""
+    with suppress(*BAD_JSON):
+        answer = read_answer(msgspec.json.decode(line, type=dict[str, Any]), "", 0)
+        return isinstance(answer, ModelAnswer) and not answer.unparsed()
     return False
 
 
-def _shown(answer: ModelAnswer) -> str:
-    """Quote the beginning of what a model said."""
-    parts = answer.content if isinstance(answer.content, dict) else {"answer": answer.content}
-    words = " ".join(str(part) for part in parts.values() if part)
-    return f'"{printable(words, 160)}"'
-
-
+@dataclass(kw_only=True)
 class Run:
     """One run: the questions, who answers them, and the files beside the forecast file."""
 
-    def __init__(
-        self,
-        archive: Archive,
-        questions: Questions,
-        service: Service,
-        output: str | Path,
-        *,
-        settings: ModelSettings,
-        limits: Limits,
-        repeats: int = 1,
-    ) -> None:
-        """Prepare a run; nothing is read, sent or written."""
-        default = DEFAULT_MAX_TOKENS[settings.reasoning_effort is not None]
-        self.max_tokens = settings.max_tokens or default  # of an answer
-        self.settings = msgspec.structs.replace(settings, max_tokens=self.max_tokens)
-        self.questions, self.service, self.limits = questions, service, limits
-        self.output = Path(output)
-        self.answers = Answers(questions=questions, repeats=repeats)
-        self.reused = 0  # answers that stood in the file before
-        self.set_aside = False  # whether answers to another question make room
-        self.retries = 0  # requests that were sent again
-        self.last_retry = ""  # the kind of failure after which the last one was
-        self.failures: dict[str, list[str]] = {}  # kind -> what the server said, per question
-        self.input_tokens = self.output_tokens = 0  # of all answers of the file
-        self.stopped_by = ""  # the bound that ended the run, if one did
-        self.waiting: deque[Cell] = deque()
-        self.reserved: dict[Cell, int] = {}  # input tokens of questions under way
-        self.last_failures: deque[str] = deque(maxlen=MAX_FAILURES_IN_A_ROW)
-        self.record = ModelRun.of(
-            archive,
-            questions,
-            model=service.model,
-            repeats=repeats,
+    archive: Archive
+    questions: Questions
+    service: Service
+    output: str
+    settings: ModelSettings
+    limits: Limits
+    repeats: int = 1
+
+    reused: int = 0  # answers that stood in the file before
+    set_aside: bool = False  # whether answers to another question make room
+    date: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
+    earlier_retries: int = 0  # in runs that this one goes on with
+    retries: int = 0  # requests that were sent again
+    last_retry: str = ""  # the kind of failure after which the last one was
+    failures: dict[str, list[str]] = field(default_factory=dict)  # kind -> what the server said
+    input_tokens: int = 0  # of all answers of the file
+    output_tokens: int = 0
+    stopped_by: str = ""  # the bound that ended the run, if one did
+    waiting: deque[Cell] = field(default_factory=deque)
+    reserved: dict[Cell, int] = field(default_factory=dict)  # input tokens of what is under way
+
+    def __post_init__(self) -> None:
+        default = DEFAULT_MAX_TOKENS[self.settings.reasoning_effort is not None]
+        self.max_tokens = self.settings.max_tokens or default  # of an answer
+        self.settings = msgspec.structs.replace(self.settings, max_tokens=self.max_tokens)
+        self.answers = Answers(questions=self.questions, repeats=self.repeats)
+        self.last_failures = deque[str](maxlen=MAX_FAILURES_IN_A_ROW)
+
+    def record(self) -> ModelRun:
+        """Say what was asked, and what became of it."""
+        failures = {kind: len(self.failures[kind]) for kind in sorted(self.failures)}
+        host = urlsplit(self.service.url).netloc.rpartition("@")[2]
+        return ModelRun.of(
+            self.archive,
+            self.answers,
+            model=self.service.model,
             settings=msgspec.to_builtins(self.settings),
-            date=datetime.now(UTC).date().isoformat(),
-            host=urlsplit(service.url).netloc.rpartition("@")[2] if service.name_host else None,
+            date=self.date,
+            host=host if self.service.name_host else None,
+            retries=self.earlier_retries + self.retries,
+            failures=failures,
         )
 
     def locked(self) -> AbstractContextManager[None]:
@@ -218,33 +217,25 @@ class Run:
         if earlier is None:
             raise UsageError(f"{conflict}, or of an unknown one. {fix}")
         for name in _FIXED:
-            old, new = getattr(earlier, name), getattr(self.record, name)
-            if old != new and not _hold_forecast(data):
-                self.set_aside = True
-                return
+            old, new = getattr(earlier, name), getattr(self.record(), name)
             if old != new:
-                raise UsageError(
-                    f"{conflict}: {name} {printable(old)} instead of {printable(new)}. {fix}"
-                )
-        self.record.date, self.record.retries = earlier.date, earlier.retries
+                if not any(map(_holds_forecast, data.splitlines())):
+                    self.set_aside = True
+                    return
+                change = f"{name} {printable(old)} instead of {printable(new)}"
+                raise UsageError(f"{conflict}: {change}. {fix}")
+        self.date, self.earlier_retries = earlier.date, earlier.retries
         whole = data.rfind(b"\n") + 1
         if whole < len(data):  # what a killed run left of its last line
             os.truncate(path, whole)
         if whole:
-            reader = AnswerReader(self.record.split, self.questions.all_ids)
-            reader.read_file(path)
-            reader.check()
+            reader = AnswerReader(self.questions.asked.split.name, self.questions.all_ids)
+            reader.read([path])
             cells = [cell for cell in self.answers.cells() if cell in reader.answered]
             self.answers.answered = {cell: reader.answered[cell] for cell in cells}
             for answer in reader.answered.values():
                 self._count_tokens(answer)
         self.reused = len(self.answers.answered)
-
-    def save(self) -> None:
-        """Write what was asked, and what became of it, beside the answers."""
-        failures = sorted(self.failures.items())
-        self.record.failures = {kind: len(messages) for kind, messages in failures}
-        self.record.save(self.output, self.answers)
 
     def estimate(self) -> dict[str, int]:
         """Bound what the open questions will cost, in tokens read and written."""
@@ -262,52 +253,36 @@ class Run:
             KernelArchiveError: the first question failed, or ten in a row failed in one way or
                 brought no forecast. What was answered is kept, and the same run goes on from there.
         """
-        if self.set_aside and answers_path(self.output).exists():
+        path = answers_path(self.output)
+        if self.set_aside and path.exists():
             with Path(f"{self.output}.answers.old.jsonl").open("ab") as file:
-                file.write(answers_path(self.output).read_bytes())
-            answers_path(self.output).unlink()
-        self.save()
+                file.write(path.read_bytes())
+            path.unlink()
+        self.advance, self.trial, self.started = advance, trial, time.monotonic()
+        self.record().save(self.output)
         self.waiting.extend(self.answers.open_cells())
         try:
-            with answers_path(self.output).open("ab") as file:
-                asyncio.run(self._ask_all(file, advance, trial=trial))
+            with path.open("ab") as file:
+                asyncio.run(self._ask_all(file))
         finally:
-            self.save()
+            self.record().save(self.output)
 
-    async def _ask_all(self, file: BinaryIO, advance: Advance, *, trial: bool) -> None:
+    async def _ask_all(self, file: BinaryIO) -> None:
         """Ask the first question, and then the others, several at a time."""
-        started, total = time.monotonic(), len(self.answers.cells())
-
-        def show() -> None:
-            n = len(self.answers.answered)
-            advance(n, total, self._progress(total - n, time.monotonic() - started))
-
-        async def tick() -> None:
-            while True:
-                await asyncio.sleep(TICK)
-                show()
 
         async def work() -> None:
             while self._reserve():
-                answer = await self._ask_next(client, file)
-                show()
-                self._count_in_a_row(answer, trial=trial)
+                self._end_in_a_row(await self._ask_next(client, file), MAX_FAILURES_IN_A_ROW)
 
-        ticking = asyncio.create_task(tick())
         async with self.service.client() as client:
             if self._reserve():
-                answer = await self._ask_next(client, file)
-                if isinstance(answer, Failure):
-                    raise KernelArchiveError(answer.explain(self.service, 1 + self.retries))
-                if trial and answer.unparsed():
-                    raise self._unusable(answer)
+                self._end_in_a_row(await self._ask_next(client, file), 1)
             try:
                 async with asyncio.TaskGroup() as group:
                     for _ in range(self.limits.connections):
                         group.create_task(work())
             except ExceptionGroup as group_error:  # the others were told to stop
                 raise group_error.exceptions[0] from None
-        ticking.cancel()
 
     def _reserve(self) -> bool:
         """Set the tokens of the next question aside; ``False`` where there is no room, or none."""
@@ -343,16 +318,17 @@ class Run:
             failure = result if isinstance(result, Failure) else Failure(answer)
             self.failures.setdefault(failure.kind, []).append(failure.message or failure.kind)
             self.answers.failures[cell] = ": ".join(filter(None, failure[:2]))
-            return failure
-        self.answers.answered[cell] = answer
-        self._count_tokens(answer)
-        return answer
+        else:
+            self.answers.answered[cell] = answer
+            self._count_tokens(answer)
+        self._show_progress()
+        return failure if isinstance(answer, str) else answer
 
     def _count_retry(self, failure: Failure) -> None:
         """Count a request that is sent again."""
         self.retries += 1
-        self.record.retries += 1
         self.last_retry = failure.kind
+        self._show_progress()
 
     def _count_tokens(self, answer: ModelAnswer) -> None:
         """Count what an answer cost, an estimate where the service does not say."""
@@ -364,51 +340,56 @@ class Run:
         self.input_tokens += read
         self.output_tokens += estimated_tokens(str(answer.content)) if written is None else written
 
-    def _count_in_a_row(self, answer: ModelAnswer | Failure, *, trial: bool) -> None:
-        """End the run at the tenth failure of one kind in a row, or answer without a forecast."""
-        kind = answer.kind if isinstance(answer, Failure) else answer.unparsed() if trial else ""
+    def _end_in_a_row(self, answer: ModelAnswer | Failure, most: int) -> None:
+        """End the run at so many failures of one kind in a row, or answers without a forecast."""
+        unparsed = answer.unparsed() if isinstance(answer, ModelAnswer) and self.trial else ""
+        kind = answer.kind if isinstance(answer, Failure) else unparsed
         if not kind:
             self.last_failures.clear()
             return
         self.last_failures.append(kind)
-        if self.last_failures.count(kind) < MAX_FAILURES_IN_A_ROW:
+        if self.last_failures.count(kind) < most:
             return
-        n, n_answered = MAX_FAILURES_IN_A_ROW, len(self.answers.answered)
-        remark = f"Kept: {counted(n_answered, 'answer')}"
+        kept = f"Kept: {counted(len(self.answers.answered), 'answer')}"
         if isinstance(answer, Failure):
+            if most == 1:
+                raise KernelArchiveError(answer.explain(self.service, 1 + self.retries))
+            reason = answer.explain(self.service)
             raise KernelArchiveError(
-                f"{n} questions in a row failed: {answer.explain(self.service)}. {remark}. The "
-                "same command goes on"
+                f"{most} questions in a row failed: {reason}. {kept}. The same command goes on"
             )
-        raise KernelArchiveError(
-            f"{n} answers in a row of {printable(self.service.model)} hold no forecast ({kind}): "
-            f"{_shown(answer)}. {remark}. With --no-trial the same command goes on; other settings "
-            "need another -o"
+        parts = answer.content if isinstance(answer.content, dict) else {"answer": answer.content}
+        words = printable(" ".join(str(part) for part in parts.values() if part), 160)
+        model = printable(self.service.model)
+        if most > 1:
+            raise KernelArchiveError(
+                f'{most} answers in a row of {model} hold no forecast ({kind}): "{words}". {kept}. '
+                "With --no-trial the same command goes on; other settings need another -o"
+            )
+        forms = (
+            f"--answer {form}" for form in ("text", "tool") if form != self.questions.prompt.answer
         )
-
-    def _progress(self, n_open: int, seconds: float) -> str:
-        """Say what a run has cost in these seconds, and how long it may still take."""
-        rate = (len(self.answers.answered) - self.reused) / seconds
-        minutes_left = f"{n_open / rate / 60:,.0f}" if rate else "unknown"
-        retries = (
-            f"; {self.retries:,} sent again, last for {self.last_retry}" if self.retries else ""
-        )
-        return (
-            f"{sum(map(len, self.failures.values())):,} failed, {self.input_tokens:,} tokens read, "
-            f"{self.output_tokens:,} written, {60 * rate:,.1f} a minute, "
-            f"{minutes_left} minutes left{retries}"
-        )
-
-    def _unusable(self, answer: ModelAnswer) -> KernelArchiveError:
-        """Return the error that ends a run whose first answer holds no forecast."""
-        forms = (f"--answer {form}" for form in ("text", "tool") if form != self.record.answer)
         way_out = f"Try {' or '.join(forms)}; --no-trial asks on whatever the answers hold"
-        if answer.unparsed() == "cut":
+        if kind == "cut":
             way_out = f"Raise --max-tokens (now {self.max_tokens:,})"
-        return KernelArchiveError(
-            f"the first answer of {printable(self.service.model)} holds no forecast "
-            f"({answer.unparsed()}): {_shown(answer)}. Nothing else was sent. {way_out}"
+        raise KernelArchiveError(
+            f'the first answer of {model} holds no forecast ({kind}): "{words}". Nothing else was '
+            f"sent. {way_out}"
         )
+
+    def _show_progress(self) -> None:
+        """Show what the run has cost, how fast it is, and how long it may still take."""
+        n, total = len(self.answers.answered), len(self.answers.cells())
+        rate = (n - self.reused) / (time.monotonic() - self.started)
+        minutes_left = f"{(total - n) / rate / 60:,.0f}" if rate else "unknown"
+        failed = sum(map(len, self.failures.values()))
+        what = (
+            f"{failed:,} failed, {self.input_tokens:,} tokens read, {self.output_tokens:,} written"
+        )
+        what += f", {60 * rate:,.1f} a minute, {minutes_left} minutes left"
+        if self.retries:
+            what += f"; {self.retries:,} sent again, last for {self.last_retry}"
+        self.advance(n, total, what)
 
     def remarks(self) -> Iterator[str]:
         """Say what failed, per kind with a count and an example, and what was sent again."""
@@ -416,7 +397,7 @@ class Run:
             yield f"failed {len(messages):,}x: {kind}, for example: {printable(messages[0], 300)}"
         if self.retries:
             yield f"requests sent again: {self.retries:,}"
-        other_names = [name for name in self.record.served_models if name != self.service.model]
+        other_names = [name for name in self.record().served_models if name != self.service.model]
         if other_names:
             model, listed = printable(self.service.model), ", ".join(map(printable, other_names))
             yield f"asked for {model}; the service names {listed}"

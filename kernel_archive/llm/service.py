@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
@@ -12,7 +13,7 @@ import httpx
 import msgspec
 
 from kernel_archive.errors import UsageError, printable
-from kernel_archive.readers.values import BAD_JSON
+from kernel_archive.readers.values import BAD_JSON, object_of, text_of
 
 #: Failures that may pass, beside statuses of 500 and more: the same request is sent again.
 RETRIED: Final = frozenset(
@@ -25,17 +26,14 @@ MAX_CONNECT: Final = 15.0
 #: Longest pause before a request is sent again, unless the server asks for a longer one, s.
 MAX_PAUSE: Final = 60
 #: Longest pause that a server may ask for, s.
-MAX_RETRY_AFTER: Final = 3600
+MAX_RETRY_AFTER: Final = 3600.0
 _MOVED: Final = "Give that address as --url, up to /chat/completions"
 _FORM: Final = "Try another form of answer (--answer text) or fewer settings"
 #: Kind of failure -> what to do.
 _WAYS_OUT: Final = {
     "no connection": "Start the server, or correct --url",
     "timeout": "Raise --timeout, or look at the server's log",
-    "status 301": _MOVED,
-    "status 302": _MOVED,
-    "status 307": _MOVED,
-    "status 308": _MOVED,
+    **dict.fromkeys(("status 301", "status 302", "status 307", "status 308"), _MOVED),
     "status 400": _FORM,
     "status 401": "Give the service's key: set OPENAI_API_KEY, or name its variable (--key-env)",
     "status 403": "Give a key that may use {model}: set OPENAI_API_KEY, or --key-env",
@@ -93,11 +91,6 @@ class Failure(NamedTuple):
     message: str = ""  # what the server, or the system, says of it
     retry_after: float | None = None  # the pause that the server asks for, s
 
-    @property
-    def may_pass(self) -> bool:
-        """Whether the same request may be answered a little later."""
-        return self.kind in RETRIED or self.kind.startswith("status 5")
-
     def explain(self, service: Service, requests: int = 1) -> str:
         """Say in one line where a question failed, what the server said, and the way out.
 
@@ -126,7 +119,9 @@ async def send(
     retries = 0
     while True:
         result = await _attempt(client, service, body)
-        if not isinstance(result, Failure) or not result.may_pass or retries == service.max_retries:
+        if not isinstance(result, Failure) or retries == service.max_retries:
+            return result
+        if result.kind not in RETRIED and not result.kind.startswith("status 5"):
             return result
         failed(result)
         own = min(MAX_PAUSE, 2**retries)
@@ -172,15 +167,13 @@ def retry_after(header: str) -> float | None:
     >>> retry_after("120"), retry_after("Thu, 01 Jan 1970 00:00:00 GMT"), retry_after("soon")
     (120.0, 0.0, None)
     """
-    try:
+    with suppress(ValueError, OverflowError):
         if header.strip().isdecimal():
-            seconds = float(header)
-        else:
-            date = parsedate_to_datetime(header)
-            seconds = (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
-    except (ValueError, OverflowError):
-        return None
-    return min(max(seconds, 0.0), float(MAX_RETRY_AFTER))
+            return min(float(header), MAX_RETRY_AFTER)
+        date = parsedate_to_datetime(header)
+        seconds = (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+        return min(max(seconds, 0.0), MAX_RETRY_AFTER)
+    return None
 
 
 def _server_message(data: bytes) -> str:
@@ -189,8 +182,7 @@ def _server_message(data: bytes) -> str:
         content = msgspec.json.decode(data)
     except BAD_JSON:
         content = data[:1000].decode("utf-8", "replace")
-    inner = content.get("error", content) if isinstance(content, dict) else content
-    if isinstance(inner, dict):
-        words = [inner.get(key) for key in ("message", "detail", "code", "type")]
-        inner = next((word for word in words if isinstance(word, str) and word), inner)
-    return printable(" ".join(str(inner).split()), 300)
+    error = object_of(content).get("error", content)
+    words = [text_of(object_of(error).get(key)) for key in ("message", "detail", "code", "type")]
+    said = next(filter(None, words), error)
+    return printable(" ".join(str(said).split()), 300)

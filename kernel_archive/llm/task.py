@@ -23,10 +23,12 @@ from kernel_archive.errors import UsageError, printable, suggestion
 from kernel_archive.llm.inspect_logs import answer_of
 from kernel_archive.llm.prompts import ANSWER_FORMS, TOOL_NAME, AnswerForm, Prompt, answer_schema
 from kernel_archive.llm.questions import load_questions
-from kernel_archive.scoring import METRICS, Split, check_forecasts, load_split, score
+from kernel_archive.scoring import METRICS, check_forecasts, load_split, score
 from kernel_archive.scoring.formats import read_line
 
 __all__ = ["forecast"]
+
+_rows = cache(load_split)
 
 
 @task
@@ -74,11 +76,6 @@ def forecast(
         version=prompt.name,
         metadata={"prompt": prompt.name, "split": name, "split_digest": facts.split_digest},
     )
-
-
-@cache
-def _rows(archive: str | None, split: str, scheme: str) -> Split:
-    return load_split(archive, split, scheme)
 
 
 @solver

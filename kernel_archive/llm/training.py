@@ -6,20 +6,20 @@ the record of what a model has seen says so (:meth:`TrainingExamples.record`).
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.baselines.pairs import ProgramPairs, load_asked_pairs, load_training_pairs
-from kernel_archive.bins import N_BINS, assign_bins
+from kernel_archive.bins import N_BINS, Scheme, assign_bins
 from kernel_archive.bins import scheme as scheme_of
-from kernel_archive.errors import DataError, UsageError, counted, printable, suggestion
+from kernel_archive.errors import DataError, UsageError, printable, suggestion
 from kernel_archive.gpus import Gpu
+from kernel_archive.ids import sha256_hex
 from kernel_archive.llm.prompts import AnswerForm, Ask, Prompt, render
 from kernel_archive.llm.questions import estimated_tokens
 from kernel_archive.scoring.formats import TOOL_FIELDS
@@ -38,8 +38,7 @@ _ASKED: Final[dict[str, Ask]] = {
 }
 
 
-@dataclass(frozen=True)
-class TrainingExample:
+class TrainingExample(NamedTuple):
     """One row to learn from."""
 
     row_id: str
@@ -63,25 +62,11 @@ class TrainingExamples:
     rows: tuple[TrainingExample, ...]
     prompts: dict[str, Prompt]  # type of pair -> how it is asked
     facts: dict[str, Any]  # where the rows are from
-    stated_gpus: Mapping[str, Gpu] = field(default_factory=dict)
+    stated_gpus: Mapping[str, Gpu]
     dropped: Mapping[str, int] = field(default_factory=dict)  # reason -> rows left out
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def __repr__(self) -> str:
-        """Describe the set in a few lines: where it is from, its kinds, bins and sizes."""
-        facts, kinds = self.record(), Counter(row.kind for row in self.rows)
-        source = "{archive} {version}, split {split}".format_map(facts)
-        sizes = sorted(estimated_tokens(self.text(row)) for row in self.rows) or [0]
-        lines = [
-            f"TrainingExamples: {counted(len(self), 'row')} of {source}",
-            "kinds: " + ", ".join(f"{kind} {n:,}" for kind, n in sorted(kinds.items())),
-            f"bins 1 to 8: {facts['bins']}",
-            f"prompt tokens, estimated: median {sizes[len(sizes) // 2]:,}, most {sizes[-1]:,}",
-            *(f"left out: {counted(n, 'row')}, {reason}" for reason, n in self.dropped.items()),
-        ]
-        return "\n".join(lines)
 
     def text(self, row: TrainingExample) -> str:
         """Write the whole prompt about a row, the same that a forecaster reads."""
@@ -160,41 +145,35 @@ def load_training_examples(
         )
     for kind in sorted(set(kinds) - set(_ASKED)):
         raise UsageError(f"unknown type of pair {printable(kind)!r}. {suggestion(kind, _ASKED)}")
-    rows = [row for row in _rows(archive, spec) if spec.kind != "train" or row.kind in kinds]
+    scheme = scheme_of(split_facts(archive, spec).scheme).name
+    rows = [
+        row for row in _rows(archive, spec, scheme) if spec.kind != "train" or row.kind in kinds
+    ]
     if not rows:
         listed = ", ".join(sorted(kinds))
         raise DataError(f"the archive in {archive.path} has no {spec.rows} of type {listed}")
-    facts = {
-        "archive": archive.manifest.name,
-        "version": archive.manifest.version,
-        "digest": archive.manifest.logical_digest,
-        "split": spec.name,
-        "held_out": spec.kind != "train",
-        "kinds": sorted({row.kind for row in rows}),
-        "seed": seed,
-    }
-    scheme = scheme_of(split_facts(archive, spec).scheme).name
-    prompts = {kind: Prompt(ask=ask, answer=answer, scheme=scheme) for kind, ask in _ASKED.items()}
+    # Bins take turns: first the first row of each, then the second.
+    rows.sort(key=lambda row: sha256_hex(f"learn:{seed}:{row.row_id}".encode()))
+    turns: dict[int, Iterator[int]] = defaultdict(itertools.count)
+    turn = {row.row_id: next(turns[row.bin]) for row in rows}
+    rows.sort(key=lambda row: turn[row.row_id])
     return TrainingExamples(
-        rows=tuple(_by_turns(rows, seed)),
-        prompts=prompts,
-        facts=facts,
+        rows=tuple(rows),
+        prompts={kind: Prompt(ask=a, answer=answer, scheme=scheme) for kind, a in _ASKED.items()},
+        facts={
+            "archive": archive.manifest.name,
+            "version": archive.manifest.version,
+            "digest": archive.manifest.logical_digest,
+            "split": spec.name,
+            "held_out": spec.kind != "train",
+            "kinds": sorted({row.kind for row in rows}),
+            "seed": seed,
+        },
         stated_gpus=archive.stated_gpus,
     )
 
 
-def _by_turns(rows: list[TrainingExample], seed: int) -> list[TrainingExample]:
-    """Order rows so that bins take turns, within a bin by a hash."""
-
-    def key(row: TrainingExample) -> bytes:
-        return hashlib.sha256(f"learn:{seed}:{row.row_id}".encode()).digest()
-
-    seen: dict[int, Iterator[int]] = defaultdict(itertools.count)
-    turns = [(next(seen[row.bin]), row) for row in sorted(rows, key=key)]
-    return [row for _, row in sorted(turns, key=lambda turn: turn[0])]
-
-
-def _rows(archive: Archive, spec: SplitSpec) -> list[TrainingExample]:
+def _rows(archive: Archive, spec: SplitSpec, scheme: Scheme) -> list[TrainingExample]:
     """Read the rows of a split with their labels."""
     pairs: ProgramPairs
     if spec.kind == "train":
@@ -204,7 +183,6 @@ def _rows(archive: Archive, spec: SplitSpec) -> list[TrainingExample]:
         pairs, labelled = load_asked_pairs(archive, spec.name), load_split(archive, spec.name)
         speedups = labelled.speedups[[labelled.index[row_id] for row_id in pairs.row_ids]]
         kinds = (spec.pair_type,) * len(pairs)
-    scheme = scheme_of(split_facts(archive, spec).scheme).name
     bins = assign_bins(speedups, scheme, row_ids=pairs.row_ids)
     texts = (pairs.row_ids, kinds, pairs.problems, pairs.gpus, pairs.anchors, pairs.candidates)
     columns = (*texts, speedups.tolist(), bins.tolist())
@@ -217,8 +195,7 @@ def answer_text(row: TrainingExample) -> str:
     The distribution falls off from the true bin by a constant factor per bin, which a hash of the
     row id draws from 0.15 to 0.75. So imitating it teaches form and place, and no fixed confidence.
     """
-    digest = hashlib.sha256(f"answer:{row.row_id}".encode()).digest()
-    draw = int.from_bytes(digest[:4], "big") / 2**32
+    draw = int(sha256_hex(f"answer:{row.row_id}".encode())[:8], 16) / 2**32
     masses = [(0.15 + 0.6 * draw) ** abs(b - row.bin) for b in range(1, N_BINS + 1)]
     hundredths = [round(100 * mass / sum(masses)) for mass in masses]
     hundredths[row.bin - 1] += 100 - sum(hundredths)

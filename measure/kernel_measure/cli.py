@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from kernel_archive.cli import common
-from kernel_archive.cli.entry import run_command
+from kernel_archive.cli import common, run_command
 
 if TYPE_CHECKING:
     from kernel_measure.dry_run import Following

@@ -13,7 +13,6 @@ from support.small_archive import write_archive
 from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.shards import write_table
-from kernel_archive.baselines import make_baseline
 from kernel_archive.baselines.blocks import BlockWork
 from kernel_archive.baselines.launches import (
     COSTS,
@@ -22,6 +21,7 @@ from kernel_archive.baselines.launches import (
     launch_matrix,
     load_launch_features,
 )
+from kernel_archive.baselines.registry import make_baseline
 from kernel_archive.errors import DataError
 from kernel_archive.ids import CANARY
 from kernel_archive.schema import TABLES

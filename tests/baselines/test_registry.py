@@ -6,10 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from kernel_archive.baselines import BASELINES, forecast_lines, make_baseline
 from kernel_archive.baselines import trees as module
 from kernel_archive.baselines.pairs import load_asked_pairs, load_training_pairs
-from kernel_archive.baselines.registry import prior
+from kernel_archive.baselines.registry import BASELINES, forecast_lines, make_baseline, prior
 from kernel_archive.baselines.trees import trees
 from kernel_archive.bins import assign_bins
 from kernel_archive.errors import MissingExtraError, UsageError

@@ -9,7 +9,7 @@ import pytest
 from support.boards import DRAWS, informed, write_lines
 from support.small_archive import write_archive
 
-from kernel_archive.baselines import make_baseline
+from kernel_archive.baselines.registry import make_baseline
 from kernel_archive.board import add_submission
 from kernel_archive.scoring import load_split
 

@@ -22,7 +22,7 @@ import pytest
 from support.boards import DRAWS, write_lines
 from support.small_archive import write_archive
 
-from kernel_archive.baselines import make_baseline
+from kernel_archive.baselines.registry import make_baseline
 from kernel_archive.board import add_submission, build_board
 from kernel_archive.scoring import load_split
 from kernel_archive.scoring.metrics import COMPARED

@@ -13,9 +13,13 @@ from support.small_archive import write_archive
 
 from kernel_archive.cli import main
 from kernel_archive.errors import DataError, ForecastError, KernelArchiveError, UsageError
-from kernel_archive.llm.answers import Answers
-from kernel_archive.llm.batch import export_lines, import_answers
-from kernel_archive.llm.questions import ModelSettings, load_questions, read_custom_id
+from kernel_archive.llm.answers import Answers, import_answers
+from kernel_archive.llm.questions import (
+    ModelSettings,
+    export_lines,
+    load_questions,
+    read_custom_id,
+)
 from kernel_archive.scoring import check_forecasts, load_split
 from kernel_archive.scoring.formats import TOOL_FIELDS
 
@@ -26,11 +30,9 @@ USAGE = {"prompt_tokens": 1200, "completion_tokens": 90}
 
 def exported(archive, split="eval", *, repeats=1, limit=None, **more):
     """The requests of a batch file."""
-    answers = Answers(
-        questions=load_questions(archive, split, limit=limit, **more), repeats=repeats
-    )
-    lines = export_lines(answers, model="m", settings=ModelSettings())
-    return [json.loads(line) for line in lines]
+    questions = load_questions(archive, split, limit=limit, **more)
+    cells = Answers(questions=questions, repeats=repeats).open_cells()
+    return [json.loads(line) for line in export_lines(questions, cells, "m", ModelSettings())]
 
 
 def ids_of(archive, *args, **how):
@@ -82,8 +84,8 @@ def test_a_request_is_what_services_take(archive):
     assert len(line["custom_id"]) <= 64
     questions = load_questions(archive, limit=1, answer="tool")
     settings = ModelSettings(temperature=0.5, max_tokens=900, reasoning_effort="low")
-    answers = Answers(questions=questions)
-    body = json.loads(next(export_lines(answers, model="m", settings=settings)))["body"]
+    cells = [(questions.asked.row_ids[0], 0)]
+    body = json.loads(next(export_lines(questions, cells, "m", settings)))["body"]
     assert (body["temperature"], body["max_completion_tokens"]) == (0.5, 900)
     assert body["reasoning_effort"] == "low"
     assert body["tool_choice"]["function"]["name"] == body["tools"][0]["function"]["name"]
@@ -177,7 +179,7 @@ def test_a_second_file_answers_what_failed_in_the_first(archive, tmp_path):
 
 @pytest.mark.parametrize(
     ("module", "name", "calls"),
-    [("kernel_archive.llm.batch", "read_answer", 3), ("pathlib.Path", "replace", 1)],
+    [("kernel_archive.llm.answers", "read_answer", 3), ("pathlib.Path", "replace", 1)],
 )
 def test_a_killed_import_leaves_no_file(archive, tmp_path, module, name, calls):
     """Killed while it reads, or before its file is in place; the next import makes it whole."""
@@ -241,6 +243,10 @@ def test_every_fault_of_a_file_is_named(archive, tmp_path):
         import_answers([path], archive, "eval")
     (fault,) = caught.value.findings
     assert (fault.line, f"nor {len(ids) // 2 - 1} more" in fault.message) == (1, True)
+    path = write(tmp_path / "gone.jsonl", [served(f"{'f' * 32}-{n}-{digest}") for n in (0, 1)])
+    with pytest.raises(ForecastError, match="no row of eval has this id") as caught:
+        import_answers([path], archive)
+    assert len(caught.value.findings) == 1
     with pytest.raises(ForecastError, match="no such file"):
         import_answers([tmp_path / "none.jsonl"], archive)
     with pytest.raises(UsageError, match="no answer"):

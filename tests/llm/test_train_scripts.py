@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_archive.llm.batch import import_answers
+from kernel_archive.llm.answers import import_answers
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "train"
 CONFIG = """

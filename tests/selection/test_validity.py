@@ -9,7 +9,7 @@ import pytest
 from support.archives import Run, Search, make_archive, program, remake
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.baselines import forecast_lines, make_baseline
+from kernel_archive.baselines.registry import forecast_lines, make_baseline
 from kernel_archive.board.payload import _bins, _rows
 from kernel_archive.errors import ForecastError, LeakageError, UsageError
 from kernel_archive.ids import program_id

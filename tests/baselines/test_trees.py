@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 
-from kernel_archive.baselines.order import PSEUDO_ROWS, expected_bins, learnt_strength, spread
+from kernel_archive.baselines.trees import PSEUDO_ROWS, expected_bins, learnt_strength, spread
 from kernel_archive.bins import N_BINS, assign_bins
 from kernel_archive.splits import SPLITS
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_archive.cli import cli
-from kernel_archive.cli.entry import report
+from kernel_archive.cli import cli, report
 from kernel_archive.errors import DataError, Finding
 
 
