@@ -21,8 +21,8 @@ def budget_ranks(n: ArrayLike, budgets: tuple[int, ...] = BUDGETS) -> NDArray[np
     >>> budget_ranks(80).tolist()
     [1, 4, 8, 20, 40]
     """
-    counts = -(np.multiply.outer(np.negative(budgets), n) // 100)
-    return np.maximum(1, counts).astype(np.intp)
+    counts: Ints = -(np.multiply.outer(np.negative(budgets), n) // 100)
+    return np.maximum(1, counts, dtype=np.intp)
 
 
 def fastest_tenth(speedups: Floats) -> Bools:
