@@ -11,13 +11,12 @@ import logging
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
 
@@ -158,8 +157,6 @@ def _start_worker() -> None:
             parent.join()
             os._exit(1)
 
-    # Arrow would import pandas where it is installed, for a quarter of a second and for nothing.
-    sys.modules.setdefault("pandas", cast("Any", None))
     gc.set_threshold(100_000)  # as in the command line
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=exit_with_parent, daemon=True).start()
