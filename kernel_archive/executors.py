@@ -5,6 +5,7 @@ Only calls and small results pass through it: logs and fragments lie where all w
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import multiprocessing
@@ -156,6 +157,7 @@ def _start_worker() -> None:
             parent.join()
             os._exit(1)
 
+    gc.set_threshold(100_000)  # as in the command line
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=exit_with_parent, daemon=True).start()
 

@@ -7,6 +7,7 @@ all made from :data:`TABLES`; nothing else states a column.
 from __future__ import annotations
 
 import tomllib
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -53,7 +54,7 @@ class Column(msgspec.Struct, frozen=True):
     nullable: bool = False
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
+class Table(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One table."""
 
     name: str  # name of the table and of its Hub configuration
@@ -63,7 +64,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[Column, ...]  # all columns; long texts last, so that viewers can page
     derived: bool = False  # made after the measured tables, and not from log lines
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """Make the Arrow schema, without metadata."""
         return pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns])

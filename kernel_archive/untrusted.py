@@ -84,7 +84,7 @@ def is_compressed(path: Path) -> bool:
 
 def allowance(path: Path, most: int) -> int:
     """Bound the bytes that a file may come to: ``most``, less for a small compressed file."""
-    if is_compressed(path) or is_parquet(path):
+    if _start(path).startswith((*_COMPRESSIONS, b"PAR1")):
         return min(most, _FREE_BYTES + _EXPANSION * path.stat().st_size)
     return most
 

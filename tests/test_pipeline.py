@@ -9,15 +9,18 @@ import sys
 import tomllib
 
 import duckdb
+import msgspec
 import polars as pl
 import pytest
 from chains import telling_words
+from support.archives import replant
 
 import kernel_archive
 from kernel_archive import pipeline
-from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.schema import TABLES
-from kernel_archive.selection.freeze import read_frozen
+from kernel_archive.selection import check
+from kernel_archive.selection.freeze import frozen_folder, is_release, read_frozen
 from kernel_archive.splits import SPLITS
 from kernel_archive.storage import content_path
 
@@ -125,14 +128,44 @@ def test_polars_and_duckdb_read_the_files(shipped):
     assert duckdb.sql(f"SELECT count(*) FROM '{files}'").fetchall() == [(frame.height,)]
 
 
-def test_validate_and_rebuild(shipped):
-    """All layers pass, and building again, in one process, finds nothing to do."""
+def test_validate_and_rebuild(shipped, monkeypatch):
+    """All layers pass, with splits and leaks computed again as for an archive that is no release,
+    and building again, in one process, finds nothing to do.
+    """
+    monkeypatch.setattr(check, "is_release", lambda archive: False)
     target = shipped / "gpu-forecasters/kernels"
     report = pipeline.validate(target)
     assert [f.render() for f in report.findings] == []
     assert report.ok
     assert pipeline.build(out=target, jobs=1).unchanged
     assert open_archive(target).manifest.version == kernel_archive.DATA_VERSION
+
+
+def test_only_the_release_itself_is_not_selected_again(shipped, tmp_path):
+    """A text of a split that changed with its digests, or without, a fact or a recipe's word: the
+    archive is no release, and its splits are selected again.
+    """
+    if not list(frozen_folder(kernel_archive.DATA_VERSION).glob("*.json")):
+        pytest.skip("between two releases nothing is frozen")
+    place = shutil.copytree(shipped / "gpu-forecasters/kernels", tmp_path / "a")
+    manifest = open_archive(place).manifest
+    assert is_release(open_archive(place))
+    stated = [{**builder, "natural": True} for builder in manifest.builders]
+    renamed = msgspec.structs.replace(manifest.splits["eval"], name="other")
+    for change in (
+        {"builders": stated},
+        {"evaluation": {}},
+        {"splits": {**manifest.splits, "eval": renamed}},
+        {"version": "2026.11.0"},
+    ):
+        assert not is_release(Archive(place, msgspec.structs.replace(manifest, **change)))
+    replant(place, "discovery_pairs", lambda rows: [{**rows[0], "child_code": "x"}, *rows[1:]])
+    changed = open_archive(place)
+    assert not is_release(changed)
+    old = manifest.tables["discovery_pairs"].logical_digest
+    files = msgspec.structs.replace(changed.manifest.tables["discovery_pairs"], logical_digest=old)
+    tables = {**manifest.tables, "discovery_pairs": files}
+    assert not is_release(Archive(place, msgspec.structs.replace(manifest, tables=tables)))
 
 
 def test_natural_programs_do_not_tell_their_speed(shipped):

@@ -15,6 +15,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -180,7 +181,7 @@ def write_launches(
     kept = [lines for key, lines in followed.items() if key in programs]
     lines = [line for group in kept for line in group]
     names = FULL_LAUNCH_LINE.__struct_fields__
-    columns = {name: [getattr(line, name) for line in lines] for name in names}
+    columns = {name: list(map(attrgetter(name), lines)) for name in names}
     columns |= {"launch_id": _launch_ids(lines), "canary": [CANARY] * len(lines)}
     table = pa.table(columns, TABLES["launches"].schema).sort_by("launch_id")
     facts = write_table(directory, "launches", {"train": table})

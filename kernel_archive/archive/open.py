@@ -20,8 +20,10 @@ from kernel_archive.archive.manifest import (
     read_manifest,
     shard_faults,
 )
+from kernel_archive.archive.shards import digest_rows
 from kernel_archive.errors import ArchiveMismatchError, UsageError, printable, suggestion
 from kernel_archive.gpus import Gpu, GpuFacts, is_known
+from kernel_archive.ids import logical_digest
 from kernel_archive.schema import TABLES
 
 if TYPE_CHECKING:
@@ -141,6 +143,16 @@ class Archive:
             with _opened(path) as shard:
                 for batch in shard.iter_batches(BATCH_ROWS, columns=schema.names):
                     yield pa.Table.from_batches([batch]).cast(schema)
+
+    @cached_property
+    def content_digests(self) -> dict[str, str]:
+        """The logical digest of every table, made of its rows; the manifest states what it was."""
+        return {
+            table: logical_digest(
+                row for batch in self.batches(table) for row in digest_rows(table, batch)
+            )
+            for table in self.tables
+        }
 
     def polars(
         self, table: str, split: str | None = None, columns: Sequence[str] | None = None

@@ -37,6 +37,7 @@ ERROR_TEXT_LIMIT: Final = 4000
 ERROR_TYPE_LIMIT: Final = 200
 #: Columns of searches that are settings, as JSON.
 _SETTINGS: Final = ("hyperparameters", "measurement", "software")
+_SEARCH_COLUMNS: Final = frozenset(TABLES["searches"].schema.names)
 
 
 class SearchRows:
@@ -290,7 +291,7 @@ class SearchRows:
             problem = self._archive_name(problem, reference)
         outcomes = [row["outcome"] for row in rows]
         times = _present(rows, "started_at") + _present(rows, "completed_at")
-        row = {k: v for k, v in asdict(facts).items() if k in TABLES["searches"].schema.names}
+        row = {k: v for k, v in asdict(facts).items() if k in _SEARCH_COLUMNS}
         for name in too_large(facts):
             message = f"{name} of {self.search_id} is larger than it can be; left out"
             self._note("bad-value", message, severity="error", file=job.run_path, field=name)

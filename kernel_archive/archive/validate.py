@@ -20,10 +20,9 @@ import pyarrow.parquet as pq
 from kernel_archive.archive.labels import SQL_NAMES
 from kernel_archive.archive.manifest import shard_faults
 from kernel_archive.archive.open import Archive, sql_texts
-from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import SCHEMES, assign_bins, outcome_speedups, scheme
 from kernel_archive.errors import ArchiveMismatchError, Finding, counted, printable
-from kernel_archive.ids import CANARY, logical_digest, token_id
+from kernel_archive.ids import CANARY, token_id
 from kernel_archive.schema import OUTCOMES, ROLES, TABLES
 from kernel_archive.splits import SPLIT_TABLES
 
@@ -109,9 +108,8 @@ def digest_faults(archive: Archive) -> Iterator[Finding]:
     manifest = archive.manifest
     fix = "The content was changed after it was built: build or pull again"
     digests = {"": (manifest.whole_digest, manifest.logical_digest)}
-    for table in archive.tables:
-        rows = (row for batch in archive.batches(table) for row in digest_rows(table, batch))
-        digests[table] = logical_digest(rows), manifest.tables[table].logical_digest
+    for table, digest in archive.content_digests.items():
+        digests[table] = digest, manifest.tables[table].logical_digest
     for name, split in manifest.splits.items():
         facts = manifest.tables.get(name)
         digests[f"splits.{name}"] = split.logical_digest, facts.logical_digest if facts else ""

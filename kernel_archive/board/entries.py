@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.board.ranks import Rank
 from kernel_archive.board.score_cache import CachedScore, read_cached, score_key, write_cached
 from kernel_archive.board.submissions import FORECASTS_FILE, Submission, load_submission
@@ -82,7 +83,12 @@ class ScoringTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=8)  # once in a process
 def _load(archive: Path, split: str, labels: Path | None) -> Split:
-    return load_split(archive, split, labels=labels)
+    return load_split(_open(archive), split, labels=labels)
+
+
+@lru_cache(maxsize=1)  # what several splits need is then read once
+def _open(archive: Path) -> Archive:
+    return open_archive(archive)
 
 
 def _split_of(submission: Submission, terms: ScoringTerms, folder: Path) -> Split:

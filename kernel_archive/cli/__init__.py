@@ -5,6 +5,7 @@ Exit statuses, and errors as one line or as JSON, are made here; kernel-measure 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import os
@@ -171,6 +172,10 @@ def report(error: Exception, *, as_json: bool) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return 0 when done, 1 when data is at fault, 2 for wrong usage."""
+    # Arrow's own pool gives memory back and asks for it again, at every table.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    # Rows are many small objects without cycles: to look for cycles as often as usual is in vain.
+    gc.set_threshold(100_000)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the caller closed it
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123

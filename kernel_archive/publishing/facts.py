@@ -38,7 +38,7 @@ def collect_facts(archive: Archive) -> dict[str, Any]:
         name: archive.sql(query).to_pylist() for name, query in _QUERIES.items()
     }
     facts["totals"] = facts["totals"][0]
-    speedups = archive.arrow("kernels", columns=["speedup"])["speedup"].to_numpy()
+    speedups = archive.polars("kernels", columns=["speedup"])["speedup"].to_numpy()
     labels = {name: assign_bins(speedups, name) for name in SCHEMES}
     facts["schemes"] = {
         name: np.bincount(bins, minlength=N_BINS + 1)[1:].tolist() for name, bins in labels.items()

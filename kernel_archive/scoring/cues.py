@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -140,19 +140,25 @@ def launch_idle(archive: Archive, codes: Sequence[str], problems: Sequence[str])
 
     Shape (n,); a program that the dry run did not follow has the median. ``None`` without dry runs.
     """
-    columns = ("program_id", "problem", "case", "kind", "n", "grid_x", "grid_y", "grid_z")
-    #: Program and problem -> case -> sum over its launches.
-    sums: dict[tuple[str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for program, problem, case, kind, n, *grid in table_rows(archive, "launches", *columns):
-        if kind == "launch":
-            blocks = math.prod(max(1, side or 1) for side in grid)
-            sums[program, problem][case] += n * max(1.0, MULTIPROCESSORS / blocks)
+    sums = _idle_sums(archive)
     if not sums:
         return None
     programs = [(program_id(c), problem) for c, problem in zip(codes, problems, strict=True)]
     values = np.array([np.mean([*sums[p].values()]) if p in sums else np.nan for p in programs])
     known = values[~np.isnan(values)]
     return np.where(np.isnan(values), np.median(known), values) if len(known) else None
+
+
+@lru_cache(maxsize=1)  # read once for all splits
+def _idle_sums(archive: Archive) -> dict[tuple[str, str], dict[int, float]]:
+    """Map program and problem to the sum over the launches of each case."""
+    columns = ("program_id", "problem", "case", "kind", "n", "grid_x", "grid_y", "grid_z")
+    sums: dict[tuple[str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for program, problem, case, kind, n, *grid in table_rows(archive, "launches", *columns):
+        if kind == "launch":
+            blocks = math.prod(max(1, side or 1) for side in grid)
+            sums[program, problem][case] += n * max(1.0, MULTIPROCESSORS / blocks)
+    return sums
 
 
 def _of_kernels(archive: Archive, kernels: Sequence[str], columns: Sequence[str]) -> Floats:
@@ -164,18 +170,25 @@ def _of_kernels(archive: Archive, kernels: Sequence[str], columns: Sequence[str]
 
 def _repeated(archive: Archive, kernels: Sequence[str]) -> Floats | None:
     """Return the first measured speedups of kernels: shape (n, k); ``None`` without any."""
-    speedups: dict[str, list[float]] = {name: [] for name in kernels}
+    speedups = _measured(archive)
+    first = [speedups.get(name, [])[:MAX_MEASURED] for name in kernels]
+    table = np.array([row + [np.nan] * (MAX_MEASURED - len(row)) for row in first])
+    return None if np.isnan(table).all() else table
+
+
+@lru_cache(maxsize=1)  # read once for all splits
+def _measured(archive: Archive) -> dict[str, list[float]]:
+    """Map every kernel to its measured speedups, in the order of the table."""
+    speedups: dict[str, list[float]] = defaultdict(list)
     seen = set()  # what two searches share is in both of their logs
     columns = ("kernel_id", "speedup", "excluded", "started_at")
     for name, speedup, excluded, started in table_rows(archive, "evaluations", *columns):
         measurement = (name, started, speedup)
-        if name in speedups and speedup and not excluded and measurement not in seen:
+        if speedup and not excluded and measurement not in seen:
             speedups[name].append(speedup)
             if started is not None:
                 seen.add(measurement)
-    first = [speedups[name][:MAX_MEASURED] for name in kernels]
-    table = np.array([row + [np.nan] * (MAX_MEASURED - len(row)) for row in first])
-    return None if np.isnan(table).all() else table
+    return speedups
 
 
 def _spread(low: Floats, high: Floats, unknown: Floats | float = 1.0) -> Floats:

@@ -21,8 +21,8 @@ def budget_ranks(n: ArrayLike, budgets: tuple[int, ...] = BUDGETS) -> NDArray[np
     >>> budget_ranks(80).tolist()
     [1, 4, 8, 20, 40]
     """
-    counts = [np.maximum(1, -(-c * np.asarray(n) // 100)) for c in budgets]
-    return np.array(counts, dtype=np.intp)
+    counts: Ints = -(np.multiply.outer(np.negative(budgets), n) // 100)
+    return np.maximum(1, counts, dtype=np.intp)
 
 
 def fastest_tenth(speedups: Floats) -> Bools:
@@ -122,15 +122,21 @@ def _expect_ties(
     group, draw = np.nonzero(up_to[first] < below[first + sizes])
     begin, size = first[group, draw], sizes[group, draw]
     above = np.where(begin > 0, best[begin - 1, draw], 0.0)
-    for many in np.unique(size).tolist():
+    for many in _distinct(size):
         part = np.flatnonzero(size == many)
         start, column = begin[part], draw[part]
         rows = start + np.arange(many)[:, None]
         candidates = np.maximum(ordered[places[rows, column]], above[part])
-        left = np.unique(cuts[:, None] - start)
-        left = left[(left > 0) & (left < many)]
+        left = (cuts[:, None] - start).ravel()
+        left = np.array(_distinct(left[(left > 0) & (left < many)]), np.intp)
         chances = best_of_draws(many, left)
         best[start + left[:, None] - 1, column] = product(chances, candidates)
+
+
+def _distinct(counts: Ints) -> list[int]:
+    """List the distinct numbers of rows, ascending; to sort many counts would take far longer."""
+    distinct: list[int] = np.flatnonzero(np.bincount(counts)).tolist()
+    return distinct
 
 
 def recovery_area(*, curve: Floats) -> Floats:

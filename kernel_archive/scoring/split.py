@@ -10,6 +10,7 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from kernel_archive.archive.manifest import SplitFacts
@@ -327,9 +328,15 @@ def split_facts(archive: Archive, split: SplitSpec) -> SplitFacts:
 
 
 def table_rows(archive: Archive, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-    """Read columns of a table row by row; there are no rows where the archive lacks the table."""
+    """Read columns of a table row by row; there are no rows where the archive lacks the table.
+
+    Times are microseconds since 1970.
+    """
     if table not in archive.manifest.tables:
         return iter(())
     rows = archive.arrow(table, columns=list(columns))
-    # Not to_numpy(): it imports pandas where that is installed, which takes longer than a score.
-    return zip(*(rows[name].to_pylist() for name in columns), strict=True)
+    # Not to_numpy(), nor a list of times: they import pandas where that is installed, which takes
+    # longer than a score.
+    types = (pa.int64() if pa.types.is_timestamp(f.type) else f.type for f in rows.schema)
+    plain = zip(rows.columns, types, strict=True)
+    return zip(*(column.cast(kind).to_pylist() for column, kind in plain), strict=True)

@@ -11,7 +11,9 @@ import msgspec
 
 from kernel_archive.archive.manifest import SplitFacts
 from kernel_archive.archive.open import Archive, open_archive
+from kernel_archive.archive.recipe import load_recipes, recipe_facts
 from kernel_archive.errors import ArchiveMismatchError, Finding, UsageError, printable
+from kernel_archive.ids import canonical_json
 from kernel_archive.selection.selected import CANONICAL, name_rows
 from kernel_archive.splits import SPLIT_TABLES, SplitSpec
 from kernel_archive.storage import content_path
@@ -155,6 +157,32 @@ def compare_split(
     elif names:
         message = f"facts differ from those of {other_side}: {', '.join(names)}"
         yield finding(code="split-facts", message=message, fix="Make the split again")
+
+
+def is_release(archive: Archive) -> bool:
+    """Tell whether an archive is the shipped release, row by row and from the same recipes.
+
+    Its splits need not be selected again: the frozen ones were selected from these very tables,
+    which leak nothing (tests/test_pipeline.py does it for every version). Compared are all facts,
+    and the digests of the rows that the files hold now.
+    """
+    manifest = archive.manifest
+    try:
+        files = [*map(read_frozen, frozen_folder(manifest.version).glob("*.json"))]
+    except (UsageError, ArchiveMismatchError):
+        return False
+    origin = (manifest.name, manifest.measured_digest)
+    if not files or any((file.archive, file.archive_digest) != origin for file in files):
+        return False
+    frozen = {file.table: file.facts for file in files}
+    stated = {name: facts.logical_digest for name, facts in manifest.tables.items()}
+    stated |= {name: facts.logical_digest for name, facts in frozen.items()}
+    if manifest.splits != frozen or archive.content_digests != stated:
+        return False
+    # Selection depends on what recipes say of their builders, too.
+    recipes = [recipe_facts(recipe) for recipe in load_recipes(())]
+    same_recipes = canonical_json(manifest.builders) == canonical_json(recipes)
+    return same_recipes and manifest.evaluation is None
 
 
 def check_frozen(archive: Archive) -> Iterator[Finding]:

