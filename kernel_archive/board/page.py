@@ -89,13 +89,7 @@ def render_page(
         script_hashes=Markup(" ".join(map(_script_hash, scripts))),  # noqa: S704 - our digests
         facts=f"{', '.join(sizes)}, {counted(problems, 'problem')} in all, measured on "
         f"{', '.join(split.facts.gpus)} · archive {version} · {digest[7:19]}",
-        boards=[
-            {
-                "standings": board,
-                "metrics": _columns(board),
-            }
-            for board in boards
-        ],
+        boards=[{"standings": board, "metrics": _columns(board)} for board in boards],
         compared=ranks.MAX_COMPARED,
         left_out=left_out,
         scheme=split.scheme,

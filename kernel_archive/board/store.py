@@ -11,7 +11,6 @@ from typing import Any, Final, TypedDict, Unpack
 import msgspec
 import pyarrow as pa
 
-from kernel_archive.board.score_cache import CACHE_FOLDER
 from kernel_archive.board.submissions import (
     FORECASTS_FILE,
     MAX_SLUG,
@@ -73,7 +72,7 @@ def check_board_folder(folder: Path, option: str) -> None:
         TargetExistsError: it does, or it is no folder.
     """
     way_out = f"Choose another {option}"
-    if any((folder / name).is_symlink() for name in ("", "submissions", CACHE_FOLDER)):
+    if any((folder / name).is_symlink() for name in ("", "submissions")):
         raise TargetExistsError(f"{folder} and its submissions must not be links. {way_out}")
     if folder.exists() and not folder.is_dir():
         raise TargetExistsError(f"{folder} is not a folder. {way_out}")

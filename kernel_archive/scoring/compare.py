@@ -33,9 +33,9 @@ from kernel_archive.scoring.samples import REPEAT_FIELDS, ForecastRows, RowSampl
 from kernel_archive.scoring.scorer import (
     PredictedBin,
     ScoreOptions,
-    drawn_of,
     forecast_facts,
     means,
+    terms_of,
 )
 from kernel_archive.scoring.split import Split
 
@@ -97,7 +97,7 @@ def compare(
     ]
     defined = [name for name in names if None not in (values[0][name], values[1][name])]
     p = permutation_p(rows_a, rows_b, defined, seed=seed, draws=draws)
-    corrected = _corrected(names, p)
+    corrected = holm(p)
     table: dict[str, MetricDifference] = {}
     for name in names:
         value_a, value_b = values[0][name], values[1][name]
@@ -111,17 +111,11 @@ def compare(
             low=low,
             high=high,
             p=p.get(name),
-            p_holm=corrected[name],
-            better=_better(name, difference, corrected[name]),
+            p_holm=corrected.get(name),
+            better=_better(name, difference, corrected.get(name)),
         )
     return Comparison(
-        kind=split.kind,
-        split=split.facts,
-        scheme=split.scheme,
-        predicted_bin=predicted_bin,
-        seed=seed,
-        draws=draws,
-        drawn=drawn_of(split),
+        **terms_of(split, predicted_bin, seed=seed, draws=draws),
         a=forecast_facts(a),
         b=forecast_facts(b),
         differences=table,
@@ -150,24 +144,15 @@ def compare_files(
     return compare(rows, one, other, **options)
 
 
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Correct p-values by Holm's step-down rule; ``None`` stays out of it."""
-    ranked = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
-    corrected: list[float | None] = [None] * len(p_values)
-    largest = 0.0
-    for step, (p, i) in enumerate(ranked):
-        largest = max(largest, min(1.0, p * (len(ranked) - step)))
-        corrected[i] = largest
-    return corrected
-
-
-def _corrected(names: Sequence[str], p: Mapping[str, float]) -> dict[str, float | None]:
-    """Correct the p-values of metrics by Holm's rule, family by family."""
-    corrected: dict[str, float | None] = {}
-    for family in {METRICS[name].family for name in names}:
-        members = [name for name in names if METRICS[name].family == family]
-        p_values = holm([p.get(name) for name in members])
-        corrected |= dict(zip(members, p_values, strict=True))
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Correct the p-values of metrics by Holm's step-down rule, family by family."""
+    corrected: dict[str, float] = {}
+    for family in {METRICS[name].family for name in p_values}:
+        ranked = sorted((p, n) for n, p in p_values.items() if METRICS[n].family == family)
+        largest = 0.0
+        for step, (p, name) in enumerate(ranked):
+            largest = max(largest, min(1.0, p * (len(ranked) - step)))
+            corrected[name] = largest
     return corrected
 
 
@@ -236,7 +221,7 @@ def _swapped_differences(
     sides = []
     for from_b in (swapped, ~swapped):
         weights = np.concatenate([~from_b, from_b]).astype(np.float64)
-        sides.append(measure(RowSample(both, weights), set(measured.values())).overall)
+        sides.append(measure([RowSample(both, weights)], set(measured.values())).overall)
     return {name: sides[0][own] - sides[1][own] for name, own in measured.items()}
 
 
