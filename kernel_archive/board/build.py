@@ -145,7 +145,7 @@ def build_board(
         rows = Identity.of(split).rows
         of_split = [entry for entry in entries if entry.submission.archive.rows == rows]
         if of_split:
-            boards.append(make_standings(split, of_split, seed=seed, draws=draws))
+            boards.append(make_standings(split, of_split))
     if not boards:
         findings = [finding for left in left_out for finding in left.findings]
         message = f"every submission of this board is at fault: {counted(len(findings), 'fault')}"

@@ -94,9 +94,9 @@ def render_page(
         left_out=left_out,
         scheme=split.scheme,
         bins="; ".join(bins),
-        draws=f"{boards[0].draws:,}",
-        seed=boards[0].seed,
-        drawn=[(b.split.spec.name, b.drawn.said) for b in boards if b.drawn],
+        draws=f"{boards[0].terms.draws:,}",
+        seed=boards[0].terms.seed,
+        drawn=[(b.split.spec.name, b.terms.drawn.said) for b in boards if b.terms.drawn],
         licences=[
             (name, page_file(f"vendor/LICENSE-{name.partition('.')[0]}.txt")) for name in LIBRARIES
         ],

@@ -15,7 +15,7 @@ from kernel_archive.errors import Finding
 from kernel_archive.scoring import METRIC_VERSION, METRICS, Split
 from kernel_archive.scoring.controls import controls_of, zero_of
 from kernel_archive.scoring.metrics import COMPARED, rankings_of
-from kernel_archive.scoring.record import ControlFigures, Drawn
+from kernel_archive.scoring.record import ControlFigures, Terms
 from kernel_archive.scoring.scorer import best_controls, control_figures
 
 #: What is stated of an entry's forecasts.
@@ -42,8 +42,6 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     #: Controls and bounds on the same rows, best first by what ranks; each forecast once.
     controls: tuple[ControlFigures, ...]
     best_controls: dict[str, str]  # metric -> the control with the best figure
-    seed: int  # of the bootstrap
-    draws: int  # of the bootstrap
 
     @property
     def shown(self) -> list[Entry]:
@@ -63,9 +61,9 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return [control for control in self.controls if control.name not in taken]
 
     @property
-    def drawn(self) -> Drawn | None:
-        """What the draws of its intervals are of."""
-        return self.entries[0].record.drawn
+    def terms(self) -> Terms:
+        """What its figures were computed under."""
+        return self.entries[0].record
 
     @property
     def zero(self) -> ControlFigures | None:
@@ -89,13 +87,11 @@ def _distinct_controls(split: Split) -> list[ControlFigures]:
     return distinct
 
 
-def make_standings(
-    split: Split, entries: Sequence[Entry], *, seed: int = 0, draws: int = 0
-) -> Standings:
+def make_standings(split: Split, entries: Sequence[Entry]) -> Standings:
     """Rank entries by each metric that ranks, and compare them by each that compares.
 
-    Pairs are compared among the first entries; behind them entries are ranked by value alone. Seed
-    and number of draws are those of the bootstrap that the entries' draws come from.
+    Pairs are compared among the first entries; behind them entries are ranked by value alone. All
+    were scored on the same terms.
     """
     lead = split.spec.lead
     if all(entry.record.metrics[lead].mean is None for entry in entries):
@@ -130,8 +126,6 @@ def make_standings(
         pairs=pairs,
         controls=tuple(sorted(controls, key=lambda c: (place(c.metrics[lead]), c.name))),
         best_controls=best_controls(controls),
-        seed=seed,
-        draws=draws,
     )
 
 
@@ -170,9 +164,9 @@ def standings_bytes(boards: Sequence[Standings]) -> bytes:
             "scheme": board.split.scheme,
             "metric_version": METRIC_VERSION,
             "package": __version__,
-            "seed": board.seed,
-            "draws": board.draws,
-            "drawn": board.drawn,
+            "seed": board.terms.seed,
+            "draws": board.terms.draws,
+            "drawn": board.terms.drawn,
             "ranked_by": board.lead,
             "compared": min(board.n_ranked, ranks.MAX_COMPARED),
             "entries": [_entry(entry, slugs) for entry in board.entries],

@@ -54,8 +54,6 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
     ranks: bool = False
     #: Whether single tasks or families have it: with an interval, as a value alone, or not at all.
     groups: Literal["interval", "value", "none"] = "interval"
-    #: Whether a difference of two forecasters is a sum over rows, where it is no mean over rows.
-    adds_up: bool = False
 
     def format(self, value: float | None) -> str:
         """Show a figure with its unit, or a dash.

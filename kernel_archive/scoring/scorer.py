@@ -13,6 +13,7 @@ import numpy as np
 from kernel_archive.archive.open import Archive
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import UsageError, printable
+from kernel_archive.scoring import record as records
 from kernel_archive.scoring.arrays import Bools, Floats
 from kernel_archive.scoring.calibration import N_BUCKETS, bucket_of, selective_risk
 from kernel_archive.scoring.controls import Control, controls_of
@@ -30,18 +31,7 @@ from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.order import CUTOFFS, precision_recall
 from kernel_archive.scoring.pairs import pair_bands
 from kernel_archive.scoring.reader import ForecastSource, forecasts_of
-from kernel_archive.scoring.record import (
-    Bucket,
-    ControlFigures,
-    Deferral,
-    DiscoveryCurve,
-    Drawn,
-    ForecastFacts,
-    Metric,
-    Recovery,
-    RiskCoverage,
-    Score,
-)
+from kernel_archive.scoring.record import ControlFigures, ForecastFacts, Metric, Score
 from kernel_archive.scoring.recovery import CURVE, budget_ranks
 from kernel_archive.scoring.rules import confusion
 from kernel_archive.scoring.samples import ForecastRows, RowSample
@@ -190,13 +180,13 @@ def _metric(values: Floats, drawn: Floats | None) -> Metric:
     return Metric(mean=mean, std=std, repeats=repeats, low=low, high=high)
 
 
-def _recovery(rows: ForecastRows, figures: Figures, drawn: Figures) -> Recovery | None:
+def _recovery(rows: ForecastRows, figures: Figures, drawn: Figures) -> records.Recovery | None:
     if "recovery" not in figures.curve:
         return None
     band = [np.quantile(curve, TAILS, axis=1).tolist() for curve in drawn.curve.values()]
     low, high = band[0] if band else ((), ())
     tied = replace(rows.repeat(0), probabilities=np.full((1, len(rows), N_BINS), 1 / N_BINS))
-    return Recovery(
+    return records.Recovery(
         mean=tuple(figures.curve["recovery"].mean(axis=1).tolist()),
         low=tuple(low),
         high=tuple(high),
@@ -204,20 +194,20 @@ def _recovery(rows: ForecastRows, figures: Figures, drawn: Figures) -> Recovery 
     )
 
 
-def buckets(rows: ForecastRows) -> tuple[Bucket, ...]:
+def buckets(rows: ForecastRows) -> tuple[records.Bucket, ...]:
     """Compute the ten confidence buckets, all repeats together, parsed rows only."""
     parsed = rows.parsed
     values = (rows.confidence[parsed], rows.hits[parsed], rows.errors[parsed])
     bucket = bucket_of(confidence=values[0])
-    records = []
+    counted = []
     for b in range(N_BUCKETS):
         inside = bucket == b
         means = (float(v[inside].mean()) if inside.any() else None for v in values)
-        records.append(Bucket(int(inside.sum()), *means))
-    return tuple(records)
+        counted.append(records.Bucket(int(inside.sum()), *means))
+    return tuple(counted)
 
 
-def risk_coverage(rows: ForecastRows) -> RiskCoverage | None:
+def risk_coverage(rows: ForecastRows) -> records.RiskCoverage | None:
     """Compute selective forecasting, mean over repeats; ``None`` where one has no parsed row."""
     if not rows.parsed.any(axis=1).all():
         return None
@@ -225,20 +215,20 @@ def risk_coverage(rows: ForecastRows) -> RiskCoverage | None:
     for q, missed, parsed in zip(rows.confidence, ~rows.hits, rows.parsed, strict=True):
         risk = selective_risk(confidence=q[parsed], losses=missed[parsed])
         curves.append(risk[budget_ranks(len(risk), CURVE) - 1])
-    return RiskCoverage(error_rate=tuple(np.mean(curves, axis=0).tolist()))
+    return records.RiskCoverage(error_rate=tuple(np.mean(curves, axis=0).tolist()))
 
 
-def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
+def discovery_curve(rows: ForecastRows, cutoff: float) -> records.DiscoveryCurve:
     """Compute precision and recall at one cutoff."""
     positive = rows.split.speedups >= cutoff
     n, base_rate = int(positive.sum()), float(positive.mean())
     if not n:
-        return DiscoveryCurve(cutoff=cutoff, n_positive=n, base_rate=base_rate)
+        return records.DiscoveryCurve(cutoff=cutoff, n_positive=n, base_rate=base_rate)
     recall, precisions = np.array(CURVE) / 100, []
     for scores in rows.exceedance(cutoff):
         precision, reached = precision_recall(scores=scores, positive=positive)
         precisions.append(precision[np.searchsorted(reached, recall - 1e-12)])
-    return DiscoveryCurve(
+    return records.DiscoveryCurve(
         cutoff=cutoff,
         n_positive=n,
         base_rate=base_rate,
@@ -247,7 +237,7 @@ def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
     )
 
 
-def deferral_of(rows: ForecastRows, deferred: Bools) -> Deferral | None:
+def deferral_of(rows: ForecastRows, deferred: Bools) -> records.Deferral | None:
     """Compute what deferring (R, n) changes; ``None`` where nothing is deferred."""
     if not deferred.any():
         return None
@@ -255,7 +245,7 @@ def deferral_of(rows: ForecastRows, deferred: Bools) -> Deferral | None:
     names = [name for name, info in metrics_of(rows.split.kind).items() if info.per_row]
     remaining = (rows.repeat(r).take(np.flatnonzero(~own)) for r, own in enumerate(deferred))
     accepted = measure(map(RowSample.single, remaining), names)
-    return Deferral(
+    return records.Deferral(
         accepted=_metrics(accepted.overall, {}),
         deferred_accuracy=float(rows.hits[answered].mean()) if answered.any() else None,
         n_deferred_parsed=int(answered.sum()),
@@ -266,7 +256,7 @@ def terms_of(split: Split, predicted_bin: str, *, seed: int, draws: int) -> dict
     """State what figures are computed under: the fields of :class:`Terms`."""
     unit = split.clusters.unit if split.clusters else "rows"
     facts = {"kind": split.kind, "split": split.facts, "scheme": split.scheme}
-    drawn = {"seed": seed, "draws": draws, "drawn": Drawn(unit=unit, n=split.n_clusters)}
+    drawn = {"seed": seed, "draws": draws, "drawn": records.Drawn(unit=unit, n=split.n_clusters)}
     return {**facts, "predicted_bin": predicted_bin, **drawn}
 
 
