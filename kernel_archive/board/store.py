@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from kernel_archive.board import submissions
-from kernel_archive.board.submissions import FORECASTS_FILE, Identity, ModelFacts, Submission
+from kernel_archive.board.submissions import FORECASTS_FILE, ModelFacts, Submission, to_toml
 from kernel_archive.errors import DataError, TargetExistsError, printable
 from kernel_archive.scoring import Score, Split, read_forecasts, score
 from kernel_archive.storage import locked, sync, write_atomically
@@ -153,7 +153,7 @@ def add_submission(
             "name": name,
             **{field: statement.get(field, "") for field in ("url", "model", "notes")},
             "forecasts_sha256": forecasts.digest.removeprefix("sha256:"),
-            "archive": msgspec.to_builtins(Identity.of(split)),
+            "archive": msgspec.to_builtins(submissions.Identity.of(split)),
             "model_facts": msgspec.to_builtins(facts),
             "model_run": run_facts(file),
         }
@@ -187,7 +187,7 @@ def _store(folder: Path, lines: bytes, submission: Submission, record: Score) ->
         packed = pa.Codec("zstd", compression_level=15).compress(lines, asbytes=True)
         write_atomically(hidden / FORECASTS_FILE, packed)
         write_atomically(hidden / submissions.SCORE_FILE, record.to_json())
-        write_atomically(hidden / submissions.RECORD_FILE, submissions.to_toml(submission).encode())
+        write_atomically(hidden / submissions.RECORD_FILE, to_toml(submission).encode())
         hidden.chmod(0o755)
         hidden.rename(folder)
         sync(folder.parent)

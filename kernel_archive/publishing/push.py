@@ -16,7 +16,7 @@ import msgspec
 from kernel_archive.archive.manifest import MANIFEST_NAME
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.connections import endpoint
-from kernel_archive.errors import DataError, HubError, TargetExistsError, UsageError
+from kernel_archive.errors import DataError, Finding, HubError, TargetExistsError, UsageError
 from kernel_archive.publishing.card import (
     CARD_FILES,
     EXTRA_FILES,
@@ -60,6 +60,13 @@ class PushResult(msgspec.Struct, kw_only=True):
     not_compared: str | None = None  # why a dry run could not ask the Hub what is there
 
 
+def _validate(archive: Archive) -> list[Finding]:
+    from kernel_archive.archive.validate import validate_measured
+    from kernel_archive.selection.check import check_splits
+
+    return validate_measured(archive, (("splits", check_splits), ("card", check_card))).findings
+
+
 def _valid_files(archive: Archive, repo: str) -> dict[str, CommitOperationAdd]:
     """Return everything that is published: path in the repository -> file or content.
 
@@ -68,11 +75,7 @@ def _valid_files(archive: Archive, repo: str) -> dict[str, CommitOperationAdd]:
     """
     from huggingface_hub import CommitOperationAdd
 
-    from kernel_archive.archive.validate import validate_measured
-    from kernel_archive.selection.check import check_splits
-
-    checks = (("splits", check_splits), ("card", check_card))
-    findings = validate_measured(archive, checks).findings
+    findings = _validate(archive)
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         summary = (

@@ -6,12 +6,12 @@ reads.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypedDict, Unpack
@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias, TypedDict, Unpack
 import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from kernel_archive.errors import Finding, ForecastError, UsageError, counted, printable
 from kernel_archive.scoring import formats
@@ -58,7 +59,7 @@ def forecasts_of(source: ForecastSource, split: Split, **options: Unpack[ReadOpt
     """Return forecasts as they are, or read them as :func:`read_forecasts` does."""
     if not isinstance(source, Forecasts):
         return read_forecasts(source, split, **options)
-    return replace(source, name=options.get("name") or source.name)
+    return dataclasses.replace(source, name=options.get("name") or source.name)
 
 
 def read_forecasts(source: RowSource, split: Split, **options: Unpack[ReadOptions]) -> Forecasts:
@@ -175,15 +176,12 @@ class _Collector:
                 self.unread.update(fields.keys() - formats.KNOWN)
             self._store(formats.read_line(fields, self.form), number)
         except LineError as error:
-            for fault in error.faults:
-                if cut_off and fault["code"] == "bad-json":
-                    message = "the file ends in the middle of this line"
-                    fault |= {
-                        "code": "cut-off",
-                        "message": message,
-                        "fix": "Was the writer stopped?",
-                    }
-                self.add(Finding(file=self.file, line=number, **fault))
+            place: dict[str, Any] = {"file": self.file, "line": number}
+            if cut_off and error.findings[0].code == "bad-json":
+                message = "the file ends in the middle of this line"
+                place |= {"code": "cut-off", "message": message, "fix": "Was the writer stopped?"}
+            for fault in error.findings:
+                self.add(replace(fault, **place))
 
     def _store(self, line: ForecastLine, number: int) -> None:
         """Keep the forecast of a line in its cell."""
@@ -289,7 +287,7 @@ class _Collector:
         for code in ("percent", "raw-sum"):
             self._take_back(code, severity="warning")
         message += f": {reason.message}"
-        self.add(msgspec.structs.replace(reason, severity="error", message=message))
+        self.add(replace(reason, severity="error", message=message))
 
     def _check_split(self) -> None:
         """Say in one fault that many lines are of another split or data version, and of which."""

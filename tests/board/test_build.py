@@ -70,10 +70,13 @@ def test_what_is_no_longer_there_goes_and_what_is_not_ours_stays(archive, board,
     (board / "notes").symlink_to(tmp_path / "secret")
     (board / "mine.txt").write_text("mine")
     (board / "standings.csv").write_text("of an earlier version")
+    (board / ".scores").symlink_to(tmp_path / "secret")
     shutil.rmtree(board / "submissions/fair")
     build_board(archive, board, draws=DRAWS, jobs=1)
     assert not list((board / "entries").glob("fair.*"))
     assert not (board / "standings.csv").exists()
+    assert not (board / ".scores").is_symlink()
+    assert (tmp_path / "secret/key").read_text() == "k"
     assert (board / "mine.txt").read_text() == "mine"
     assert (board / "notes").is_symlink()
     assert (board / "submissions/good/score.json").is_file()
