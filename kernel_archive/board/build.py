@@ -14,7 +14,6 @@ from kernel_archive.archive.open import Archive
 from kernel_archive.archive.swap import make_stage, replaced_directory, stage_directory
 from kernel_archive.board.entries import Entry, ScoringTerms, evaluate
 from kernel_archive.board.page import render_entry, render_page
-from kernel_archive.board.score_cache import CACHE_FOLDER, prune
 from kernel_archive.board.standings import LeftOut, Standings, make_standings, standings_bytes
 from kernel_archive.board.store import LOCK, STANDINGS_FILE, check_board_folder, store_of
 from kernel_archive.board.submissions import FORECASTS_FILE, Identity, submission_folders
@@ -27,8 +26,8 @@ from kernel_archive.storage import locked
 PAGE_FILE: Final = "index.html"
 #: Folder with a page and a score record of every entry.
 ENTRIES: Final = "entries"
-#: What a build writes into a board's folder and replaces; the last is of earlier versions.
-OURS: Final = frozenset({PAGE_FILE, STANDINGS_FILE, ENTRIES, "standings.csv"})
+#: What a build writes into a board's folder and replaces; the last two are of earlier versions.
+OURS: Final = frozenset({PAGE_FILE, STANDINGS_FILE, ENTRIES, "standings.csv", ".scores"})
 
 
 class BoardOptions(TypedDict, total=False):
@@ -50,8 +49,13 @@ class BoardResult(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     left_out: list[LeftOut]
 
 
-def load_splits(archive: Archive, labels: str | Path | None) -> list[Split]:
-    """Load the canonical splits of an archive, those with withheld labels from ``labels``."""
+def load_splits(
+    archive: Archive, labels: str | Path | None, *, draws: int, seed: int
+) -> tuple[list[Split], ScoringTerms]:
+    """Load the canonical splits of an archive, and state how submissions of them are scored.
+
+    Withheld labels are in ``labels``.
+    """
     splits = []
     for name, spec in FORECAST_SPLITS.items():
         facts = archive.manifest.splits.get(spec.table)
@@ -63,7 +67,10 @@ def load_splits(archive: Archive, labels: str | Path | None) -> list[Split]:
             f"the archive in {archive.path} has no split to rank on. "
             "Make one with: kernel-archive build-eval --cap 10"
         )
-    return splits
+    withheld = Path(labels).absolute() if labels is not None else None
+    folders = {Identity.of(s).rows: withheld if s.withheld else None for s in splits}
+    terms = ScoringTerms(archive=archive.path.absolute(), splits=folders, draws=draws, seed=seed)
+    return splits, terms
 
 
 def existing_store(board: str | Path | None) -> Path:
@@ -79,20 +86,6 @@ def existing_store(board: str | Path | None) -> Path:
             f"kernel-archive leaderboard add FILE --name NAME --board {store.parent}"
         )
     return store
-
-
-def scoring_terms(
-    archive: Archive,
-    splits: Sequence[Split],
-    labels: str | Path | None,
-    *,
-    draws: int,
-    seed: int,
-) -> ScoringTerms:
-    """State how the submissions of these splits are scored."""
-    withheld = Path(labels).absolute() if labels is not None else None
-    folders = {Identity.of(s).rows: withheld if s.withheld else None for s in splits}
-    return ScoringTerms(archive=archive.path.absolute(), splits=folders, draws=draws, seed=seed)
 
 
 def _evaluate_all(
@@ -143,21 +136,16 @@ def build_board(
         DataError: every submission is at fault.
     """
     store = existing_store(board)
-    labels = options.get("labels")
-    splits = load_splits(archive, labels)
     draws, seed = options.get("draws", 4_000), options.get("seed", 0)
-    terms = scoring_terms(archive, splits, labels, draws=draws, seed=seed)
+    splits, terms = load_splits(archive, options.get("labels"), draws=draws, seed=seed)
     check_board_folder(store.parent, "--board")
-    cache = store.parent / CACHE_FOLDER
-    terms = msgspec.structs.replace(terms, cache=cache)
     entries, left_out = _evaluate_all(store, terms, options.get("jobs"), advance)
-    prune(cache, [entry.key for entry in entries])
     boards = []
     for split in splits:
         rows = Identity.of(split).rows
         of_split = [entry for entry in entries if entry.submission.archive.rows == rows]
         if of_split:
-            boards.append(make_standings(split, of_split, seed=seed, draws=draws))
+            boards.append(make_standings(split, of_split))
     if not boards:
         findings = [finding for left in left_out for finding in left.findings]
         message = f"every submission of this board is at fault: {counted(len(findings), 'fault')}"

@@ -89,20 +89,14 @@ def render_page(
         script_hashes=Markup(" ".join(map(_script_hash, scripts))),  # noqa: S704 - our digests
         facts=f"{', '.join(sizes)}, {counted(problems, 'problem')} in all, measured on "
         f"{', '.join(split.facts.gpus)} · archive {version} · {digest[7:19]}",
-        boards=[
-            {
-                "standings": board,
-                "metrics": _columns(board),
-            }
-            for board in boards
-        ],
+        boards=[{"standings": board, "metrics": _columns(board)} for board in boards],
         compared=ranks.MAX_COMPARED,
         left_out=left_out,
         scheme=split.scheme,
         bins="; ".join(bins),
-        draws=f"{boards[0].draws:,}",
-        seed=boards[0].seed,
-        drawn=[(b.split.spec.name, b.drawn.said) for b in boards if b.drawn],
+        draws=f"{boards[0].terms.draws:,}",
+        seed=boards[0].terms.seed,
+        drawn=[(b.split.spec.name, b.terms.drawn.said) for b in boards if b.terms.drawn],
         licences=[
             (name, page_file(f"vendor/LICENSE-{name.partition('.')[0]}.txt")) for name in LIBRARIES
         ],

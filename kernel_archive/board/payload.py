@@ -124,8 +124,7 @@ def _bins(split: Split) -> dict[int, list[str]]:
 
 def _board(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[str, Any]:
     split = board.split
-    first = board.shown[0].record if board.shown else None
-    recovery = first.recovery if first is not None else None
+    first = board.shown[0].record
     figures = {control.name: control.metrics for control in board.controls}
     return {
         "split": split.spec.name,
@@ -137,8 +136,8 @@ def _board(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[st
         "rankings": board.rankings,
         "controls": [[c.name, int(c.bound), c.metrics] for c in board.shown_controls],
         "bars": {name: figures[best].get(name) for name, best in board.best_controls.items()},
-        "groups": first.group_rows if first is not None else {},
-        "random": recovery.random if recovery is not None else None,
+        "groups": first.group_rows,
+        "random": first.recovery and first.recovery.random,
         "ranked": min(board.n_ranked, len(board.shown)),
         "entries": [_entry(entry) for entry in board.shown],
         "pairs": _pairs(board),

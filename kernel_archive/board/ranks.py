@@ -16,9 +16,8 @@ import msgspec
 import numpy as np
 
 from kernel_archive.scoring.arrays import Bools, Floats
-from kernel_archive.scoring.figures import LEVEL
+from kernel_archive.scoring.figures import LEVEL, TAILS
 
-_TAILS: Final = ((1.0 - LEVEL) / 2.0, 1.0 - (1.0 - LEVEL) / 2.0)
 #: Pairs are compared among this many entries, the best ones; the others are ranked by value alone.
 MAX_COMPARED: Final = 200
 #: Differences below this share of the figures are rounding.
@@ -60,7 +59,7 @@ def compare_pairs(values: Sequence[float | None], draws: Sequence[Floats | None]
     differences = figures[:, None] - figures
     rounding = _EQUAL * np.maximum(np.fmax.outer(np.abs(figures), np.abs(figures)), _EQUAL)
     differences[np.abs(differences) <= rounding] = 0.0
-    low, high = np.full((k, k), np.nan), np.full((k, k), np.nan)
+    low, high = np.full((2, k, k), np.nan)
     real = np.zeros((k, k), dtype=bool)
     compared = [i for i in range(k) if draws[i] is not None and not np.isnan(figures[i])]
     n_pairs = len(compared) * (len(compared) - 1) // 2
@@ -70,7 +69,7 @@ def compare_pairs(values: Sequence[float | None], draws: Sequence[Floats | None]
     for place, i in enumerate(compared[:-1] if table.size else []):
         others = compared[place + 1 :]
         moved = table[place] - table[place + 1 :]
-        low[i, others], high[i, others] = np.quantile(moved, _TAILS, axis=1)
+        low[i, others], high[i, others] = np.quantile(moved, TAILS, axis=1)
         low[others, i], high[others, i] = -high[i, others], -low[i, others]
         real[i, others] = np.abs(differences[i, others]) > bound * moved.std(axis=1)
         real[others, i] = real[i, others]

@@ -15,7 +15,7 @@ from kernel_archive.errors import Finding
 from kernel_archive.scoring import METRIC_VERSION, METRICS, Split
 from kernel_archive.scoring.controls import controls_of, zero_of
 from kernel_archive.scoring.metrics import COMPARED, rankings_of
-from kernel_archive.scoring.record import ControlFigures, Drawn
+from kernel_archive.scoring.record import ControlFigures, Terms
 from kernel_archive.scoring.scorer import best_controls, control_figures
 
 #: What is stated of an entry's forecasts.
@@ -42,8 +42,6 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     #: Controls and bounds on the same rows, best first by what ranks; each forecast once.
     controls: tuple[ControlFigures, ...]
     best_controls: dict[str, str]  # metric -> the control with the best figure
-    seed: int  # of the bootstrap
-    draws: int  # of the bootstrap
 
     @property
     def shown(self) -> list[Entry]:
@@ -63,9 +61,9 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return [control for control in self.controls if control.name not in taken]
 
     @property
-    def drawn(self) -> Drawn | None:
-        """What the draws of its intervals are of."""
-        return self.entries[0].record.drawn
+    def terms(self) -> Terms:
+        """What its figures were computed under."""
+        return self.entries[0].record
 
     @property
     def zero(self) -> ControlFigures | None:
@@ -73,45 +71,40 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         name = self.split.once(zero_of)[0]
         return next((control for control in self.controls if control.name == name), None)
 
-    def best_control(self, metric: str) -> ControlFigures | None:
-        """Find the control with the best figure; ``None`` where none has one."""
-        best = self.best_controls.get(metric)
-        return next((control for control in self.controls if control.name == best), None)
-
 
 def _distinct_controls(split: Split) -> list[ControlFigures]:
     """List controls and bounds, those with the same forecasts once, under the first name."""
-    groups: dict[tuple[bytes, bytes], list[str]] = {}
-    for control in split.once(controls_of):
+    groups: dict[tuple[bytes, bytes], list[ControlFigures]] = {}
+    for control, figures in zip(split.once(controls_of), split.once(control_figures), strict=True):
         cast = control.forecasts  # a cue of no strength gives the frequencies but for rounding
         same = (cast.probabilities.round(9).tobytes(), cast.expected_speedups.tobytes())
-        groups.setdefault(same, []).append(control.name)
-    others = {names[0]: names[1:] for names in groups.values()}
+        groups.setdefault(same, []).append(figures)
     distinct = []
-    for figures in split.once(control_figures):
-        if figures.name not in others:
-            continue
-        twins = ", ".join(others[figures.name]).replace("_", " ")
-        title = f"{figures.title}; the same forecasts: {twins}" if twins else figures.title
-        distinct.append(msgspec.structs.replace(figures, title=title))
+    for first, *twins in groups.values():
+        names = ", ".join(twin.name for twin in twins).replace("_", " ")
+        title = f"{first.title}; the same forecasts: {names}" if names else first.title
+        distinct.append(msgspec.structs.replace(first, title=title))
     return distinct
 
 
-def make_standings(
-    split: Split, entries: Sequence[Entry], *, seed: int = 0, draws: int = 0
-) -> Standings:
+def make_standings(split: Split, entries: Sequence[Entry]) -> Standings:
     """Rank entries by each metric that ranks, and compare them by each that compares.
 
-    Pairs are compared among the first entries; behind them entries are ranked by value alone. Seed
-    and number of draws are those of the bootstrap that the entries' draws come from.
+    Pairs are compared among the first entries; behind them entries are ranked by value alone. All
+    were scored on the same terms.
     """
     lead = split.spec.lead
     if all(entry.record.metrics[lead].mean is None for entry in entries):
         lead = "crps"
-    ordered = sorted(entries, key=lambda entry: entry.place(lead))
+    place = METRICS[lead].place
+    ordered = [
+        msgspec.structs.replace(entry, ranks={})
+        for entry in sorted(
+            entries, key=lambda e: (not e.ranked, place(e.record.metrics[lead].mean), e.slug)
+        )
+    ]
     ranked = [entry for entry in ordered if entry.ranked]
     first = ranked[: ranks.MAX_COMPARED]
-    ranks_by_entry: list[dict[str, Rank]] = [{} for _ in ordered]
     pairs: dict[str, Pairs] = {}
     for name in COMPARED[split.kind]:
         better = METRICS[name].better
@@ -119,33 +112,20 @@ def make_standings(
             continue
         values = [entry.record.metrics[name].mean for entry in first]
         pairs[name] = compare_pairs(values, [entry.draws.get(name) for entry in first])
-        if METRICS[name].ranks:
-            for entry_ranks, rank in zip(
-                ranks_by_entry, ranks_of(pairs[name], better), strict=False
-            ):
-                if rank is not None:
-                    entry_ranks[name] = rank
-    for number in range(len(first), len(ranked)):
-        ranks_by_entry[number][lead] = Rank(rank=number + 1)
+        for entry, rank in zip(first, ranks_of(pairs[name], better), strict=True):
+            if rank is not None and METRICS[name].ranks:
+                entry.ranks[name] = rank
+    for number, entry in enumerate(ranked[len(first) :], len(first) + 1):
+        entry.ranks[lead] = Rank(rank=number)
     controls = _distinct_controls(split)
-
-    def worth(control: ControlFigures) -> tuple[bool, float, str]:
-        value = control.metrics[lead]
-        return value is None, METRICS[lead].sign * (value or 0.0), control.name
-
     return Standings(
         split=split,
         lead=lead,
-        entries=[
-            msgspec.structs.replace(entry, ranks=entry_ranks)
-            for entry, entry_ranks in zip(ordered, ranks_by_entry, strict=True)
-        ],
+        entries=ordered,
         n_ranked=len(ranked),
         pairs=pairs,
-        controls=tuple(sorted(controls, key=worth)),
+        controls=tuple(sorted(controls, key=lambda c: (place(c.metrics[lead]), c.name))),
         best_controls=best_controls(controls),
-        seed=seed,
-        draws=draws,
     )
 
 
@@ -184,9 +164,9 @@ def standings_bytes(boards: Sequence[Standings]) -> bytes:
             "scheme": board.split.scheme,
             "metric_version": METRIC_VERSION,
             "package": __version__,
-            "seed": board.seed,
-            "draws": board.draws,
-            "drawn": board.drawn,
+            "seed": board.terms.seed,
+            "draws": board.terms.draws,
+            "drawn": board.terms.drawn,
             "ranked_by": board.lead,
             "compared": min(board.n_ranked, ranks.MAX_COMPARED),
             "entries": [_entry(entry, slugs) for entry in board.entries],

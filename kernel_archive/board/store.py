@@ -11,20 +11,8 @@ from typing import Any, Final, TypedDict, Unpack
 import msgspec
 import pyarrow as pa
 
-from kernel_archive.board.score_cache import CACHE_FOLDER
-from kernel_archive.board.submissions import (
-    FORECASTS_FILE,
-    MAX_SLUG,
-    RECORD_FILE,
-    SCORE_FILE,
-    Identity,
-    ModelFacts,
-    RunFacts,
-    Submission,
-    parse_submission,
-    slug_of,
-    to_toml,
-)
+from kernel_archive.board import submissions
+from kernel_archive.board.submissions import FORECASTS_FILE, ModelFacts, Submission, to_toml
 from kernel_archive.errors import DataError, TargetExistsError, printable
 from kernel_archive.scoring import Score, Split, read_forecasts, score
 from kernel_archive.storage import locked, sync, write_atomically
@@ -73,7 +61,7 @@ def check_board_folder(folder: Path, option: str) -> None:
         TargetExistsError: it does, or it is no folder.
     """
     way_out = f"Choose another {option}"
-    if any((folder / name).is_symlink() for name in ("", "submissions", CACHE_FOLDER)):
+    if any((folder / name).is_symlink() for name in ("", "submissions")):
         raise TargetExistsError(f"{folder} and its submissions must not be links. {way_out}")
     if folder.exists() and not folder.is_dir():
         raise TargetExistsError(f"{folder} is not a folder. {way_out}")
@@ -110,14 +98,14 @@ def run_facts(file: str | Path) -> dict[str, Any] | None:
     # PureWindowsPath reads both kinds of path.
     served = (PureWindowsPath(n).name if PureWindowsPath(n).root else n for n in run.served_models)
     recorded["served_model"] = ", ".join(served) or run.model
-    fields = RunFacts.__struct_fields__
+    fields = submissions.RunFacts.__struct_fields__
     return {name: recorded[name] for name in fields if recorded.get(name) is not None}
 
 
 def _slug(name: str, split: Split) -> str:
     """Make the name of an entry's folder, with the split behind it when it is not ``eval``."""
     ending = "" if split.spec.name == "eval" else f"-{split.spec.name.replace('_', '-')}"
-    slug = slug_of(name)[: MAX_SLUG - len(ending)].strip("-")
+    slug = submissions.slug_of(name)[: submissions.MAX_SLUG - len(ending)].strip("-")
     if not slug:
         message = "no letter or digit of ASCII in it: it names the entry's folder"
         raise DataError.of(code="bad-slug", message=message, field="name", value=printable(name))
@@ -160,12 +148,12 @@ def add_submission(
     lines, facts = _lines(Path(file)), statement.get("facts")
     if forecasts.prompts[0]:
         facts = msgspec.structs.replace(facts or ModelFacts(), prompt=forecasts.prompts[0])
-    submission = parse_submission(
+    submission = submissions.parse_submission(
         {
             "name": name,
             **{field: statement.get(field, "") for field in ("url", "model", "notes")},
             "forecasts_sha256": forecasts.digest.removeprefix("sha256:"),
-            "archive": msgspec.to_builtins(Identity.of(split)),
+            "archive": msgspec.to_builtins(submissions.Identity.of(split)),
             "model_facts": msgspec.to_builtins(facts),
             "model_run": run_facts(file),
         }
@@ -198,8 +186,8 @@ def _store(folder: Path, lines: bytes, submission: Submission, record: Score) ->
     try:
         packed = pa.Codec("zstd", compression_level=15).compress(lines, asbytes=True)
         write_atomically(hidden / FORECASTS_FILE, packed)
-        write_atomically(hidden / SCORE_FILE, record.to_json())
-        write_atomically(hidden / RECORD_FILE, to_toml(submission).encode())
+        write_atomically(hidden / submissions.SCORE_FILE, record.to_json())
+        write_atomically(hidden / submissions.RECORD_FILE, to_toml(submission).encode())
         hidden.chmod(0o755)
         hidden.rename(folder)
         sync(folder.parent)

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from kernel_archive.archive.open import Archive
-from kernel_archive.board.build import existing_store, load_splits, scoring_terms
+from kernel_archive.board.build import existing_store, load_splits
 from kernel_archive.board.entries import Entry, ScoringTerms, evaluate, findings_of
 from kernel_archive.board.submissions import SCORE_FILE, load_submission, submission_folders
 from kernel_archive.errors import DataError, Finding, UsageError, printable
@@ -58,7 +58,7 @@ def verify_board(
     if missing:
         names = ", ".join(map(printable, folders))
         raise UsageError(f"no submission {missing[0]!r} in {store}; there are: {names}")
-    terms = scoring_terms(archive, load_splits(archive, labels), labels, draws=0, seed=0)
+    _, terms = load_splits(archive, labels, draws=0, seed=0)
     verdicts = []
     chosen = [folder for slug, folder in folders.items() if not slugs or slug in slugs]
     for number, folder in enumerate(chosen, 1):

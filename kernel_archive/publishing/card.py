@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import numpy as np
 import pyarrow as pa
 
 from kernel_archive._version import __version__
 from kernel_archive.archive.labels import FLAGS
-from kernel_archive.archive.manifest import MANIFEST_NAME, SplitFacts
+from kernel_archive.archive.manifest import MANIFEST_NAME, ShardFacts, SplitFacts
 from kernel_archive.archive.open import DEFAULT_DIRECTORY, Archive, open_archive
-from kernel_archive.bins import BIN_NAMES, SCHEMES
+from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, assign_bins
 from kernel_archive.errors import Finding, UsageError, printable
-from kernel_archive.publishing.facts import collect_facts, splits_of
+from kernel_archive.gpus import gpu_lines
 from kernel_archive.publishing.hub import check_name, tag_of
 from kernel_archive.publishing.templates import dump_yaml, render
 from kernel_archive.schema import TABLES
@@ -33,6 +36,42 @@ _SIZES: Final = {10**3: "n<1K", 10**4: "1K<n<10K", 10**5: "10K<n<100K", 10**6: "
 _TAGS: Final = ["gpu", "cuda", "triton", "gpu-kernels", "performance-prediction", "forecasting"]
 #: Licences that the Hub knows by their SPDX name in lower case; any other is ``other``.
 _LICENCES: Final = {"cc-by-4.0", "apache-2.0", "mit", "cc0-1.0", "cc-by-sa-4.0", "bsd-3-clause"}
+#: Fact -> query.
+_QUERIES: Final = tomllib.loads(Path(__file__).with_name("facts.toml").read_text(encoding="utf-8"))
+
+
+def splits_of(archive: Archive, table: str) -> list[tuple[str, list[ShardFacts], int]]:
+    """List the splits of a table as (name, shards, rows), in the order of the schema."""
+    shards = archive.manifest.tables[table].splits
+    return [
+        (split, shards[split], sum(shard.rows for shard in shards[split]))
+        for split in TABLES[table].splits
+        if split in shards
+    ]
+
+
+def collect_facts(archive: Archive) -> dict[str, Any]:
+    """Count everything that the card states: the rows of ``facts.toml``, and a few facts more.
+
+    ``schemes`` are kernels per bin under each, ``relabelled`` those whose bin differs between them.
+    """
+    facts: dict[str, Any] = {
+        name: archive.sql(query).to_pylist() for name, query in _QUERIES.items()
+    }
+    facts["totals"] = facts["totals"][0]
+    speedups = archive.polars("kernels", columns=["speedup"])["speedup"].to_numpy()
+    labels = {name: assign_bins(speedups, name) for name in SCHEMES}
+    facts["schemes"] = {
+        name: np.bincount(bins, minlength=N_BINS + 1)[1:].tolist() for name, bins in labels.items()
+    }
+    facts["relabelled"] = int((labels["paper"] != labels["released"]).sum())
+    facts["stated_gpus"] = [
+        {"name": name, "facts": list(gpu_lines(gpu)), "source": gpu.source}
+        for name, gpu in archive.stated_gpus.items()
+    ]
+    # Summed exactly: the order of rows must not change the last digit.
+    facts["gpu_hours"] = math.fsum(row["n"] for row in facts["gpu_seconds"]) / 3600
+    return facts
 
 
 def configs(archive: Archive) -> list[dict[str, Any]]:

@@ -20,22 +20,21 @@ import msgspec
 import numpy as np
 
 from kernel_archive.archive.open import Archive
-from kernel_archive.errors import UsageError, suggestion
-from kernel_archive.scoring.arrays import Bools, Floats, Ints, product
+from kernel_archive.errors import UsageError
+from kernel_archive.scoring.arrays import Bools, Floats
 from kernel_archive.scoring.figures import bootstrap, interval, measure, repeats_of
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.load import as_split
-from kernel_archive.scoring.metrics import COMPARED, METRICS, metrics_of
-from kernel_archive.scoring.order import MAX_ROWS
+from kernel_archive.scoring.metrics import COMPARED, METRICS
 from kernel_archive.scoring.reader import ForecastSource, forecasts_of
 from kernel_archive.scoring.record import ForecastFacts, Terms
 from kernel_archive.scoring.samples import REPEAT_FIELDS, ForecastRows, RowSample, chunk_sizes
 from kernel_archive.scoring.scorer import (
     PredictedBin,
     ScoreOptions,
-    drawn_of,
     forecast_facts,
     means,
+    terms_of,
 )
 from kernel_archive.scoring.split import Split
 
@@ -71,25 +70,20 @@ def compare(
     a: Forecasts,
     b: Forecasts,
     *,
-    metrics: Sequence[str] | None = None,
     seed: int = 0,
     draws: int = 10_000,
     predicted_bin: PredictedBin = "argmax",
 ) -> Comparison:
-    """Compare two submissions on the same rows, by ``metrics`` (:data:`COMPARED` when not given).
+    """Compare two submissions on the same rows, by the metrics :data:`COMPARED` of their split.
 
     Seed and draws are those of the bootstrap and of the swaps.
 
     Raises:
-        UsageError: a metric is not known, or there are no draws.
+        UsageError: there are no draws.
     """
-    names = tuple(metrics) if metrics is not None else COMPARED[split.kind]
+    names = COMPARED[split.kind]
     if draws < 1:
         raise UsageError("a comparison needs draws")
-    defined_metrics = metrics_of(split.kind)
-    for name in names:
-        if name not in defined_metrics:
-            raise UsageError(f"unknown metric {name!r}. {suggestion(name, defined_metrics)}")
     sides = rows_a, rows_b = [ForecastRows.of(split, cast, predicted_bin) for cast in (a, b)]
     values = [means(repeats_of(rows, names, groups=False).overall) for rows in sides]
     drawn = [
@@ -97,7 +91,7 @@ def compare(
     ]
     defined = [name for name in names if None not in (values[0][name], values[1][name])]
     p = permutation_p(rows_a, rows_b, defined, seed=seed, draws=draws)
-    corrected = _corrected(names, p)
+    corrected = holm(p)
     table: dict[str, MetricDifference] = {}
     for name in names:
         value_a, value_b = values[0][name], values[1][name]
@@ -111,17 +105,11 @@ def compare(
             low=low,
             high=high,
             p=p.get(name),
-            p_holm=corrected[name],
-            better=_better(name, difference, corrected[name]),
+            p_holm=corrected.get(name),
+            better=_better(name, difference, corrected.get(name)),
         )
     return Comparison(
-        kind=split.kind,
-        split=split.facts,
-        scheme=split.scheme,
-        predicted_bin=predicted_bin,
-        seed=seed,
-        draws=draws,
-        drawn=drawn_of(split),
+        **terms_of(split, predicted_bin, seed=seed, draws=draws),
         a=forecast_facts(a),
         b=forecast_facts(b),
         differences=table,
@@ -150,24 +138,15 @@ def compare_files(
     return compare(rows, one, other, **options)
 
 
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Correct p-values by Holm's step-down rule; ``None`` stays out of it."""
-    ranked = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
-    corrected: list[float | None] = [None] * len(p_values)
-    largest = 0.0
-    for step, (p, i) in enumerate(ranked):
-        largest = max(largest, min(1.0, p * (len(ranked) - step)))
-        corrected[i] = largest
-    return corrected
-
-
-def _corrected(names: Sequence[str], p: Mapping[str, float]) -> dict[str, float | None]:
-    """Correct the p-values of metrics by Holm's rule, family by family."""
-    corrected: dict[str, float | None] = {}
-    for family in {METRICS[name].family for name in names}:
-        members = [name for name in names if METRICS[name].family == family]
-        p_values = holm([p.get(name) for name in members])
-        corrected |= dict(zip(members, p_values, strict=True))
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Correct the p-values of metrics by Holm's step-down rule, family by family."""
+    corrected: dict[str, float] = {}
+    for family in {METRICS[name].family for name in p_values}:
+        ranked = sorted((p, n) for n, p in p_values.items() if METRICS[n].family == family)
+        largest = 0.0
+        for step, (p, name) in enumerate(ranked):
+            largest = max(largest, min(1.0, p * (len(ranked) - step)))
+            corrected[name] = largest
     return corrected
 
 
@@ -192,39 +171,16 @@ def permutation_p(
     clusters = a.split.cluster_numbers
     clusters = np.arange(n) if clusters is None else clusters
     observed = _swapped_differences(side_by_side, np.zeros((n, 1), bool), names)
-    # Of a thinned candidate set the pairs do not add up.
-    few = k < draws and not (a.split.kind == "eval" and 2 * n > MAX_ROWS)
-    sums = [n for n in names if few and (METRICS[n].per_row or METRICS[n].adds_up)]
-    others = [name for name in names if name not in sums]
-    effects = _effects(side_by_side, clusters, sums, observed) if sums else {}
     larger = dict.fromkeys(names, 0)
     for size in chunk_sizes(2 * n, draws):
         flips = rng.integers(0, 2, size=(size, k), dtype=np.int8)
         swapped = flips[:, clusters].astype(bool).T
-        signs = np.where(flips.T, -1.0, 1.0)
-        differences = _swapped_differences(side_by_side, swapped, others)
-        differences |= {name: product(effect, signs) for name, effect in effects.items()}
+        differences = _swapped_differences(side_by_side, swapped, names)
         for name in names:
             distance = abs(float(observed[name][0]))
             slack = 1e-9 * max(distance, 1e-6)
             larger[name] += int(np.sum(np.abs(differences[name]) >= distance - slack))
     return {name: (1 + count) / (1 + draws) for name, count in larger.items()}
-
-
-def _effects(
-    both: ForecastRows, clusters: Ints, names: Sequence[str], observed: dict[str, Floats]
-) -> dict[str, Floats]:
-    """Find what each of k clusters adds to differences that add up over rows: shape (k,).
-
-    Swapping one cluster alone takes twice of that away.
-    """
-    numbers, start, parts = np.arange(clusters.max() + 1), 0, []
-    for size in chunk_sizes(2 * len(clusters), len(numbers)):
-        alone = clusters[:, None] == numbers[start : start + size]
-        parts.append(_swapped_differences(both, alone, names))
-        start += size
-    swapped = {name: np.concatenate([part[name] for part in parts]) for name in names}
-    return {name: (observed[name] - swapped[name]) / 2 for name in names}
 
 
 def _swapped_differences(
@@ -236,7 +192,7 @@ def _swapped_differences(
     sides = []
     for from_b in (swapped, ~swapped):
         weights = np.concatenate([~from_b, from_b]).astype(np.float64)
-        sides.append(measure(RowSample(both, weights), set(measured.values())).overall)
+        sides.append(measure([RowSample(both, weights)], set(measured.values())).overall)
     return {name: sides[0][own] - sides[1][own] for name, own in measured.items()}
 
 

@@ -75,7 +75,7 @@ def _line(answer: dict[str, Any]) -> ForecastLine:
     try:
         line = read_line({"row_id": _ROW, **_fractions(fields)})
     except LineError as error:
-        code = error.faults[0]["code"]
+        code = error.findings[0].code
         why = code if code in UNPARSED else "bad-field"
         line = _unparsed(why, defer=fields.get("defer") is True)
     low, high = RAW_SUM_BOUNDS

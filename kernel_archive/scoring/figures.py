@@ -8,7 +8,8 @@ the other. How well intervals cover is in docs/metrics.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -34,29 +35,36 @@ class Figures(NamedTuple):
 
 
 def measure(
-    sample: RowSample, names: Collection[str] | None = None, *, groups: Collection[str] = ()
+    samples: Iterable[RowSample],
+    names: Collection[str] | None = None,
+    *,
+    groups: Collection[str] = (),
 ) -> Figures:
-    """Compute the named metrics of a sample (all when ``None``), and ``groups`` of every group."""
-    every = metrics_of(sample.rows.split.kind)
-    overall = {n: metric.of(sample) for n, metric in every.items() if names is None or n in names}
-    by_group: dict[str, dict[str, Floats]] = {}
-    for group in sample.rows.split.group_rows if groups else ():
-        part = sample.of_group(group)
-        by_group[group] = {n: metric.of(part) for n, metric in every.items() if n in groups}
-    curve = {"recovery": sample.curve} if "recovery_area" in overall else {}
-    return Figures(overall, by_group, curve)
+    """Compute the named metrics (all when ``None``) in the draws of samples, one after the other.
+
+    ``groups`` are the metrics that are computed for every group as well; not where the rows of a
+    task are drawn together.
+    """
+    overall, curve = defaultdict[str, list[Floats]](list), defaultdict[str, list[Floats]](list)
+    by_group: dict[str, defaultdict[str, list[Floats]]] = {}
+    for sample in samples:
+        every = metrics_of(sample.rows.split.kind).items()
+        for name, metric in every:
+            if names is None or name in names:
+                overall[name].append(metric.of(sample))
+        if "recovery_area" in overall:
+            curve["recovery"].append(sample.curve)
+        for group in sample.rows.split.group_rows if groups and not sample.whole_tasks else ():
+            part, figures = sample.of_group(group), by_group.setdefault(group, defaultdict(list))
+            for name, metric in every:
+                if name in groups:
+                    figures[name].append(metric.of(part))
+    joined_groups = {group: _joined(figures) for group, figures in by_group.items()}
+    return Figures(_joined(overall), joined_groups, _joined(curve))
 
 
-def joined(parts: Iterable[Figures]) -> Figures:
-    """Join portions of draws, in their order."""
-    overall, groups, curves = zip(*parts, strict=True)
-    by_group = {group: _joined([portion[group] for portion in groups]) for group in groups[0]}
-    return Figures(_joined(overall), by_group, _joined(curves))
-
-
-def _joined(portions: Sequence[dict[str, Floats]]) -> dict[str, Floats]:
-    names = portions[0]
-    return {name: np.concatenate([part[name] for part in portions], axis=-1) for name in names}
+def _joined(parts: Mapping[str, Sequence[Floats]]) -> dict[str, Floats]:
+    return {name: np.concatenate(values, axis=-1) for name, values in parts.items()}
 
 
 def repeats_of(
@@ -64,10 +72,8 @@ def repeats_of(
 ) -> Figures:
     """Compute the metrics of every repeat: a "draw" is one repeat with every row once."""
     of_groups = [name for name, metric in METRICS.items() if metric.groups != "none" and groups]
-    return joined(
-        measure(RowSample.single(rows.repeat(r)), names, groups=of_groups)
-        for r in range(rows.n_repeats)
-    )
+    samples = (RowSample.single(rows.repeat(r)) for r in range(rows.n_repeats))
+    return measure(samples, names, groups=of_groups)
 
 
 def bootstrap(
@@ -83,12 +89,8 @@ def bootstrap(
     With ``groups`` also those of single groups that have an interval: groups of several clusters.
     """
     of_groups = [name for name, metric in METRICS.items() if metric.groups == "interval" and groups]
-    drawn = joined(
-        measure(sample, names, groups=() if sample.whole_tasks else of_groups)
-        for sample in RowSample.bootstrap(rows, seed=seed, draws=draws)
-    )
-    by_group = rows.by_group if drawn.groups else {}
-    several = {g: v for g, v in drawn.groups.items() if by_group[g].split.n_clusters > 1}
+    drawn = measure(RowSample.bootstrap(rows, seed=seed, draws=draws), names, groups=of_groups)
+    several = {g: v for g, v in drawn.groups.items() if rows.by_group[g].split.n_clusters > 1}
     return drawn._replace(groups=several)
 
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from kernel_archive.bins import BIN_NAMES, N_BINS
-from kernel_archive.errors import printable
+from kernel_archive.errors import Finding, ForecastError, printable
 from kernel_archive.splits import Kind
 
 #: Repeats of one row are numbered 0 to 99; a higher number is refused.
@@ -77,12 +77,11 @@ KNOWN: Final = READ | {"pack", "model", "hardware", "problem_id", "true_bin", "c
 _TYPES: Final = get_type_hints(ForecastLine, include_extras=True)
 
 
-class LineError(ValueError):
-    """Raised where a line holds no forecast; every fault has the parts of a finding."""
+class LineError(ForecastError):
+    """Raised where a line holds no forecast; the findings lack file and line."""
 
-    def __init__(self, *faults: dict[str, Any]) -> None:
-        super().__init__(faults[0]["message"])
-        self.faults = faults
+    def __init__(self, *faults: Finding) -> None:
+        super().__init__(faults[0].message, findings=faults)
 
 
 def fields_of(kind: Kind) -> dict[str, str]:
@@ -97,10 +96,10 @@ def fault_of(
     field: str | None = None,
     value: object = None,
     fix: str | None = None,
-) -> dict[str, Any]:
-    """Make the parts of a finding, without file and line."""
+) -> Finding:
+    """Make a finding without file and line."""
     shown = None if value is None else printable(value)
-    return {"code": code, "message": message, "field": field, "value": shown, "fix": fix}
+    return Finding(code=code, message=message, field=field, value=shown, fix=fix)
 
 
 def decode_line(text: bytes) -> dict[str, Any]:
@@ -129,7 +128,8 @@ def decode_line(text: bytes) -> dict[str, Any]:
     else:
         if isinstance(fields, dict):
             return fields
-        fault |= {"code": "wrong-shape", "fix": "Write one object a line"}
+        fix = "Write one object a line"
+        fault = msgspec.structs.replace(fault, code="wrong-shape", fix=fix)
     raise LineError(fault)
 
 
@@ -207,7 +207,7 @@ def _masses_by_bin(masses: Any) -> list[Any] | None:
     return [by_bin[label] for label in labels] if by_bin else None
 
 
-def _faults(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _faults(fields: Mapping[str, Any]) -> Iterator[Finding]:
     """Give a fault for every value that a field can't have."""
     if "row_id" not in fields:
         fix = "Give the row_id of the split"
@@ -226,7 +226,7 @@ def _faults(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 yield fault_of(code, message, name, value, way_out)
 
 
-def _mass_faults(masses: list[Any]) -> Iterator[dict[str, Any]]:
+def _mass_faults(masses: list[Any]) -> Iterator[Finding]:
     for number, mass in enumerate(masses):
         field = f"probabilities[{number}]"
         if type(mass) not in (int, float):

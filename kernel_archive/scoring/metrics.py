@@ -54,8 +54,6 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
     ranks: bool = False
     #: Whether single tasks or families have it: with an interval, as a value alone, or not at all.
     groups: Literal["interval", "value", "none"] = "interval"
-    #: Whether a difference of two forecasters is a sum over rows, where it is no mean over rows.
-    adds_up: bool = False
 
     def format(self, value: float | None) -> str:
         """Show a figure with its unit, or a dash.
@@ -69,6 +67,10 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
     def sign(self) -> int:
         """1 where lower is better, else -1: the smaller ``sign * value`` is the better figure."""
         return -1 if self.better == "higher" else 1
+
+    def place(self, value: float | None) -> tuple[bool, float]:
+        """Return what figures are sorted by: the best one first, undefined ones last."""
+        return value is None, self.sign * (value or 0.0)
 
     @property
     def per_row(self) -> bool:

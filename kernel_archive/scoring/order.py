@@ -46,13 +46,6 @@ def order_keys(*, expected: Floats, stated: Floats) -> Ints:
     return np.asarray(keys)
 
 
-def countable_pairs(speedups: Floats, spreads: Floats) -> Bools:
-    """Say which pairs count, of rows from the fastest to the slowest: shape (n, n), upper half."""
-    spread = np.maximum(spreads, MIN_RATIO)
-    apart = np.divide.outer(speedups, speedups) > np.maximum.outer(spread, spread)
-    return np.triu(apart, 1)
-
-
 def close_pairs(speedups: Floats, goals: Floats | None = None) -> Bools:
     """Say which pairs are at most 2x apart, and of one goal where goals are known: (n, n)."""
     ratio = np.divide.outer(speedups, speedups)
@@ -60,21 +53,19 @@ def close_pairs(speedups: Floats, goals: Floats | None = None) -> Bools:
     return close if goals is None else close & np.equal.outer(goals, goals)
 
 
-def pair_rows(speedups: Floats) -> Ints:
-    """Select the rows of a candidate set that enter pairs, from the fastest to the slowest."""
-    n = len(speedups)
-    rows = np.arange(n) if n <= MAX_ROWS else np.linspace(0, n - 1, MAX_ROWS).astype(np.intp)
-    return rows[np.argsort(-speedups[rows], kind="stable")]
-
-
 class PairTable:
     """The pairs of one candidate set that count, ready to be counted in many draws."""
 
     def __init__(self, keys: Ints, speedups: Floats, spreads: Floats, goals: Floats | None) -> None:
         """Compare n rows by keys of shape (R, n); the others have shape (n,)."""
-        self.rows = pair_rows(speedups)
-        s, m = speedups[self.rows], len(self.rows)
-        self.countable = countable_pairs(s, spreads[self.rows])
+        n, m = len(speedups), min(len(speedups), MAX_ROWS)
+        rows = np.linspace(0, n - 1, m).astype(np.intp)
+        #: Those that enter pairs, from the fastest to the slowest.
+        self.rows = rows[np.argsort(-speedups[rows], kind="stable")]
+        s, spread = speedups[self.rows], np.maximum(spreads[self.rows], MIN_RATIO)
+        # The pairs that count: the upper half of a table of shape (m, m).
+        apart = np.divide.outer(s, s) > np.maximum.outer(spread, spread)
+        self.countable: Bools = np.triu(apart, 1)
         close = self.countable & close_pairs(s, None if goals is None else goals[self.rows])
         self.points = np.full((m, m), len(keys))
         for key in keys[:, self.rows]:

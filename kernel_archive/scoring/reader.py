@@ -6,12 +6,12 @@ reads.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypedDict, Unpack
@@ -19,19 +19,12 @@ from typing import Any, Final, TypeAlias, TypedDict, Unpack
 import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from kernel_archive.errors import Finding, ForecastError, UsageError, counted, printable
+from kernel_archive.scoring import formats
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, Forecasts
-from kernel_archive.scoring.formats import (
-    KNOWN,
-    MAX_REPEATS,
-    READ,
-    ForecastLine,
-    LineError,
-    decode_line,
-    fault_of,
-    read_line,
-)
+from kernel_archive.scoring.formats import ForecastLine, LineError, fault_of
 from kernel_archive.scoring.rules import normalise
 from kernel_archive.scoring.split import Split
 from kernel_archive.untrusted import Lines, UntrustedFileError, is_parquet, regular_file
@@ -49,6 +42,8 @@ _MAX_NAMES: Final = 100
 _LEAST_READ: Final = 0.05
 #: Name this many rows without a forecast.
 _NAMED_ROWS: Final = 5
+#: A sum far from 1 is a warning.
+_SUM: Final = {"severity": "warning", "field": "probabilities"}
 _AMOUNTS: Final = ("expected_speedup", "input_tokens", "output_tokens", "latency_s")
 
 
@@ -64,7 +59,7 @@ def forecasts_of(source: ForecastSource, split: Split, **options: Unpack[ReadOpt
     """Return forecasts as they are, or read them as :func:`read_forecasts` does."""
     if not isinstance(source, Forecasts):
         return read_forecasts(source, split, **options)
-    return replace(source, name=options.get("name") or source.name)
+    return dataclasses.replace(source, name=options.get("name") or source.name)
 
 
 def read_forecasts(source: RowSource, split: Split, **options: Unpack[ReadOptions]) -> Forecasts:
@@ -145,7 +140,7 @@ class _Collector:
         self.keep_rationales = options.get("keep_rationales", False)
         # Bound the bytes, uncompressed, and the lines that forecasts of the split can take.
         self.max_bytes = min((16 << 20) + len(split) * (256 << 10), 4 << 30)
-        self.max_lines = 10_000 + len(split) * MAX_REPEATS
+        self.max_lines = 10_000 + len(split) * formats.MAX_REPEATS
         self.n_lines = 0
         self.n_errors = 0
         self.findings: list[Finding] = []
@@ -153,6 +148,7 @@ class _Collector:
         self.labels: set[str] = set()
         self.strangers: set[str] = set()  # ids of no row
         self.unread: Counter[str] = Counter()
+        self.percent: list[int] = []  # lines whose probabilities sum to about 100
         #: (repeat, row) -> number of the line, forecast, its raw sum.
         self.cells: dict[tuple[int, int], tuple[int, ForecastLine, float]] = {}
 
@@ -175,20 +171,17 @@ class _Collector:
         number, text = item
         self.n_lines += 1
         try:
-            fields = decode_line(text)
+            fields = formats.decode_line(text)
             if len(self.unread) < _MAX_NAMES:
-                self.unread.update(fields.keys() - KNOWN)
-            self._store(read_line(fields, self.form), number)
+                self.unread.update(fields.keys() - formats.KNOWN)
+            self._store(formats.read_line(fields, self.form), number)
         except LineError as error:
-            for fault in error.faults:
-                if cut_off and fault["code"] == "bad-json":
-                    message = "the file ends in the middle of this line"
-                    fault |= {
-                        "code": "cut-off",
-                        "message": message,
-                        "fix": "Was the writer stopped?",
-                    }
-                self.add(Finding(file=self.file, line=number, **fault))
+            place: dict[str, Any] = {"file": self.file, "line": number}
+            if cut_off and error.findings[0].code == "bad-json":
+                message = "the file ends in the middle of this line"
+                place |= {"code": "cut-off", "message": message, "fix": "Was the writer stopped?"}
+            for fault in error.findings:
+                self.add(replace(fault, **place))
 
     def _store(self, line: ForecastLine, number: int) -> None:
         """Keep the forecast of a line in its cell."""
@@ -207,15 +200,17 @@ class _Collector:
             raise LineError(fault_of("other-form", message, form, fix=f"Give {self.form}"))
         raw_sum = reduce(operator.add, line.probabilities or (np.nan,))
         low, high = self.options.get("raw_sum_bounds", RAW_SUM_BOUNDS)
-        code = "percent" if 95 < raw_sum < 105 else "raw-sum"
-        message = "the probabilities sum"
+        is_percent, message = 95 < raw_sum < 105, "the probabilities sum"
         if low <= raw_sum <= high and line.raw_probability_sum is not None:
             raw_sum, message = line.raw_probability_sum, "before renormalisation they summed"
         if raw_sum < low or raw_sum > high:
             message += f" to {raw_sum:.4g}, not {low:g} to {high:g}"
-            where = {"severity": "warning", "line": number, "field": "probabilities"}
-            self.fault(code, message, **where, fix="Without a sum near 1 it counts as no forecast")
+            fix = "Without a sum near 1 it counts as no forecast"
             line.probabilities = None
+            if is_percent:
+                self.percent.append(number)
+            else:
+                self.fault("raw-sum", message, line=number, fix=fix, **_SUM)
         if not self.keep_rationales:
             line.rationale = None
         first, *_ = self.cells.setdefault((line.repeat, row), (number, line, raw_sum))
@@ -273,14 +268,11 @@ class _Collector:
 
     def _check_sums(self) -> None:
         """Say in one warning that lines hold percentages; refuse a file that holds no forecast."""
-        if n := self.counts["percent"]:
-            first = next((f.line for f in self.findings if f.code == "percent"), None)
-            self._take_back("percent", severity="warning")
-            lines = f"{n:,} of {counted(self.n_lines, 'line')}"
+        if self.percent:
+            lines = f"{len(self.percent):,} of {counted(self.n_lines, 'line')}"
             message = f"the probabilities of {lines} sum to about 100, first in this one"
             fix = "Divide percentages by 100: each of these lines counts as no forecast"
-            where = {"line": first, "field": "probabilities", "severity": "warning"}
-            self.fault("percent", message, **where, fix=fix)
+            self.fault("percent", message, line=self.percent[0], fix=fix, **_SUM)
         stored = [(line, raw_sum) for _, line, raw_sum in self.cells.values()]
         n_read = sum(line.probabilities is not None for line, _ in stored)
         n_deferred = sum(line.defer and math.isnan(raw_sum) for line, raw_sum in stored)
@@ -295,7 +287,7 @@ class _Collector:
         for code in ("percent", "raw-sum"):
             self._take_back(code, severity="warning")
         message += f": {reason.message}"
-        self.add(msgspec.structs.replace(reason, severity="error", message=message))
+        self.add(replace(reason, severity="error", message=message))
 
     def _check_split(self) -> None:
         """Say in one fault that many lines are of another split or data version, and of which."""
@@ -364,10 +356,11 @@ def _read_lines(path: Path, collector: _Collector) -> str:
 
 def _read_parquet(path: Path, collector: _Collector) -> str:
     """Read a Parquet file; the digest is that of its bytes."""
+    unread = frozenset() if collector.keep_rationales else {"rationale", "reasoning"}
     for item in parquet_rows(
         path,
         name=collector.file,
-        wanted=READ if collector.keep_rationales else READ - {"rationale", "reasoning"},
+        wanted=formats.READ - unread,
         max_rows=collector.max_lines,
         max_bytes=collector.max_bytes,
     ):

@@ -115,7 +115,7 @@ class PairBand(msgspec.Struct, frozen=True, kw_only=True):
     ceiling: float | None  # the share of an order by one more measurement
 
 
-class ControlFigures(msgspec.Struct, frozen=True, kw_only=True):
+class ControlFigures(msgspec.Struct, frozen=True):
     """The figures of one control or bound on the same rows."""
 
     name: str

@@ -53,13 +53,6 @@ class World:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def children(self) -> list[list[int]]:
-        """List the children of every node, in recorded order."""
-        children: list[list[int]] = [[] for _ in self.rows]
-        for node, parent in enumerate(self.parents[1:], 1):
-            children[parent].append(node)
-        return children
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Worlds:
@@ -94,14 +87,15 @@ def load_worlds(archive: Archive) -> Worlds:
         raise UsageError(f"the labels of {archive.path} are withheld: it cannot be replayed")
     recorded = {"searches", "evaluations", "kernels"} <= set(archive.tables)
     steps = archive.sql(_STEPS, [manifest.natural_builders]).to_pylist() if recorded else []
-    worlds, first = _grow_worlds(steps)
-    if not first:
+    worlds, rows = _grow_worlds(steps)
+    if not rows:
         raise UsageError(f"the archive in {archive.path} has no held-out searches to replay")
-    gpus = tuple(step["gpu"] for step in first.values())
+    first = [step for _, step in rows.values()]
+    gpus = tuple(step["gpu"] for step in first)
     split = Split.from_arrays(
-        row_ids=list(first),
-        tasks=[step["problem"] for step in first.values()],
-        speedups=[FAILED if s["speedup"] is None else s["speedup"] for s in first.values()],
+        row_ids=list(rows),
+        tasks=[step["problem"] for step in first],
+        speedups=[FAILED if step["speedup"] is None else step["speedup"] for step in first],
         split=REPLAY.name,
         facts=SplitIdentity(
             archive_name=manifest.name,
@@ -119,14 +113,10 @@ def load_worlds(archive: Archive) -> Worlds:
 
 def _grow_worlds(
     steps: Sequence[dict[str, Any]],
-) -> tuple[dict[str, World], dict[str, dict[str, Any]]]:
-    """Grow the worlds step by step; return them by name, and each kernel's first step by its id.
-
-    A kernel's row is its place among the first steps.
-    """
+) -> tuple[dict[str, World], dict[str, tuple[int, dict[str, Any]]]]:
+    """Grow the worlds step by step; return them by name, and each kernel's row and first step."""
     worlds: dict[str, World] = {}
-    first: dict[str, dict[str, Any]] = {}
-    rows: dict[str, int] = {}
+    rows: dict[str, tuple[int, dict[str, Any]]] = {}
     #: Node of its world -> by search and node id, and by world and row.
     of_node: dict[tuple[str, str], int] = {}
     of_row: dict[tuple[str, int], int] = {}
@@ -139,8 +129,7 @@ def _grow_worlds(
         if step["is_root"] and not chain:
             of_node[search, step["node_id"]] = 0
             continue
-        first.setdefault(step["kernel_id"], step)
-        row = rows.setdefault(step["kernel_id"], len(rows))
+        row, _ = rows.setdefault(step["kernel_id"], (len(rows), step))
         world = worlds[name]
         if (name, row) not in of_row:
             of_row[name, row] = len(world)
@@ -148,7 +137,7 @@ def _grow_worlds(
             world.parents.append(of_node.get((search, step["parent_node_id"]), 0))
             world.speedups.append(np.nan if speedup is None else speedup)
         of_node[search, step["node_id"]] = of_row[name, row]
-    return worlds, first
+    return worlds, rows
 
 
 def replay_texts(archive: Archive, worlds: Worlds) -> list[tuple[str, str]]:
@@ -179,7 +168,7 @@ class ReplayFigure(msgspec.Struct, frozen=True):
     high: float
 
 
-class PolicyFigures(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyFigures(msgspec.Struct, frozen=True):
     """How one policy did; all figures in percent."""
 
     policy: Policy
@@ -232,7 +221,9 @@ def replay_order(world: World, scores: Floats, options: ReplayOptions, seed: int
     places[np.lexsort((ties, -scores))] = np.arange(len(world))
     place_of = places.tolist().__getitem__
     speedups: list[float] = np.nan_to_num(world.speedups, nan=0.0).tolist()
-    unmeasured = world.children()
+    unmeasured: list[list[int]] = [[] for _ in world.rows]  # the children of every node
+    for node, parent in enumerate(world.parents[1:], 1):
+        unmeasured[parent].append(node)
     heap = [(-speedups[0], 0)]
     order: list[int] = []
     while heap:
@@ -279,17 +270,11 @@ def _replay_policy(
     return 100.0 * figures / options.repeats
 
 
-def _rescaled(area: Floats, low: Floats, high: Floats) -> Floats:
-    """Rescale means over worlds (the last axis): 0 for random and 100 for oracle."""
-    area, low, high = area.mean(axis=-1), low.mean(axis=-1), high.mean(axis=-1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(100.0 * (area - low) / (high - low))
-
-
-def _figure(value: Floats, drawn: Floats) -> ReplayFigure:
-    finite = drawn[np.isfinite(drawn)]
-    low, high = np.percentile(finite, [2.5, 97.5]) if len(finite) else (math.nan, math.nan)
-    return ReplayFigure(float(value), float(low), float(high))
+def _figure(means: Floats) -> ReplayFigure:
+    """Make a figure of the mean over all worlds, which comes first, and of those over draws."""
+    drawn = means[1:][np.isfinite(means[1:])]
+    low, high = np.percentile(drawn, [2.5, 97.5]) if len(drawn) else (math.nan, math.nan)
+    return ReplayFigure(float(means[0]), float(low), float(high))
 
 
 def replay(
@@ -300,28 +285,25 @@ def replay(
     Without forecasts only random and oracle are run.
     """
     options = options or ReplayOptions()
-    policies = [policy for policy in POLICIES if policy != "expected" or forecasts is not None]
-    runs = {
-        policy: _replay_policy(forecasts, worlds.worlds, policy, options) for policy in policies
-    }
     n = len(worlds.worlds)
     drawn = np.random.default_rng(options.seed).integers(0, n, (options.draws, n))
-    low, high = runs["random"][0], runs["oracle"][0]
+    picks = np.vstack([np.arange(n), drawn])
+    means = {
+        policy: _replay_policy(forecasts, worlds.worlds, policy, options)[:, picks].mean(axis=-1)
+        for policy in POLICIES
+        if policy != "expected" or forecasts is not None
+    }
+    low, high = means["random"][0], means["oracle"][0]
+    policies = []
+    for policy, (area, near) in means.items():
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rescaled = 100.0 * (area - low) / (high - low)
+        policies.append(PolicyFigures(policy, *map(_figure, (area, rescaled, near))))
     return Replay(
         name=forecasts.name if forecasts is not None else "",
         coverage=forecasts.coverage if forecasts is not None else 0.0,
         n_worlds=n,
         n_edges=int(sum(len(w) - 1 for w in worlds.worlds)),
         options=options,
-        policies=[
-            PolicyFigures(
-                policy=policy,
-                area=_figure(area.mean(), area[drawn].mean(axis=1)),
-                rescaled=_figure(
-                    _rescaled(area, low, high), _rescaled(area[drawn], low[drawn], high[drawn])
-                ),
-                to_near=_figure(near.mean(), near[drawn].mean(axis=1)),
-            )
-            for policy, (area, near) in runs.items()
-        ],
+        policies=policies,
     )

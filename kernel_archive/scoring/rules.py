@@ -93,11 +93,6 @@ def entropy(*, probabilities: Floats) -> Floats:
     return -row_sums(safe * np.log(safe))
 
 
-def correct(*, predicted: Ints, bins: Ints) -> Bools:
-    """Tell whether the predicted bin, shape (..., n), is the true one; 0 (no forecast) never is."""
-    return np.asarray(predicted == bins)
-
-
 def within_one(*, predicted: Ints, bins: Ints) -> Bools:
     """Tell whether the predicted bin is the true one or next to it; 0 (no forecast) never is."""
     return np.asarray((np.abs(predicted - bins) <= 1) & (predicted > 0))

@@ -19,7 +19,7 @@ from kernel_archive.scoring import order, recovery
 from kernel_archive.scoring.arrays import Bools, Floats, Ints, product, single_draw
 from kernel_archive.scoring.controls import best_control, zero_of
 from kernel_archive.scoring.forecasts import Forecasts
-from kernel_archive.scoring.rules import confidence, correct, expected_speedup, forecast_errors
+from kernel_archive.scoring.rules import confidence, expected_speedup, forecast_errors
 from kernel_archive.scoring.split import Split
 
 #: At most this many weights (rows x draws) are in memory at once.
@@ -87,8 +87,8 @@ class ForecastRows:
 
     @cached_property
     def hits(self) -> Bools:
-        """Whether the predicted bin is the true one, shape (R, n)."""
-        return correct(predicted=self.predicted, bins=self.split.bins)
+        """Whether the predicted bin is the true one, shape (R, n); 0, no forecast, never is."""
+        return np.asarray(self.predicted == self.split.bins)
 
     @cached_property
     def errors(self) -> Floats:

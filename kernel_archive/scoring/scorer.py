@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import msgspec
 import numpy as np
@@ -13,15 +13,15 @@ import numpy as np
 from kernel_archive.archive.open import Archive
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import UsageError, printable
+from kernel_archive.scoring import record as records
 from kernel_archive.scoring.arrays import Bools, Floats
 from kernel_archive.scoring.calibration import N_BUCKETS, bucket_of, selective_risk
-from kernel_archive.scoring.controls import controls_of
+from kernel_archive.scoring.controls import Control, controls_of
 from kernel_archive.scoring.figures import (
     TAILS,
     Figures,
     bootstrap,
     interval,
-    joined,
     measure,
     repeats_of,
 )
@@ -31,18 +31,7 @@ from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.order import CUTOFFS, precision_recall
 from kernel_archive.scoring.pairs import pair_bands
 from kernel_archive.scoring.reader import ForecastSource, forecasts_of
-from kernel_archive.scoring.record import (
-    Bucket,
-    ControlFigures,
-    Deferral,
-    DiscoveryCurve,
-    Drawn,
-    ForecastFacts,
-    Metric,
-    Recovery,
-    RiskCoverage,
-    Score,
-)
+from kernel_archive.scoring.record import ControlFigures, ForecastFacts, Metric, Score
 from kernel_archive.scoring.recovery import CURVE, budget_ranks
 from kernel_archive.scoring.rules import confusion
 from kernel_archive.scoring.samples import ForecastRows, RowSample
@@ -75,7 +64,7 @@ def score_with_draws(
     seed: int = 0,
     draws: int = 10_000,
     predicted_bin: PredictedBin = "argmax",
-) -> tuple[Score, Figures | None]:
+) -> tuple[Score, dict[str, Floats]]:
     """Score forecasts, and return the draws of the intervals, which a board pairs with others."""
     if draws < 0 or seed < 0:
         raise UsageError("draws and seed must not be negative")
@@ -86,21 +75,14 @@ def score_with_draws(
         raise UsageError(f"rows of the forecasts: {n:,}, of the split: {len(split):,}")
     rows = ForecastRows.of(split, forecasts, predicted_bin)
     figures = repeats_of(rows)
-    drawn = bootstrap(rows, seed=seed, draws=draws) if draws else None
-    of_groups = drawn.groups if drawn else {}
+    drawn = bootstrap(rows, seed=seed, draws=draws)
     controls = split.once(control_figures)
     record = Score(
-        kind=split.kind,
-        split=split.facts,
-        scheme=split.scheme,
+        **terms_of(split, predicted_bin, seed=seed, draws=draws),
         relabelled=split.relabelled,
-        predicted_bin=predicted_bin,
-        seed=seed,
-        draws=draws,
-        drawn=drawn_of(split),
         forecasts=forecast_facts(forecasts),
-        metrics=_metrics(figures.overall, drawn.overall if drawn else {}),
-        groups={g: _metrics(values, of_groups.get(g, {})) for g, values in figures.groups.items()},
+        metrics=_metrics(figures.overall, drawn.overall),
+        groups={g: _metrics(own, drawn.groups.get(g, {})) for g, own in figures.groups.items()},
         group_rows={name: len(positions) for name, positions in split.group_rows.items()},
         confusion=confusion(predicted=rows.predicted, bins=rows.split.bins),
         buckets=buckets(rows),
@@ -112,7 +94,7 @@ def score_with_draws(
         controls=controls,
         best_controls=best_controls(controls),
     )
-    return msgspec.structs.replace(record, beats_control=_beats_control(record)), drawn
+    return msgspec.structs.replace(record, beats_control=_beats_control(record)), drawn.overall
 
 
 def score_file(
@@ -152,18 +134,12 @@ def means(values: Mapping[str, Floats]) -> dict[str, float | None]:
 
 def control_figures(split: Split) -> tuple[ControlFigures, ...]:
     """Compute what controls and bounds reach on a split's rows."""
-    records = []
-    for control in split.once(controls_of):
-        figures = repeats_of(ForecastRows.of(split, control.forecasts), groups=False)
-        records.append(
-            ControlFigures(
-                name=control.name,
-                title=control.title,
-                bound=control.bound,
-                metrics=means(figures.overall),
-            )
-        )
-    return tuple(records)
+
+    def of(control: Control) -> ControlFigures:
+        figures = repeats_of(ForecastRows.of(split, control.forecasts), groups=False).overall
+        return ControlFigures(control.name, control.title, control.bound, means(figures))
+
+    return tuple(map(of, split.once(controls_of)))
 
 
 def best_controls(controls: Sequence[ControlFigures]) -> dict[str, str]:
@@ -204,34 +180,34 @@ def _metric(values: Floats, drawn: Floats | None) -> Metric:
     return Metric(mean=mean, std=std, repeats=repeats, low=low, high=high)
 
 
-def _recovery(rows: ForecastRows, figures: Figures, drawn: Figures | None) -> Recovery | None:
+def _recovery(rows: ForecastRows, figures: Figures, drawn: Figures) -> records.Recovery | None:
     if "recovery" not in figures.curve:
         return None
-    band = np.quantile(drawn.curve["recovery"], TAILS, axis=1).tolist() if drawn else ((), ())
+    band = [np.quantile(curve, TAILS, axis=1).tolist() for curve in drawn.curve.values()]
+    low, high = band[0] if band else ((), ())
     tied = replace(rows.repeat(0), probabilities=np.full((1, len(rows), N_BINS), 1 / N_BINS))
-    return Recovery(
+    return records.Recovery(
         mean=tuple(figures.curve["recovery"].mean(axis=1).tolist()),
-        low=tuple(band[0]),
-        high=tuple(band[1]),
+        low=tuple(low),
+        high=tuple(high),
         random=tuple(RowSample.single(tied).curve[:, 0].tolist()),
     )
 
 
-def buckets(rows: ForecastRows) -> tuple[Bucket, ...]:
+def buckets(rows: ForecastRows) -> tuple[records.Bucket, ...]:
     """Compute the ten confidence buckets, all repeats together, parsed rows only."""
     parsed = rows.parsed
     values = (rows.confidence[parsed], rows.hits[parsed], rows.errors[parsed])
     bucket = bucket_of(confidence=values[0])
-    records: list[Bucket] = []
+    counted = []
     for b in range(N_BUCKETS):
         inside = bucket == b
-        count = int(inside.sum())
-        q, hit, error = (float(v[inside].mean()) if count else None for v in values)
-        records.append(Bucket(count, q, hit, error))
-    return tuple(records)
+        means = (float(v[inside].mean()) if inside.any() else None for v in values)
+        counted.append(records.Bucket(int(inside.sum()), *means))
+    return tuple(counted)
 
 
-def risk_coverage(rows: ForecastRows) -> RiskCoverage | None:
+def risk_coverage(rows: ForecastRows) -> records.RiskCoverage | None:
     """Compute selective forecasting, mean over repeats; ``None`` where one has no parsed row."""
     if not rows.parsed.any(axis=1).all():
         return None
@@ -239,20 +215,20 @@ def risk_coverage(rows: ForecastRows) -> RiskCoverage | None:
     for q, missed, parsed in zip(rows.confidence, ~rows.hits, rows.parsed, strict=True):
         risk = selective_risk(confidence=q[parsed], losses=missed[parsed])
         curves.append(risk[budget_ranks(len(risk), CURVE) - 1])
-    return RiskCoverage(error_rate=tuple(np.mean(curves, axis=0).tolist()))
+    return records.RiskCoverage(error_rate=tuple(np.mean(curves, axis=0).tolist()))
 
 
-def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
+def discovery_curve(rows: ForecastRows, cutoff: float) -> records.DiscoveryCurve:
     """Compute precision and recall at one cutoff."""
     positive = rows.split.speedups >= cutoff
     n, base_rate = int(positive.sum()), float(positive.mean())
     if not n:
-        return DiscoveryCurve(cutoff=cutoff, n_positive=n, base_rate=base_rate)
+        return records.DiscoveryCurve(cutoff=cutoff, n_positive=n, base_rate=base_rate)
     recall, precisions = np.array(CURVE) / 100, []
     for scores in rows.exceedance(cutoff):
         precision, reached = precision_recall(scores=scores, positive=positive)
         precisions.append(precision[np.searchsorted(reached, recall - 1e-12)])
-    return DiscoveryCurve(
+    return records.DiscoveryCurve(
         cutoff=cutoff,
         n_positive=n,
         base_rate=base_rate,
@@ -261,24 +237,27 @@ def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
     )
 
 
-def deferral_of(rows: ForecastRows, deferred: Bools) -> Deferral | None:
+def deferral_of(rows: ForecastRows, deferred: Bools) -> records.Deferral | None:
     """Compute what deferring (R, n) changes; ``None`` where nothing is deferred."""
     if not deferred.any():
         return None
     answered = deferred & rows.parsed
     names = [name for name, info in metrics_of(rows.split.kind).items() if info.per_row]
     remaining = (rows.repeat(r).take(np.flatnonzero(~own)) for r, own in enumerate(deferred))
-    accepted = joined(measure(RowSample.single(part), names) for part in remaining).overall
-    return Deferral(
-        accepted=_metrics(accepted, {}),
+    accepted = measure(map(RowSample.single, remaining), names)
+    return records.Deferral(
+        accepted=_metrics(accepted.overall, {}),
         deferred_accuracy=float(rows.hits[answered].mean()) if answered.any() else None,
         n_deferred_parsed=int(answered.sum()),
     )
 
 
-def drawn_of(split: Split) -> Drawn:
-    """State what the draws of intervals are of."""
-    return Drawn(unit=split.clusters.unit if split.clusters else "rows", n=split.n_clusters)
+def terms_of(split: Split, predicted_bin: str, *, seed: int, draws: int) -> dict[str, Any]:
+    """State what figures are computed under: the fields of :class:`Terms`."""
+    unit = split.clusters.unit if split.clusters else "rows"
+    facts = {"kind": split.kind, "split": split.facts, "scheme": split.scheme}
+    drawn = {"seed": seed, "draws": draws, "drawn": records.Drawn(unit=unit, n=split.n_clusters)}
+    return {**facts, "predicted_bin": predicted_bin, **drawn}
 
 
 def forecast_facts(forecasts: Forecasts) -> ForecastFacts:

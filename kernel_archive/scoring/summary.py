@@ -126,14 +126,10 @@ def several_sheet(records: Sequence[Score]) -> Sheet:
     """Put several scores side by side, best first by the headline figure of their split."""
     lead = records[0].spec.lead
     info = METRICS[lead]
-
-    def key(record: Score) -> tuple[bool, float, str]:
-        value = record.metrics[lead].mean
-        return value is None, info.sign * (value or 0.0), record.forecasts.name
-
+    ordered = sorted(records, key=lambda r: (info.place(r.metrics[lead].mean), r.forecasts.name))
     further = [n for n in ("crps_skill", *_BESIDE[records[0].kind]) if n != lead]
     rows = []
-    for record in sorted(records, key=key):
+    for record in ordered:
         cells = [*_figure(record, lead), *(_figure(record, name)[0] for name in further)]
         rows.append([record.forecasts.name, *cells, _share(record.forecasts.coverage)])
     titles = [METRICS[name].title for name in further]

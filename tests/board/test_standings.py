@@ -72,7 +72,7 @@ def test_a_split_names_the_figure_that_ranks(archive, standings, target):
         pairs = msgspec.structs.replace(metrics["pair_accuracy"], mean=turned)
         record = msgspec.structs.replace(entry.record, metrics=metrics | {"pair_accuracy": pairs})
         entries.append(msgspec.structs.replace(entry, record=record))
-    board = make_standings(dataclasses.replace(target, spec=spec), entries, draws=DRAWS)
+    board = make_standings(dataclasses.replace(target, spec=spec), entries)
     slugs = [entry.slug for entry in standings.entries]
     assert [entry.slug for entry in board.entries] == [*slugs[3::-1], slugs[4]]
     assert [entry.ranks["pair_accuracy"].rank for entry in board.entries[:4]] == [1, 2, 3, 4]
@@ -119,8 +119,9 @@ def test_differences_are_those_of_the_comparison_command(standings, board, targe
     a, b = (
         read_forecasts(board / "submissions" / n / "forecasts.jsonl.zst", target) for n in names[:2]
     )
-    reference = compare(target, a, b, draws=DRAWS, metrics=["crps", "ece"])
-    for metric, d in reference.differences.items():
+    reference = compare(target, a, b, draws=DRAWS)
+    for metric in ("crps", "ece"):
+        d = reference.differences[metric]
         pairs = standings.pairs[metric]
         own, other = (line.record.metrics[metric].mean for line in standings.entries[:2])
         assert (own - other, pairs.low[0, 1], pairs.high[0, 1]) == pytest.approx(

@@ -77,7 +77,7 @@ def test_every_row_once_is_the_mean_of_the_repeats(rng):
     """What each repeat gives alone, on average."""
     rows = ForecastRows.of(target := make_target(rng), make_forecasts(rng, target, missing=0.1))
     each = repeats_of(rows, groups=False).overall
-    for name, values in measure(RowSample.single(rows)).overall.items():
+    for name, values in measure([RowSample.single(rows)]).overall.items():
         assert values == pytest.approx(each[name].mean(), rel=1e-12), name
 
 

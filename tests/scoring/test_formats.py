@@ -73,7 +73,7 @@ def test_a_fault_names_its_field(row, code, field):
     """And the place in it."""
     with pytest.raises(LineError) as raised:
         read_line(row)
-    assert [(f["code"], f["field"]) for f in raised.value.faults] == [(code, field)]
+    assert [(f.code, f.field) for f in raised.value.findings] == [(code, field)]
 
 
 def test_what_may_be_left_out_or_written_otherwise():
@@ -91,7 +91,7 @@ def test_all_faults_of_a_line_are_listed():
     line = json.dumps(good(repeat=-1, probabilities=masses, defer=2)).replace("Infinity", "1e400")
     with pytest.raises(LineError) as raised:
         read_line(decode_line(line.encode()))
-    assert [(fault["code"], fault["field"]) for fault in raised.value.faults] == [
+    assert [(fault.code, fault.field) for fault in raised.value.findings] == [
         ("out-of-range", "repeat"),
         ("not-finite", "probabilities[0]"),
         ("negative", "probabilities[1]"),
@@ -118,7 +118,7 @@ def test_lines_that_hold_no_object(text, code):
     """A fault each, and no other exception."""
     with pytest.raises(LineError) as raised:
         decode_line(text)
-    assert [fault["code"] for fault in raised.value.faults] == [code]
+    assert [fault.code for fault in raised.value.findings] == [code]
 
 
 @pytest.mark.parametrize("bad", [b"\\ud800", b"\xed\xa0\x80"])
