@@ -14,6 +14,7 @@ from kernel_archive.archive.open import Archive
 from kernel_archive.archive.swap import make_stage, replaced_directory, stage_directory
 from kernel_archive.board.entries import Entry, ScoringTerms, evaluate
 from kernel_archive.board.page import render_entry, render_page
+from kernel_archive.board.score_cache import CACHE_FOLDER, prune
 from kernel_archive.board.standings import LeftOut, Standings, make_standings, standings_bytes
 from kernel_archive.board.store import LOCK, STANDINGS_FILE, check_board_folder, store_of
 from kernel_archive.board.submissions import FORECASTS_FILE, Identity, submission_folders
@@ -26,8 +27,8 @@ from kernel_archive.storage import locked
 PAGE_FILE: Final = "index.html"
 #: Folder with a page and a score record of every entry.
 ENTRIES: Final = "entries"
-#: What a build writes into a board's folder and replaces; the last two are of earlier versions.
-OURS: Final = frozenset({PAGE_FILE, STANDINGS_FILE, ENTRIES, "standings.csv", ".scores"})
+#: What a build writes into a board's folder and replaces; the last is of earlier versions.
+OURS: Final = frozenset({PAGE_FILE, STANDINGS_FILE, ENTRIES, "standings.csv"})
 
 
 class BoardOptions(TypedDict, total=False):
@@ -139,7 +140,10 @@ def build_board(
     draws, seed = options.get("draws", 4_000), options.get("seed", 0)
     splits, terms = load_splits(archive, options.get("labels"), draws=draws, seed=seed)
     check_board_folder(store.parent, "--board")
+    cache = store.parent / CACHE_FOLDER
+    terms = msgspec.structs.replace(terms, cache=cache)
     entries, left_out = _evaluate_all(store, terms, options.get("jobs"), advance)
+    prune(cache, [entry.key for entry in entries])
     boards = []
     for split in splits:
         rows = Identity.of(split).rows
