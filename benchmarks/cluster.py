@@ -231,7 +231,7 @@ def main() -> None:
         )
         out = folder / "out"
         wanted = None
-        for jobs in (1, 2):
+        for jobs in given.workers:
             wanted = timed(f"{jobs} local processes", recipe, out, wanted, jobs, dask=False)
         seconds = 0.0
         for workers in given.workers:

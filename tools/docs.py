@@ -466,6 +466,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "recipe source": lambda: _keys(Source, "source"),
     "results of eval_search": lambda: _results("eval_search"),
     "results of discovery": lambda: _results("discovery"),
+    "results of discovery_search": lambda: _results("discovery_search"),
     "results of validity": lambda: _results("validity"),
     "splits": _splits,
     "tables": _tables,

@@ -1,7 +1,7 @@
 """From the fragments of all runs to the measured tables: one DuckDB pass that spills to disk.
 
 What becomes of a row is decided over narrow columns, by the queries of ``labels.sql``; then the
-rows stream, some thousand at a time, with their texts into Parquet files.
+rows stream, search by search, with their texts into Parquet files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from duckdb.sqltypes import DOUBLE, TINYINT
 from kernel_archive.archive.beside import READINGS, reading_rows, refuse_unknown
 from kernel_archive.archive.labels import FLAGS, SQL_NAMES
 from kernel_archive.archive.manifest import TableFacts
-from kernel_archive.archive.open import literal_path
+from kernel_archive.archive.open import literal_path, sql_texts
 from kernel_archive.archive.recipe import LoadedRecipe
 from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.stage import StagedRun
@@ -37,8 +37,10 @@ from kernel_archive.schema import TABLES
 MEMORY_LIMIT: Final = "800MB"
 #: Each thread holds blocks of its own: more of them than this need more than the limit.
 MAX_THREADS: Final = 4
-#: At most this many rows of a table are held with their texts at a time.
-CHUNK_ROWS: Final = 4000
+#: Searches of about so many rows together are sorted with their texts at a time.
+CHUNK_ROWS: Final = 20_000
+#: Rows of a batch that goes to a Parquet file.
+BATCH_ROWS: Final = 4000
 #: Which rows of the views in ``labels.sql`` each split of the large tables has.
 _LARGE_TABLES: Final = {
     "kernels": {"train": "kept AND NOT held_out", "test": "held_out"},
@@ -106,7 +108,10 @@ def consolidate(
         if store.remote:
             connection.register_filesystem(store.system)
         fragments = sorted({literal_path(store.place(run.fragment.name)) for run in runs})
-        connection.read_parquet(fragments).create("fragment")
+        whole = connection.read_parquet(fragments)
+        whole.create_view("chunk")  # for the queries' sake; each chunk of rows replaces it
+        whole.project("* EXCLUDE (code)").create("fragment")
+        chunks = _chunks(connection, runs, store)
         _decide(connection, rules)
         (counts,) = connection.sql("FROM report").to_arrow_table().to_pylist()
         flagged = ", ".join(f"count(*) FILTER ({f.name} AND kept) AS {f.name}" for f in FLAGS)
@@ -115,7 +120,7 @@ def consolidate(
         gpus = connection.sql("SELECT DISTINCT gpu FROM evaluation ORDER BY 1").fetchall()
         for name, splits in _LARGE_TABLES.items():
             parts = {
-                split: _stream_rows(connection, name, condition, rules.scheme)
+                split: _stream_rows(connection, chunks, name, condition, rules.scheme)
                 for split, condition in splits.items()
             }
             metadata = {"bin_scheme": rules.scheme} if name == "kernels" else {}
@@ -171,8 +176,39 @@ def _decide(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:
     refuse_unknown(connection)
 
 
+def _chunks(
+    connection: duckdb.DuckDBPyConnection, runs: Sequence[StagedRun], store: Store
+) -> list[str]:
+    """Part the searches, in order, into queries for about :data:`CHUNK_ROWS` rows of fragments."""
+    files: dict[str, set[str]] = {}
+    for run in runs:
+        place = literal_path(store.place(run.fragment.name))
+        for search in run.searches:
+            files.setdefault(str(search["search_id"]), set()).add(place)
+    query = "SELECT search_id, count(*) FROM fragment GROUP BY search_id ORDER BY search_id"
+    chunks: list[list[str]] = []
+    rows = CHUNK_ROWS
+    for search, count in connection.sql(query).fetchall():
+        if rows >= CHUNK_ROWS:
+            chunks.append([])
+            rows = 0
+        chunks[-1].append(search)
+        rows += count
+    parts = [
+        (part, sorted({place for search in part for place in files[search]})) for part in chunks
+    ]
+    return [
+        f"SELECT * FROM read_parquet([{sql_texts(places)}]) WHERE search_id IN ({sql_texts(part)})"
+        for part, places in parts
+    ]
+
+
 def _stream_rows(
-    connection: duckdb.DuckDBPyConnection, table: str, condition: str, scheme: str
+    connection: duckdb.DuckDBPyConnection,
+    chunks: Sequence[str],
+    table: str,
+    condition: str,
+    scheme: str,
 ) -> Iterator[pa.Table]:
     """Yield the rows of a split in order, as the schema has them."""
     constants = {"bin_scheme": scheme, "canary": CANARY}
@@ -181,8 +217,10 @@ def _stream_rows(
         for name in TABLES[table].schema.names
     )
     query = f"SELECT {columns} FROM {table} WHERE {condition} ORDER BY search_id, seq"
-    for batch in connection.sql(query).to_arrow_reader(CHUNK_ROWS):
-        yield pa.Table.from_batches([batch])
+    for chunk in chunks:
+        connection.execute(f"CREATE OR REPLACE VIEW chunk AS {chunk}")
+        for batch in connection.sql(query).to_arrow_reader(BATCH_ROWS):
+            yield pa.Table.from_batches([batch])
 
 
 def _reference_rows(runs: Sequence[StagedRun]) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
--- What becomes of every evaluation, step by step; run as one script. Names after a dollar are constants of
--- labels.py. Read are: fragment (the rows of all fragments); succession (pairs of builders, newer and older), unanimous
--- (builders) and reading (what readers found in programs), as the recipes say; bin_of, the bin of a speedup.
+-- What becomes of every evaluation, step by step; run as one script. Names after a dollar are constants of labels.py.
+-- Read are: fragment (the rows of all fragments, without their programs); chunk (some of them, with their programs);
+-- succession (pairs of builders, newer and older), unanimous (builders) and reading (what readers found in programs), as
+-- the recipes say; bin_of, the bin of a speedup.
 
 -- Times of the reference: each case of each success.
 CREATE VIEW reference_time AS
@@ -124,26 +125,43 @@ CREATE TABLE failure AS
 SELECT r.*, e.search_id, e.seq FROM refused r JOIN evaluation e USING (kernel_id)
 QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY NOT judged, role_rank, search_id, seq) = 1;
 
--- Rows of the large tables, in any order, with the columns of their schema and what their splits need. A row has the
--- columns of the evaluation that found its program, and of the one that gave the label or the refusal.
+-- What a row takes from another evaluation than the one that found its program: from the one that gave the label, or the
+-- refusal.
+CREATE TABLE label AS
+SELECT k.kernel_id, l.runtime_us, l.reference_runtime_us, l.cases
+FROM kernel k JOIN fragment l ON l.search_id = k.label_search AND l.seq = k.label_seq
+WHERE (k.label_search, k.label_seq) <> (k.search_id, k.seq);
+
+CREATE TABLE refusal AS
+SELECT r.kernel_id, l.outcome, l.error_type, l.error_text
+FROM failure r JOIN fragment l ON l.search_id = r.label_search AND l.seq = r.label_seq
+WHERE (r.label_search, r.label_seq) <> (r.search_id, r.seq);
+
+-- Rows of the large tables that are in chunk, in any order, with the columns of their schema and what their splits need.
 CREATE VIEW kernels AS
-SELECT f.* REPLACE (k.speedup AS speedup, l.runtime_us AS runtime_us, l.reference_runtime_us AS reference_runtime_us,
-                    l.cases AS cases),
+SELECT f.* REPLACE (k.speedup AS speedup,
+                    CASE WHEN l.kernel_id IS NULL THEN f.runtime_us ELSE l.runtime_us END AS runtime_us,
+                    CASE WHEN l.kernel_id IS NULL THEN f.reference_runtime_us
+                         ELSE l.reference_runtime_us END AS reference_runtime_us,
+                    CASE WHEN l.kernel_id IS NULL THEN f.cases ELSE l.cases END AS cases),
        k.n_measurements, k.speedup_min, k.speedup_max, k.flags, k.held_out, k.kept, bin_of(k.speedup) AS bin
 FROM (SELECT *, list_filter([$flags], lambda x: x IS NOT NULL) AS flags FROM kernel) k
-JOIN fragment f ON f.search_id = k.search_id AND f.seq = k.seq
-JOIN fragment l ON l.search_id = k.label_search AND l.seq = k.label_seq;
+JOIN chunk f ON f.search_id = k.search_id AND f.seq = k.seq
+LEFT JOIN label l ON l.kernel_id = k.kernel_id;
 
 CREATE VIEW failures AS
-SELECT f.* REPLACE (l.outcome AS outcome, l.error_type AS error_type, l.error_text AS error_text), r.n_evaluations
+SELECT f.* REPLACE (CASE WHEN l.kernel_id IS NULL THEN f.outcome ELSE l.outcome END AS outcome,
+                    CASE WHEN l.kernel_id IS NULL THEN f.error_type ELSE l.error_type END AS error_type,
+                    CASE WHEN l.kernel_id IS NULL THEN f.error_text ELSE l.error_text END AS error_text),
+       r.n_evaluations
 FROM failure r
-JOIN fragment f ON f.search_id = r.search_id AND f.seq = r.seq
-JOIN fragment l ON l.search_id = r.label_search AND l.seq = r.label_seq;
+JOIN chunk f ON f.search_id = r.search_id AND f.seq = r.seq
+LEFT JOIN refusal l ON l.kernel_id = r.kernel_id;
 
 CREATE VIEW evaluations AS
 SELECT f.* REPLACE (coalesce(e.excluded, CASE WHEN e.kernel_id IN (SELECT kernel_id FROM kernel WHERE NOT kept)
                                               THEN '$withheld' END) AS excluded)
-FROM evaluation e JOIN fragment f ON f.search_id = e.search_id AND f.seq = e.seq;
+FROM evaluation e JOIN chunk f ON f.search_id = e.search_id AND f.seq = e.seq;
 
 -- Counts for the manifest.
 CREATE VIEW report AS
