@@ -25,9 +25,10 @@ LARGEST_Z: Final = 4.5
 #: Fewer rows have no correlation that chance could not give.
 LEAST_ROWS: Final = 8
 #: The labels, and what the documentation says to tell of them: measured speedups that are shown.
+#: The language is what the program's text says, which everybody is shown.
 _LABELS: Final = {
     *("bin", "speedup_min", "speedup_max", "g_cases", "outcome", "canary"),
-    *("parent_speedup", "known_speedup"),
+    *("parent_speedup", "known_speedup", "language"),
 }
 _NUMBER: Final = "row number"
 
@@ -45,7 +46,7 @@ def largest_correlation(rows: float) -> float:
 def label_correlations(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     """Correlate every column with the label: ``task``, ``column``, ``value`` and ``limit``.
 
-    ``limit`` is what chance gives. Of a pair, a column that says no more than its search or
+    ``limit`` is what chance gives. A column that says no more than a row's search or
     its parent has only so many independent values. The task ``all tasks`` stands for ranks within
     each. Tasks with few rows and columns with one value are left out.
     """
@@ -55,9 +56,8 @@ def label_correlations(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     task = pl.col(split.task).alias("task")
     ranks = pl.col(split.value, *names).rank("average").over(split.task)
     size = pl.len().over(split.task)
-    shared: dict[str, str] = {}
+    shared = {"search_id": "search_id"} if "search_id" in names else {}
     if split.anchor_kernel in names:
-        shared = {"search_id": "search_id"}
         shared |= {name: split.anchor_kernel for name in names if name.startswith("parent_")}
     groups = [pl.col(group).alias(f"group of {name}") for name, group in shared.items()]
     sizes = {"size": size, "degrees": pl.len().over(split.task)}

@@ -64,7 +64,7 @@ def test_rows_sorted_by_bin_are_an_error(copy, table, descending):
         ("row_id", lambda rank: f"{rank:04d}", "error"),
         ("kernel_id", lambda rank: f"{99 - rank:04d}", "warning"),
         ("n_measurements", lambda rank: rank, "warning"),
-        ("search_id", lambda rank: f"chain-{rank // 4}", "warning"),
+        ("search_id", lambda rank: f"chain-{rank // 2:02d}", "warning"),
         ("rtol", lambda rank: rank * 1e-9, "warning"),
     ],
 )
