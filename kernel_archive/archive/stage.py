@@ -188,7 +188,7 @@ def _published_table(job: RunJob, published: Sequence[PublishedRow]) -> pa.Table
 
 
 def _write_table(store: Store, stem: str, suffix: str, table: pa.Table) -> Stored:
-    settings = {"compression": "lz4", "use_dictionary": False, "write_statistics": False}
+    settings = {"compression": "lz4", "use_dictionary": False, "write_statistics": ["search_id"]}
     settings |= {"row_group_size": GROUP_ROWS, "write_page_checksum": True, "store_schema": False}
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, **settings)

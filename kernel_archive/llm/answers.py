@@ -17,7 +17,7 @@ import msgspec
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.errors import Finding, ForecastError, KernelArchiveError, UsageError, printable
-from kernel_archive.llm.prompts import Prompt, known_prompts
+from kernel_archive.llm.prompts import Ask, Prompt, known_prompts
 from kernel_archive.llm.questions import Cell, Questions, load_questions, read_custom_id
 from kernel_archive.readers import values
 from kernel_archive.scoring.completions import read_completion
@@ -55,11 +55,15 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int | None = None  # reasoning included
     latency_s: float | None = None
 
-    def unparsed(self) -> str:
-        """Say in a word why no forecast can be read from it; empty where one can."""
+    def unparsed(self, ask: Ask | None = None) -> str:
+        """Say in a word why no forecast can be read from it; empty where one can.
+
+        With ``ask`` it must be a forecast of what was asked: of an outcome, or of the bins.
+        """
         completion = read_completion(self.content)
         if completion.parse_error is None:
-            return ""
+            is_other = ask is not None and (ask == "validity") == (completion.p_passes is None)
+            return "missing-field" if is_other else ""
         # A refused or cut answer rarely holds a forecast: then that is the reason.
         by_stop = {"refused": "refused", "max_tokens": "cut"}
         return by_stop.get(self.stop_reason, completion.parse_error)
@@ -67,10 +71,8 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     def line(self, prompt: Prompt, question_digest: str) -> dict[str, Any]:
         """Make the line of a forecast file: the forecast, or why there is none."""
         completion = read_completion(self.content)
-        reason, of_outcomes = self.unparsed(), prompt.ask == "validity"
-        if completion.probabilities and of_outcomes == (completion.p_passes is None):
-            reason = "missing-field"  # it has those of the other form
-        field = "p_passes" if of_outcomes else "probabilities"
+        reason = self.unparsed(prompt.ask)
+        field = "p_passes" if prompt.ask == "validity" else "probabilities"
         line: dict[str, Any] = {
             "row_id": self.row_id,
             "repeat": self.repeat,

@@ -342,8 +342,10 @@ class Run:
 
     def _end_in_a_row(self, answer: ModelAnswer | Failure, most: int) -> None:
         """End the run at so many failures of one kind in a row, or answers without a forecast."""
-        unparsed = answer.unparsed() if isinstance(answer, ModelAnswer) and self.trial else ""
-        kind = answer.kind if isinstance(answer, Failure) else unparsed
+        if isinstance(answer, Failure):
+            kind: str = answer.kind
+        else:
+            kind = answer.unparsed(self.questions.prompt.ask) if self.trial else ""
         if not kind:
             self.last_failures.clear()
             return

@@ -13,7 +13,7 @@ from support.small_archive import write_archive
 
 from kernel_archive.cli import main
 from kernel_archive.errors import DataError, ForecastError, KernelArchiveError, UsageError
-from kernel_archive.llm.answers import Answers, import_answers
+from kernel_archive.llm.answers import Answers, ModelAnswer, import_answers
 from kernel_archive.llm.questions import (
     ModelSettings,
     export_lines,
@@ -337,3 +337,19 @@ def test_whatever_a_service_sends_is_an_answer_or_a_reason(
     (tmp_path / "f.jsonl").write_bytes(data)
     report = check_forecasts(tmp_path / "f.jsonl", load_split(archive))[1]
     assert report.counts.keys() <= {"no-forecasts"}  # where nothing of the answer could be read
+
+
+@pytest.mark.parametrize(
+    ("content", "ask", "reason"),
+    [
+        ({"p_passes": 0.9}, "validity", ""),
+        (FORECAST, "validity", "missing-field"),
+        ({"p_passes": 0.9}, "forecast", "missing-field"),
+        (FORECAST, "forecast", ""),
+        (FORECAST, None, ""),
+    ],
+)
+def test_a_forecast_of_something_else_than_was_asked_is_none(content, ask, reason):
+    """Answers that forecast bins, or outcomes, where the other was asked are no forecasts."""
+    answer = ModelAnswer(row_id="a", repeat=0, content=json.dumps(content))
+    assert answer.unparsed(ask) == reason
