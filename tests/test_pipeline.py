@@ -158,7 +158,6 @@ def test_only_the_release_itself_is_not_selected_again(shipped, tmp_path):
         {"splits": {**manifest.splits, "eval": renamed}},
         {"version": "2026.11.0"},
         {"logical_digest": "sha256:" + "0" * 64},
-        {"tables": {**manifest.tables, "kernels": manifest.tables["failures"]}},
     ):
         assert not is_release(Archive(place, msgspec.structs.replace(manifest, **change)))
     replant(place, "discovery_pairs", lambda rows: [{**rows[0], "child_code": "x"}, *rows[1:]])
