@@ -71,7 +71,7 @@ def test_the_table_is_complete_without_a_script(text):
 
 @pytest.mark.parametrize(
     ("low", "high", "words"),
-    [(-1.38, -1.01, "It is worse than the best"), (-0.2, 0.1, "It knows no more than the best")],
+    [(-1.38, -1.01, "It is worse than the zero"), (-0.2, 0.1, "It knows no more than the zero")],
 )
 def test_a_skill_below_zero_is_called_what_it_is(low, high, words):
     """Worse where the whole interval is negative, else no better."""
