@@ -133,10 +133,18 @@ def dask(cluster):
 
 
 @pytest.mark.slow
-def test_a_deadly_call_is_an_error_that_says_so(dask):
-    """A call that kills every worker ends the work after some attempts."""
-    with pytest.raises(KernelArchiveError, match="workers in turn were killed"):
-        collect_results(dask, calls(kill_self))
+def test_a_deadly_call_is_an_error_that_says_so():
+    """A call that kills every worker ends the work after some attempts.
+
+    Its workers are its own: on a busy machine they may not come up again.
+    """
+    with (
+        scheduler() as (address, _),
+        workers(address),
+        open_executor(engine="dask", scheduler=address) as executor,
+        pytest.raises(KernelArchiveError, match="workers in turn were killed"),
+    ):
+        collect_results(executor, calls(kill_self))
 
 
 @pytest.mark.slow
