@@ -187,7 +187,7 @@ def _chunks(
             files.setdefault(str(search["search_id"]), set()).add(place)
     query = "SELECT search_id, count(*) FROM fragment GROUP BY search_id ORDER BY search_id"
     chunks: list[list[str]] = []
-    rows = CHUNK_ROWS
+    rows = CHUNK_ROWS  # the first search begins a chunk
     for search, count in connection.sql(query).fetchall():
         if rows >= CHUNK_ROWS:
             chunks.append([])

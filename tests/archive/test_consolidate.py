@@ -6,6 +6,7 @@ import pytest
 from support.archives import validate_archive
 from support.puct import REFERENCE, RunLog, program, recipe
 
+from kernel_archive.archive import consolidate
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
 from kernel_archive.archive.open import open_archive
@@ -221,3 +222,17 @@ def test_one_refusal_ends_a_label_where_the_recipe_wants_unanimity(tmp_path):
         {"speedup": speedup, "excluded": CONTESTED} for speedup in (2.0, 3.0, 3.5)
     ]
     assert archive.manifest.reports["contested_evaluations"] == 3
+
+
+def test_rows_merged_search_by_search_are_those_merged_at_once(made, tmp_path, monkeypatch):
+    """However many searches go through the merge at a time, every file is the same."""
+    monkeypatch.setattr(consolidate, "CHUNK_ROWS", 1)
+    once = made.path
+    build_archive([str(tmp_path / "src/builder.toml")], out=tmp_path / "other", jobs=1)
+    other = open_archive(tmp_path / "other")
+    assert other.manifest.logical_digest == made.manifest.logical_digest
+    for name in ("kernels", "failures", "evaluations"):
+        files = [path.relative_to(once) for path in made.files(name)]
+        assert files
+        for file in files:
+            assert (once / file).read_bytes() == (other.path / file).read_bytes()
