@@ -2,16 +2,19 @@
 
     python benchmarks/outside.py SHIPPED STRANGER [SPLIT] --out FOLDER
 
-Writes a forecast file for each baseline that needs no dry run, to be scored with
-``kernel-archive score FOLDER/trees.jsonl --archive STRANGER``.
+Writes a forecast file for each baseline, to be scored with
+``kernel-archive score FOLDER/trees.jsonl --archive STRANGER``. ``dry-run`` needs the table
+``launches`` in both archives: name the file of ``kernel-measure dry-run`` in the stranger's recipe.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from kernel_archive.archive.open import open_archive
+from kernel_archive.baselines.launches import load_launch_features
 from kernel_archive.baselines.pairs import load_asked_pairs, load_training_pairs
 from kernel_archive.baselines.registry import BASELINES, BaselineForecasts, forecast_lines
 
@@ -23,11 +26,16 @@ def main() -> None:
     parser.add_argument("split", nargs="?", default="eval")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    training = load_training_pairs(open_archive(arguments.shipped))
-    asked = load_asked_pairs(open_archive(arguments.stranger), arguments.split)
+    shipped, stranger = open_archive(arguments.shipped), open_archive(arguments.stranger)
+    training = load_training_pairs(shipped)
+    asked = load_asked_pairs(stranger, arguments.split)
+    launches = load_launch_features(shipped, [*training.anchors, *training.candidates])
+    theirs = load_launch_features(stranger, [*asked.anchors, *asked.candidates])
+    training, asked = replace(training, launches=launches), replace(asked, launches=theirs)
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name, baseline in BASELINES.items():
-        if baseline.reads_launches:
+        if baseline.reads_launches and not theirs:
+            print(f"{name}: the stranger's archive has no dry runs")
             continue
         masses = baseline.forecast(asked, training, 0)
         forecasts = BaselineForecasts(asked.split, asked.row_ids, masses, len(training))

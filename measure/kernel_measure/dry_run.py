@@ -4,6 +4,9 @@ Without a GPU: mode ``dry`` follows the host code on tensors without values (``s
 GPU: mode ``profile`` asks torch's profiler what the compiler made of each kernel, those of CUDA C++
 and of torch included (``profiler.py``). Programs run in the sandboxed worker; its answers are
 checked here before they are written.
+
+Programs of the package's own problems are followed on their timed cases. Without a GPU, those in
+the form of KernelBench (``ModelNew`` or ``Model``) are, too, on the inputs of their reference.
 """
 
 from __future__ import annotations
@@ -41,11 +44,20 @@ _LANGUAGES: Final = {
     "profile": ("triton", "pytorch", "gluon", "cuda"),
 }
 _TIMEOUT_S: Final = {"dry": 8.0, "profile": 150.0}
-_QUERY: Final = " UNION ".join(
-    f"SELECT program_id, problem, code FROM {table}"
-    " WHERE list_contains(?, problem) AND list_contains(?, language)"
-    for table in ("kernels", "failures")
-)
+#: Programs of our tasks ($1), in the languages ($2) of the mode ($3), and in mode ``dry`` those in
+#: the form of KernelBench whose reference is known; of several references the first by its id.
+_QUERY: Final = """
+WITH programs AS (
+    SELECT program_id, problem, reference_id, code, language FROM kernels
+    UNION ALL SELECT program_id, problem, reference_id, code, language FROM failures)
+SELECT program_id, p.problem, p.code, list_contains($1, p.problem) AS is_task,
+    coalesce(min_by(r.code, reference_id), '') AS reference
+FROM programs p LEFT JOIN "references" r USING (reference_id)
+WHERE list_contains($2, p.language)
+GROUP BY ALL
+HAVING is_task OR ($3 = 'dry' AND contains(p.code, 'class Model')
+    AND contains(reference, 'def get_inputs'))
+ORDER BY p.problem, program_id"""
 
 
 class Following(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,12 +90,13 @@ def _follow(
             if time.monotonic() >= end:
                 return
             if worker is None:
-                worker = WorkerProcess(_config(row["problem"], how), cache)
+                worker = WorkerProcess(_config(how), cache)
                 if not worker.ready(START_TIMEOUT_S):
                     said = worker.output().strip().splitlines() or ["it says nothing"]
                     raise MeasurerError(f"no worker comes up: {printable(said[-1], 300)}")
             program = cache / row["program_id"]
-            answer = worker.ask(row["code"], program, timeout, row["problem"])
+            ours = {"task": row["problem"]} if row["is_task"] else {"reference": row["reference"]}
+            answer = worker.ask(row["code"], program, timeout, **ours)
             if isinstance(answer, Lost):
                 yield launch_lines(row, {"error": answer.why})
             else:
@@ -96,9 +109,9 @@ def _follow(
             worker.kill()
 
 
-def _config(task: str, how: Following) -> Config:
+def _config(how: Following) -> Config:
     device = "cuda" if how.mode == "profile" else "cpu"
-    return Config(mode=how.mode, task=task, device=device, settings=Settings(), trusted=how.trusted)
+    return Config(mode=how.mode, task="", device=device, settings=Settings(), trusted=how.trusted)
 
 
 def launch_lines(row: dict[str, Any], result: Any) -> list[LaunchLine]:
@@ -133,8 +146,7 @@ def follow_programs(
         MeasurerError: no worker comes up.
     """
     check_new(output, force=force)
-    query = f"SELECT * FROM ({_QUERY}) ORDER BY problem, program_id"
-    programs = archive.sql(query, [TASK_NAMES, _LANGUAGES[how.mode]] * 2).to_pylist()
+    programs = archive.sql(_QUERY, [TASK_NAMES, _LANGUAGES[how.mode], how.mode]).to_pylist()
     lines, done = list[LaunchLine](), itertools.count(1)
 
     def serve(share: Sequence[dict[str, Any]], folder: Path) -> None:

@@ -193,10 +193,12 @@ class WorkerProcess:
         data = os.pread(file, limit, max(0, os.fstat(file).st_size - limit))
         return data.decode("utf-8", "replace")
 
-    def ask(self, code: str, cache: Path, timeout: float, task: str = "") -> Reply | Lost:
+    def ask(
+        self, code: str, cache: Path, timeout: float, task: str = "", reference: str = ""
+    ) -> Reply | Lost:
         """One program and its compiler cache; waits for the answer, at most ``timeout`` seconds."""
-        nonce = secrets.token_hex(8)
-        request = Request(nonce=nonce, code=code, cache=str(cache.resolve()), task=task)
+        nonce, folder = secrets.token_hex(8), str(cache.resolve())
+        request = Request(nonce=nonce, code=code, cache=folder, task=task, reference=reference)
         if self._lent is None:
             cache.mkdir(exist_ok=True)
             return self._ask(request, timeout)

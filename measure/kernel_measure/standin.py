@@ -32,6 +32,7 @@ UNKNOWN_TRIPS: Final = 16.0
 #: Integer arguments of a launch below this count as tile sizes.
 MAX_TILE: Final = 5_000
 _PROGRAM: Final = "/program.py"
+_REFERENCE: Final = "/reference.py"
 _LAUNCH_OPTIONS: Final = {"num_warps": 4, "num_stages": 3, "num_ctas": 1}
 _REDUCTIONS: Final = ("sum", "max", "min", "reduce", "argmax", "argmin", "cumsum")
 #: Names of calls in a kernel -> the column that counts them.
@@ -424,15 +425,38 @@ def install_torch(torch: Any, multiprocessors: int) -> list[Any]:
     return [OnMeta(), Operators()]
 
 
+def _run(code: str, file: str) -> types.ModuleType:
+    linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
+    module = types.ModuleType(file.strip("/").removesuffix(".py"))
+    module.__file__ = file
+    sys.modules[module.__name__] = module
+    exec(compile(code, file, "exec"), module.__dict__)  # noqa: S102 - in the sandbox
+    return module
+
+
 def follow(code: str, data: Any, modes: list[Any]) -> list[dict[str, Any]]:
     """Run a program's ``custom_kernel`` on data without values; the calls that it makes."""
-    linecache.cache[_PROGRAM] = (len(code), None, code.splitlines(keepends=True), _PROGRAM)
-    module = types.ModuleType("program")
-    module.__file__ = _PROGRAM
-    sys.modules["program"] = module
     on_meta, operators = modes
     with on_meta, operators:
-        exec(compile(code, _PROGRAM, "exec"), module.__dict__)  # noqa: S102 - in the sandbox
+        module = _run(code, _PROGRAM)
         CALLS.clear()
         module.custom_kernel(data)
+    return list(CALLS)
+
+
+def follow_model(code: str, reference: str, modes: list[Any], device: Any) -> list[dict[str, Any]]:
+    """Follow a program in the form of KernelBench on the inputs that its reference makes.
+
+    The program defines ``ModelNew`` or ``Model``, the reference ``get_inputs`` and
+    ``get_init_inputs``; ``device`` is the meta device, so that weights and inputs have no values.
+    """
+    on_meta, operators = modes
+    with device, on_meta, operators:
+        problem = _run(reference, _REFERENCE)
+        program = _run(code, _PROGRAM)
+        model = getattr(program, "ModelNew", None) or program.Model
+        model = model(*problem.get_init_inputs())
+        inputs = problem.get_inputs()
+        CALLS.clear()
+        model(*inputs)
     return list(CALLS)

@@ -30,7 +30,7 @@ from kernel_measure.failures import failure_by
 from kernel_measure.profiler import profile_call, record_spills
 from kernel_measure.sandbox import limit_resources, surrender
 from kernel_measure.settings import Settings  # noqa: TC001 - msgspec reads the annotations
-from kernel_measure.standin import follow, install_torch, install_triton
+from kernel_measure.standin import follow, follow_model, install_torch, install_triton
 from kernel_measure.tasks import get_task
 from kernel_measure.torch_device import TorchDevice
 
@@ -66,6 +66,7 @@ class Request(msgspec.Struct, kw_only=True):
     code: str
     cache: str
     task: str = ""
+    reference: str = ""  # in mode ``dry``: of a program in the form of KernelBench, without a task
 
 
 class Reply(msgspec.Struct, kw_only=True):
@@ -147,12 +148,17 @@ def _compile_mode(config: Config) -> tuple[Answer, Facts]:
     return answer, {}
 
 
-def _follow(code: str, task: Task, modes: list[Any]) -> dict[str, Any]:
+def _follow(request: Request, config: Config, modes: list[Any], device: Any) -> dict[str, Any]:
     """The calls of a program by case, equal ones as one with ``n``; or why there are none."""
     cases = []
     try:
-        for case in task.benchmark_cases:
-            calls = follow(code, task.input_of(case, 0, "standard", "meta"), modes)
+        if request.reference:
+            followed = [follow_model(request.code, request.reference, modes, device)]
+        else:
+            task = get_task(request.task or config.task)
+            inputs = (task.input_of(case, 0, "standard", "meta") for case in task.benchmark_cases)
+            followed = [follow(request.code, data, modes) for data in inputs]
+        for calls in followed:
             alike = Counter(msgspec.json.encode(call) for call in calls)
             cases.append([{**msgspec.json.decode(call), "n": n} for call, n in alike.items()])
     except BaseException as error:  # noqa: BLE001 - whatever a program raises
@@ -168,10 +174,10 @@ def _dry_mode(config: Config) -> tuple[Answer, Facts]:
     torch.set_grad_enabled(False)
     torch.set_num_threads(1)
     install_triton()
-    modes = install_torch(torch, 132)
+    modes, device = install_torch(torch, 132), torch.device("meta")
 
     def answer(request: Request) -> Reply:
-        return Reply(result=_follow(request.code, get_task(request.task or config.task), modes))
+        return Reply(result=_follow(request, config, modes, device))
 
     return answer, {}
 

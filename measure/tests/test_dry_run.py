@@ -73,6 +73,45 @@ def custom_kernel(data):
     copy[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), B=256)
     return y + 1
 """
+MODEL = """import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def copy(x, y, n, B: tl.constexpr):
+    tl.store(y, tl.load(x))
+
+
+class ModelNew(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        y = torch.empty_like(x)
+        copy[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), B=256)
+        return y * self.scale.to("cuda")
+"""
+MODEL_REFERENCE = """import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = torch.nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+def get_inputs():
+    return [torch.randn(1000, 64)]
+
+
+def get_init_inputs():
+    return [64]
+"""
 RAISES = "import triton\n\n\ndef custom_kernel(data):\n    raise KeyError('gone \\x1b')\n"
 EXITS = "import triton\n\n\ndef custom_kernel(data):\n    raise SystemExit(3)\n"
 ENDLESS = "import triton\n\n\ndef custom_kernel(data):\n    while True:\n        pass\n"
@@ -248,6 +287,26 @@ print(json.dumps(standin.follow({TORCH!r}, data, modes)))
     assert first == second
     assert (first["name"], first["grid_x"], first["bytes"]) == ("copy", 40, 80_000)
     assert add == {"kind": "operator", "name": "add", "bytes": 80_000, "flops": 0}
+
+
+def test_a_program_in_the_form_of_kernelbench_is_followed(tmp_path):
+    """On the inputs of its reference; weights and inputs have no values. A reference is, too."""
+    pytest.importorskip("torch")
+    searches = [Search("s", "kernelbench_l1_p1", reference=MODEL_REFERENCE)]
+    codes = [MODEL, MODEL_REFERENCE + "# again\n", MODEL.replace("x.numel(), B", "x.item(), B")]
+    runs = [Run("s", code, 1.0 + i) for i, code in enumerate(codes)]
+    opened = open_archive(make_archive(tmp_path / "a", searches, runs))
+    done = follow_programs(opened, tmp_path / "o.jsonl", Following(trusted=True, timeout_s=20))
+    assert (done.programs, done.followed, done.not_followed) == (3, 2, {"RuntimeError": 1})
+    read = Lines(tmp_path / "o.jsonl", max_bytes=1 << 20, max_lines=100)
+    lines = [msgspec.json.decode(text, type=FULL_LAUNCH_LINE) for _, text in read]
+    ids = [program_id(code) for code in codes]
+    calls = {(line.program_id, line.kind, line.name): line for line in lines}
+    launch = calls[ids[0], "launch", "copy"]
+    assert (launch.problem, launch.case, launch.grid_x) == ("kernelbench_l1_p1", 0, 250)
+    assert launch.bytes == 2 * 64_000 * 4
+    assert calls[ids[0], "operator", "mul"].bytes == (2 * 64_000 + 64) * 4
+    assert calls[ids[1], "operator", "addmm"].flops == 2 * 1000 * 64 * 64
 
 
 def test_the_command_reports_counts(archive, tmp_path, capsys):
