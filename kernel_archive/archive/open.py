@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
@@ -143,6 +143,22 @@ class Archive:
             with _opened(path) as shard:
                 for batch in shard.iter_batches(BATCH_ROWS, columns=schema.names):
                     yield pa.Table.from_batches([batch]).cast(schema)
+
+    def row_groups(
+        self, table: str, columns: Sequence[str], numbers: Collection[int] | None = None
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """Read the row groups of a table with their numbers, counted over its files in order.
+
+        ``numbers`` are those to read; all by default.
+        """
+        schema, first = _schema(table, columns), 0
+        for path in self.files(table):
+            with _opened(path) as shard:
+                wanted = range(first, first + shard.num_row_groups)
+                for number in (n for n in wanted if numbers is None or n in numbers):
+                    rows = shard.read_row_group(number - first, columns=schema.names)
+                    yield number, rows.cast(schema)
+                first = wanted.stop
 
     @cached_property
     def content_digests(self) -> dict[str, str]:

@@ -33,7 +33,7 @@ from kernel_archive.splits import SPLIT_TABLES, Kind, SplitSpec
 #: Name of a split that is made by the shipped definition; any other is a variant.
 CANONICAL: Final = "canonical"
 #: Rows that are written with their texts at a time.
-PART_ROWS: Final = 20_000
+PART_ROWS: Final = 4_000
 #: Name this many rows in a message; the rest is counted.
 NAMED: Final = 10
 _MEMBER_COLUMNS: Final = (

@@ -21,6 +21,13 @@ KERNEL_COLUMNS: Final = [
     if name not in {"code", "cases", "canary", "bin", "bin_scheme"}
 ]
 
+#: Table with texts -> its column of their program ids.
+_TEXTS: Final = {
+    "kernels": "program_id",
+    "failures": "program_id",
+    "references": "reference_id",
+}
+
 
 class BuilderRule(Protocol):
     """Whose programs count: what every split definition states."""
@@ -56,7 +63,10 @@ class ArchiveTables:
     def kernels(self, split: str | None = None) -> pl.DataFrame:
         """Read the kernels (of one split) without texts and cases; of equal ids the last row."""
         if split not in self._kernels:
-            rows = self.read("kernels", KERNEL_COLUMNS, split)
+            if split is None:  # of the frames of both splits, whose texts are shared
+                rows = pl.concat(self.kernels(name) for name in TABLES["kernels"].splits)
+            else:
+                rows = self.read("kernels", KERNEL_COLUMNS, split)
             self._kernels[split] = rows.unique("kernel_id", keep="last", maintain_order=True)
         return self._kernels[split]
 
@@ -91,18 +101,32 @@ class ArchiveTables:
             )
         return pl.col("search_id").is_in(searches["search_id"].implode())
 
+    @cached_property
+    def _text_places(self) -> dict[str, pl.DataFrame]:
+        """Find the row group of each program's text: ``program_id`` and ``number`` by table."""
+        places = {}
+        for table, key in _TEXTS.items():
+            groups = self.archive.row_groups(table, [key])
+            parts = [
+                pl.DataFrame(rows).select(program_id=key, number=pl.lit(number, pl.Int32))
+                for number, rows in groups
+            ]
+            places[table] = pl.concat(parts).unique("program_id", keep="any") if parts else None
+        return {table: rows for table, rows in places.items() if rows is not None}
+
     def texts(self, programs: pl.Series) -> pl.DataFrame:
         """Read the texts of programs and references: ``program_id`` and ``code``, each once.
 
-        An id that the archive does not know has no row.
+        Only the row groups that hold one are read. An id that the archive does not know has no row.
         """
-        program_ids = programs.unique().implode()
+        wanted = programs.unique().implode()
         parts = [pl.DataFrame(schema={"program_id": pl.String, "code": pl.String})]
-        for table in ("kernels", "failures", "references"):
-            key = "reference_id" if table == "references" else "program_id"
-            for rows in map(pl.DataFrame, self.archive.batches(table, columns=[key, "code"])):
-                parts.append(rows.select(program_id=key, code="code"))
-                parts[-1] = parts[-1].filter(pl.col("program_id").is_in(program_ids))
+        for table, places in self._text_places.items():
+            key = _TEXTS[table]
+            numbers = {*places.filter(pl.col("program_id").is_in(wanted))["number"]}
+            for _, rows in self.archive.row_groups(table, [key, "code"], numbers):
+                texts = pl.DataFrame(rows).select(program_id=key, code="code")
+                parts.append(texts.filter(pl.col("program_id").is_in(wanted)))
         return pl.concat(parts).unique("program_id", keep="last")
 
     def grams(self, programs: pl.Series) -> dict[str, Grams]:

@@ -43,6 +43,13 @@ _COLUMNS: Final = {
     "candidate_program": "child_program_id",
     "candidate_token": "child_token_id",
 }
+#: Make edges of so many pairs at a time: few are taken, and one has twenty columns.
+_EDGES_AT_A_TIME: Final = 5_000
+#: Columns of kernels that edges are made from.
+_EDGE_ENDS: Final = (
+    *("kernel_id", "program_id", "token_id", "reference_id", "problem", "family", "gpu"),
+    *("search_id", "speedup"),
+)
 
 
 class HeldOut(NamedTuple):
@@ -95,6 +102,7 @@ def select_train(
         "flagged": has_flag(rule.exclude_flags),
     }
     kernels = leave_out(tables.kernels("train").sort("kernel_id"), reasons, dropped)
+    kernels = kernels.select(_EDGE_ENDS)
     evaluations = tables.read("evaluations", EDGE_COLUMNS).filter(of_role)
     edges, no_edges = find_edges(evaluations, kernels, {"discovery_pair": held_out.has_edge})
     kinds = {
@@ -163,21 +171,31 @@ def _sampled(
         & (ratio.is_finite() & (ratio > 0) & (1 / ratio).is_finite())
     )
     ends = [*stratum_factors(rule.strata), math.inf]
+    # No stratum gives more than all are to give together.
+    wanted = rule.pairs_per_task
     drawn = [stratum_pairs(kernels.clear(), 1, math.inf)]
     for programs in kernels.partition_by("problem"):
-        strata = [stratum_pairs(programs, *ends).filter(allowed) for ends in pairwise(ends)]
-        shares = quotas([len(rows) for rows in strata], rule.pairs_per_task)
+        strata = [stratum_pairs(programs, *e, allowed, wanted) for e in pairwise(ends)]
+        shares = quotas([len(rows) for rows in strata], wanted)
         drawn += [rows.head(n) for rows, n in zip(strata, shares, strict=True)]
     return pl.concat(drawn)
 
 
-def stratum_pairs(programs: pl.DataFrame, low: float, high: float) -> pl.DataFrame:
+def stratum_pairs(
+    programs: pl.DataFrame,
+    low: float,
+    high: float,
+    allowed: pl.Expr | None = None,
+    wanted: int = MAX_HASHED,
+) -> pl.DataFrame:
     """Pair a task's programs of one reference and GPU, the pairs with the least hashes first.
 
     Args:
         programs: kernels of one task with their :func:`program_mark` as ``mark``.
         low: least ratio of the faster speedup to the slower one.
         high: the ratio that is too large.
+        allowed: which edges count; all by default.
+        wanted: at most so many.
 
     Returns:
         Edges: ``parent_`` and ``child_`` columns, ``ratio`` and ``search_id``. The hash says which
@@ -198,11 +216,23 @@ def stratum_pairs(programs: pl.DataFrame, low: float, high: float) -> pl.DataFra
     marks = programs["mark"].gather(pairs["fast"])
     pairs = pairs.with_columns(hash=_pair_hash(pl.col("mark"), pl.lit(marks))).sort("hash")
     turned = pl.col("hash") % 2 == 1
-    parent = pairs.select(pl.when(turned).then("fast").otherwise("slow")).to_series()
-    child = pairs.select(pl.when(turned).then("slow").otherwise("fast")).to_series()
+    pairs = pairs.select(
+        parent=pl.when(turned).then("fast").otherwise("slow"),
+        child=pl.when(turned).then("slow").otherwise("fast"),
+    )
+    edges = [_edges(programs, pairs.clear())]
+    for part in pairs.iter_slices(_EDGES_AT_A_TIME):
+        rows = _edges(programs, part)
+        edges.append(rows if allowed is None else rows.filter(allowed))
+        if sum(map(len, edges)) >= wanted:
+            break
+    return pl.concat(edges).head(wanted)
+
+
+def _edges(programs: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Make edges of pairs of places of programs."""
     sides = [
-        programs[places].select(pl.all().name.prefix(f"{side}_"))
-        for side, places in (("parent", parent), ("child", child))
+        programs[pairs[side]].select(pl.all().name.prefix(f"{side}_")) for side in pairs.columns
     ]
     return pl.concat(sides, how="horizontal").with_columns(
         search_id="child_search_id", ratio=pl.col("child_speedup") / pl.col("parent_speedup")

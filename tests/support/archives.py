@@ -41,7 +41,7 @@ from kernel_archive.selection.tables import ArchiveTables
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from kernel_archive.errors import Finding
@@ -374,6 +374,15 @@ class MemoryArchive:
     def batches(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
         """The whole table at once."""
         yield self.arrow(table, columns=columns)
+
+    def row_groups(
+        self, table: str, columns: Sequence[str], numbers: Collection[int] | None = None
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """Groups of two rows, those of these numbers."""
+        rows = self.arrow(table, columns=columns)
+        for number in range((len(rows) + 1) // 2):
+            if numbers is None or number in numbers:
+                yield number, rows.slice(2 * number, 2)
 
 
 def memory_tables(
