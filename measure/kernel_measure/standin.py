@@ -357,50 +357,8 @@ def _on_meta(device: Any) -> Any:
     return "meta" if is_index or "cuda" in str(device) else device
 
 
-def install_torch(torch: Any, multiprocessors: int) -> list[Any]:
-    """Let torch believe in a GPU, and return the modes under which a program is followed."""
-    from torch.overrides import TorchFunctionMode
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_leaves
-
-    class OnMeta(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
-        """Sends tensors for a GPU to the meta device."""
-
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            kwargs, name = dict(kwargs or {}), getattr(func, "__name__", "")
-            if kwargs.get("device") is not None:
-                kwargs["device"] = _on_meta(kwargs["device"])
-            if name in {"cuda", "pin_memory"}:
-                return args[0]
-            if name == "data_ptr":
-                return 1 << 20
-            if name == "__get__" and getattr(func.__self__, "__name__", "") == "is_cuda":
-                return True
-            if name == "to" and len(args) > 1 and isinstance(args[1], (str, torch.device)):
-                args = (args[0], _on_meta(args[1]), *args[2:])
-            return func(*args, **kwargs)
-
-    class Operators(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
-        """Records the operators that move bytes."""
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            result = func(*args, **(kwargs or {}))
-            name = func.overloadpacket.__name__
-            if not func.is_view and name not in _FREE:
-                read = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-                written = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
-                matrices = [t for t in read if t.dim() >= 2][-2:]
-                flops = 0
-                if name in _MATRIX_PRODUCTS and len(matrices) == 2:
-                    flops = 2 * matrices[0].numel() * matrices[1].shape[-1]
-                size = sum(t.numel() * t.element_size() for t in (*read, *written))
-                _record({"kind": "operator", "name": name, "bytes": size, "flops": flops})
-            return result
-
+def fake_gpu(torch: Any, multiprocessors: int) -> None:
+    """Let torch believe in a GPU that has so many multiprocessors."""
     facts = types.SimpleNamespace(
         name="GPU", multi_processor_count=multiprocessors, major=9, minor=0, warp_size=32,
         total_memory=140 << 30, max_threads_per_multi_processor=2048, L2_cache_size=60 << 20,
@@ -421,8 +379,61 @@ def install_torch(torch: Any, multiprocessors: int) -> list[Any]:
     for name, value in names.items():
         setattr(torch.cuda, name, value)
     torch._C._cuda_getCurrentRawStream = lambda *_: 0  # noqa: SLF001 - what Triton asks
+
+
+def on_meta(torch: Any) -> Any:
+    """Return a mode that sends tensors for a GPU to the meta device."""
+    from torch.overrides import TorchFunctionMode
+
+    class OnMeta(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
+        """Sends tensors for a GPU to the meta device."""
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs, name = dict(kwargs or {}), getattr(func, "__name__", "")
+            if kwargs.get("device") is not None:
+                kwargs["device"] = _on_meta(kwargs["device"])
+            if name in {"cuda", "pin_memory"}:
+                return args[0]
+            if name == "data_ptr":
+                return 1 << 20
+            if name == "__get__" and getattr(func.__self__, "__name__", "") == "is_cuda":
+                return True
+            if name == "to" and len(args) > 1 and isinstance(args[1], (str, torch.device)):
+                args = (args[0], _on_meta(args[1]), *args[2:])
+            return func(*args, **kwargs)
+
+    return OnMeta()
+
+
+def install_torch(torch: Any, multiprocessors: int) -> list[Any]:
+    """Let torch believe in a GPU, and return the modes under which a program is followed."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class Operators(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
+        """Records the operators that move bytes."""
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = func(*args, **(kwargs or {}))
+            name = func.overloadpacket.__name__
+            if not func.is_view and name not in _FREE:
+                read = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+                written = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+                matrices = [t for t in read if t.dim() >= 2][-2:]
+                flops = 0
+                if name in _MATRIX_PRODUCTS and len(matrices) == 2:
+                    flops = 2 * matrices[0].numel() * matrices[1].shape[-1]
+                size = sum(t.numel() * t.element_size() for t in (*read, *written))
+                _record({"kind": "operator", "name": name, "bytes": size, "flops": flops})
+            return result
+
+    fake_gpu(torch, multiprocessors)
     torch.compile = lambda fn=None, **_: fn if fn is not None else (lambda f: f)
-    return [OnMeta(), Operators()]
+    return [on_meta(torch), Operators()]
 
 
 def _run(code: str, file: str) -> types.ModuleType:
@@ -436,8 +447,8 @@ def _run(code: str, file: str) -> types.ModuleType:
 
 def follow(code: str, data: Any, modes: list[Any]) -> list[dict[str, Any]]:
     """Run a program's ``custom_kernel`` on data without values; the calls that it makes."""
-    on_meta, operators = modes
-    with on_meta, operators:
+    meta, operators = modes
+    with meta, operators:
         module = _run(code, _PROGRAM)
         CALLS.clear()
         module.custom_kernel(data)
@@ -450,8 +461,8 @@ def follow_model(code: str, reference: str, modes: list[Any], device: Any) -> li
     The program defines ``ModelNew`` or ``Model``, the reference ``get_inputs`` and
     ``get_init_inputs``; ``device`` is the meta device, so that weights and inputs have no values.
     """
-    on_meta, operators = modes
-    with device, on_meta, operators:
+    meta, operators = modes
+    with device, meta, operators:
         problem = _run(reference, _REFERENCE)
         program = _run(code, _PROGRAM)
         model = getattr(program, "ModelNew", None) or program.Model

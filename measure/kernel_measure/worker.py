@@ -30,12 +30,19 @@ from kernel_measure.failures import failure_by
 from kernel_measure.profiler import profile_call, record_spills
 from kernel_measure.sandbox import limit_resources, surrender
 from kernel_measure.settings import Settings  # noqa: TC001 - msgspec reads the annotations
-from kernel_measure.standin import follow, follow_model, install_torch, install_triton
+from kernel_measure.standin import (
+    fake_gpu,
+    follow,
+    follow_model,
+    install_torch,
+    install_triton,
+    on_meta,
+)
 from kernel_measure.tasks import get_task
 from kernel_measure.torch_device import TorchDevice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kernel_measure.tasks.base import Task
     from kernel_measure.torch_device import AnyDevice
@@ -104,8 +111,13 @@ def _fake_triton(architecture: int) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver, jit
 
-    # Answers what the compiler asks of a driver.
+    def compile_once(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
+        call()
+        return [0.0 for _ in quantiles]
+
+    # Answers what the compiler asks of a driver; autotuning compiles every configuration.
     offline = types.SimpleNamespace(
+        get_benchmarker=lambda: compile_once,
         get_current_device=lambda: 0,
         get_current_stream=lambda *_, **__: 0,
         get_current_target=lambda: GPUTarget("cuda", architecture, 32),
@@ -120,10 +132,10 @@ def _fake_triton(architecture: int) -> None:
     jit.JITFunction.run = run
 
 
-def _compile(code: str, task: Task, folder: Path, name: str) -> None:
-    """Import a program and call it on tensors that have shapes alone."""
+def _compile(code: str, task: Task, folder: Path, name: str, mode: Any) -> None:
+    """Import a program and call it on tensors that have shapes alone, under a mode of torch."""
     # A program that fails here fails in its evaluation, with a verdict.
-    with contextlib.suppress(BaseException):
+    with contextlib.suppress(BaseException), mode:
         module = import_code(code, folder, name)
         if task.framework == "torch" and "triton" in code:
             for case in (*task.correctness_cases, *task.benchmark_cases):
@@ -134,15 +146,20 @@ def _compile(code: str, task: Task, folder: Path, name: str) -> None:
 
 
 def _compile_mode(config: Config) -> tuple[Answer, Facts]:
+    mode: Any = contextlib.nullcontext()
     if get_task(config.task).framework == "torch":
         _import_torch()
-        capability = gpu_facts(config.gpu).compute_capability or "9.0"
-        _fake_triton(int(capability.replace(".", "")))
+        import torch
+
+        facts = gpu_facts(config.gpu)
+        _fake_triton(int((facts.compute_capability or "9.0").replace(".", "")))
+        fake_gpu(torch, facts.multiprocessors or 132)  # an isolated compiler sees none
+        mode = on_meta(torch)
     serial = itertools.count(1)
 
     def answer(request: Request) -> Reply:
         task = get_task(request.task or config.task)
-        _compile(request.code, task, Path(config.scratch), f"ahead_{next(serial)}")
+        _compile(request.code, task, Path(config.scratch), f"ahead_{next(serial)}", mode)
         return Reply()
 
     return answer, {}
