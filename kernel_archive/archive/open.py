@@ -204,6 +204,7 @@ class Archive:
         import duckdb
 
         connection = duckdb.connect(":memory:")
+        connection.execute("SET enable_progress_bar = false")  # it writes to stdout
         # No query reads the footers of all shards again.
         connection.execute("SET parquet_metadata_cache = true")
         for name in self.tables:

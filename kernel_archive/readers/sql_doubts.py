@@ -65,6 +65,7 @@ class Judge:
         self._columns = [name for name in COLUMNS if name in answer.column_names]
         self._connection = duckdb.connect(":memory:")
         self._connection.execute(f"SET threads = 1; SET memory_limit = '{_MEMORY}'")
+        self._connection.execute("SET enable_progress_bar = false")  # it writes to stdout
         text, truth = duckdb.sqltypes.VARCHAR, duckdb.sqltypes.BOOLEAN
         self._connection.create_function("same_gpu", same_gpu, [text, text], truth)
         self._connection.register("answer", answer)

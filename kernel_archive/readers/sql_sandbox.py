@@ -45,6 +45,7 @@ def connect(memory: int, variables: dict[str, str], folder: str) -> duckdb.DuckD
     quoted = folder.rstrip("/").replace("'", "''")
     for name, value in variables.items():
         connection.execute(f"SET VARIABLE {name} = ?", [value])
+    connection.execute("SET enable_progress_bar = false")  # it writes to stdout
     connection.execute(f"SET allowed_directories = ['{quoted}/']")
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
     return connection

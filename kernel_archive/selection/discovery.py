@@ -24,6 +24,11 @@ EDGE_COLUMNS: Final = (
     *("evaluation_id", "kernel_id", "search_id", "node_id", "parent_node_id", "parent_distance"),
     *("is_root", "outcome", "excluded", "step", "source_line"),
 )
+#: Columns of kernels that edges are made from.
+EDGE_ENDS: Final = (
+    *("kernel_id", "program_id", "token_id", "reference_id", "problem", "family", "gpu"),
+    *("search_id", "speedup"),
+)
 
 
 def find_edges(
@@ -60,15 +65,8 @@ def find_edges(
     keys = ["search_id", "parent_node_id", "parent_distance"]
     rows = logged.rename({"kernel_id": "child_kernel_id"})
     rows = rows.join(parents, on=keys, how="left", maintain_order="left")
-    for side in ("child", "parent"):
-        columns = kernels.select(pl.all().name.prefix(f"{side}_"))
-        rows = rows.join(columns, on=f"{side}_kernel_id", how="left", maintain_order="left")
-    ratio = pl.col("child_speedup") / pl.col("parent_speedup")
     exclusions = child, parent = pl.col("excluded"), pl.col("parent_excluded")
     allowed = pl.all_horizontal(e.is_null() | e.is_in(list(OVERRULED)) for e in exclusions)
-
-    def differ(column: str) -> pl.Expr:
-        return pl.col(f"child_{column}").ne_missing(pl.col(f"parent_{column}"))
 
     reasons = {
         "root": pl.col("is_root") | pl.col("parent_node_id").is_null(),
@@ -77,6 +75,18 @@ def find_edges(
         "parent_failed": pl.col("parent_outcome") != "success",
         "overruled_on_one_side": allowed & (child.is_null() != parent.is_null()),
         "excluded": ~allowed,
+    }
+    dropped: Counter[str] = Counter()
+    rows = leave_out(rows, reasons, dropped)  # before the columns of both kernels are joined
+    for side in ("child", "parent"):
+        columns = kernels.select(pl.all().name.prefix(f"{side}_"))
+        rows = rows.join(columns, on=f"{side}_kernel_id", how="left", maintain_order="left")
+    ratio = pl.col("child_speedup") / pl.col("parent_speedup")
+
+    def differ(column: str) -> pl.Expr:
+        return pl.col(f"child_{column}").ne_missing(pl.col(f"parent_{column}"))
+
+    reasons = {
         "not_in_kernels": pl.col("child_speedup").is_null() | pl.col("parent_speedup").is_null(),
         "self_edge": ~differ("kernel_id"),
         "other_problem_or_gpu": differ("problem") | differ("gpu"),
@@ -84,7 +94,6 @@ def find_edges(
         "ratio_out_of_range": ~(ratio.is_finite() & (ratio > 0)),
         **refuse,
     }
-    dropped: Counter[str] = Counter()
     rows = leave_out(rows, reasons, dropped)
     edges = rows.filter(pair_key("child_kernel_id", "parent_kernel_id").is_first_distinct())
     if len(edges) < len(rows):
@@ -148,9 +157,8 @@ def select_discovery(tables: ArchiveTables, rule: DiscoveryDefinition) -> Chosen
     )
     evaluations = tables.read("evaluations", EDGE_COLUMNS).filter(counted)
     flags = [has_flag(rule.exclude_flags, f"{side}_flags") for side in ("parent", "child")]
-    edges, dropped = find_edges(
-        evaluations, tables.kernels(), {"flagged": pl.any_horizontal(flags)}
-    )
+    kernels = tables.kernels().select(*EDGE_ENDS, "language", "flags")
+    edges, dropped = find_edges(evaluations, kernels, {"flagged": pl.any_horizontal(flags)})
     used = pl.concat([edges["parent_kernel_id"], edges["child_kernel_id"]]).implode()
     cases = tables.read("kernels", ["kernel_id", "cases"])
     cases = cases.filter(pl.col("kernel_id").is_in(used))

@@ -72,6 +72,7 @@ def _leaks(
         "held_out_problems": pl.DataFrame({"problem": sorted(HELD_OUT_PROBLEMS)}),
     }
     with duckdb.connect() as connection:
+        connection.execute("SET enable_progress_bar = false")  # it writes to stdout
         for name, rows in frames.items():
             connection.register(name, rows.to_arrow())
         for name, query in _STATED["tables"].items():

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from kernel_archive.selection.definitions import TrainDefinition
-from kernel_archive.selection.discovery import EDGE_COLUMNS, find_edges
+from kernel_archive.selection.discovery import EDGE_COLUMNS, EDGE_ENDS, find_edges
 from kernel_archive.selection.selected import ChosenRows, count_values, rows_of, with_pair_ids
 from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out, pair_key
 
@@ -45,11 +45,6 @@ _COLUMNS: Final = {
 }
 #: Make edges of so many pairs at a time: few are taken, and one has twenty columns.
 _EDGES_AT_A_TIME: Final = 5_000
-#: Columns of kernels that edges are made from.
-_EDGE_ENDS: Final = (
-    *("kernel_id", "program_id", "token_id", "reference_id", "problem", "family", "gpu"),
-    *("search_id", "speedup"),
-)
 
 
 class HeldOut(NamedTuple):
@@ -102,7 +97,7 @@ def select_train(
         "flagged": has_flag(rule.exclude_flags),
     }
     kernels = leave_out(tables.kernels("train").sort("kernel_id"), reasons, dropped)
-    kernels = kernels.select(_EDGE_ENDS)
+    kernels = kernels.select(EDGE_ENDS)
     evaluations = tables.read("evaluations", EDGE_COLUMNS).filter(of_role)
     edges, no_edges = find_edges(evaluations, kernels, {"discovery_pair": held_out.has_edge})
     kinds = {
