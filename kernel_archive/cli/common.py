@@ -87,12 +87,20 @@ json_option = click.option(
 )
 
 
-def _archive_meant(ctx: click.Context, _: click.Parameter, archive: str | None) -> str | None:
-    """Say which archive is taken where none is named and there are others."""
-    from kernel_archive.archive.open import DEFAULT_DIRECTORY, passed_over
+def _archive_meant(
+    ctx: click.Context, _: click.Parameter, archive: str | None, *, is_written: bool = False
+) -> str | None:
+    """Say which archive is taken where none is named and there are others; ask before it changes.
+
+    Raises:
+        UsageError: the command writes into the archive, and there are several.
+    """
+    from kernel_archive.archive.open import DEFAULT_DIRECTORY, passed_over, which_archive
 
     archive = archive or ctx.meta.get("archive")
     if archive is None and not ctx.resilient_parsing and (others := passed_over()):
+        if is_written:
+            raise which_archive([*others, DEFAULT_DIRECTORY])
         verb = "is" if len(others) == 1 else "are"
         say(
             f"using {DEFAULT_DIRECTORY}; {', '.join(map(str, others))} {verb} here too: "
@@ -104,6 +112,14 @@ def _archive_meant(ctx: click.Context, _: click.Parameter, archive: str | None) 
 _ARCHIVE_HELP: Final = "Archive.  [default: gpu-forecasters/kernels, else the only one here]"
 archive_option = option(
     "--archive", "archive_path", type=FOLDER, callback=_archive_meant, help=_ARCHIVE_HELP
+)
+#: The archive that a command writes into.
+changed_archive_option = option(
+    "--archive",
+    "archive_path",
+    type=FOLDER,
+    callback=partial(_archive_meant, is_written=True),
+    help=_ARCHIVE_HELP,
 )
 #: DIR, which may be given as ``--archive DIR``, too.
 archive_argument = options(

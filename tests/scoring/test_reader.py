@@ -6,14 +6,18 @@ import math
 import os
 import time
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.archives import make_archive
 from support.made_forecasts import make_forecasts, make_target
+from support.parents import RUNS, SEARCHES
 
+from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import ForecastError, UsageError
 from kernel_archive.scoring import (
     Split,
@@ -24,6 +28,7 @@ from kernel_archive.scoring import (
     score_file,
 )
 from kernel_archive.scoring.reader import name_of
+from kernel_archive.selection.make import make_splits
 from kernel_archive.storage import content_path
 
 P = [0, 0, 0, 0.1, 0.2, 0.7, 0, 0]
@@ -366,6 +371,20 @@ def test_what_forecasts_can_not_be_read_from_is_a_wrong_call(target, source):
         UsageError, match="Give a file, a data frame, a list of objects, or Forecasts"
     ):
         check_forecasts(source, target)
+
+
+def test_ids_of_another_archive_here_name_it(archive, tmp_path, monkeypatch):
+    """The way out names the archive, and its split; a damaged archive is passed over."""
+    monkeypatch.chdir(tmp_path)
+    mine = make_archive(tmp_path / "me/mine", SEARCHES, RUNS)
+    make_splits(mine)
+    make_archive(tmp_path / "me/damaged", SEARCHES, RUNS)
+    Path("me/damaged/manifest.json").write_text("{")
+    for split, fix in (("eval", ""), ("discovery_pairs", " --split discovery")):
+        ids = open_archive(mine).arrow(split)["row_id"].to_pylist()
+        (finding,) = check_forecasts([row(i) for i in ids], load_split(archive))[1].findings
+        assert finding.message.endswith(f" of {Path('me/mine')}")
+        assert finding.fix == f"Use{fix} --archive me/mine"
 
 
 @pytest.mark.parametrize("known", [0, 2])
