@@ -322,8 +322,8 @@ def _results(split: str) -> str:
         cells = [record.forecasts.name]
         for name in names:
             figure, info = record.metrics[name], METRICS[name]
-            span = f" ({figure.low:.{info.decimals}f} to {figure.high:.{info.decimals}f})"
-            weak = "" if record.beats_control.get(name, True) else " *"
+            span = f" ({figure.low:z.{info.decimals}f} to {figure.high:z.{info.decimals}f})"
+            weak = " *" if record.is_weak(name) else ""
             cells.append(f"{info.format(figure.mean)}{span}{weak}")
         values[tuple(cells)] = record.metrics[spec.lead].mean or 0.0
     for control in records[0].controls:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from kernel_archive.errors import Finding, printable, suggestion
+from kernel_archive.errors import Finding, counted, printable, suggestion
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 from kernel_archive.storage import write_new
 
@@ -333,11 +333,17 @@ def print_findings(
 ) -> None:
     """Print findings on stderr, one a line, the first twenty in full and the rest counted.
 
-    ``show`` is :func:`tell` where they are the result of a command.
+    Those of one file that differ in nothing but their line are one. ``show`` is :func:`tell` where
+    they are the result of a command.
     """
-    for finding in findings[:SHOWN_FINDINGS]:
-        show(f"{finding.severity}: {finding.render()}")
-    rest = (len(findings) if total is None else total) - min(len(findings), SHOWN_FINDINGS)
+    alike: dict[Finding, list[Finding]] = {}
+    for finding in findings:
+        alike.setdefault(msgspec.structs.replace(finding, line=None), []).append(finding)
+    shown = [*alike.values()][:SHOWN_FINDINGS]
+    for first, *others in shown:
+        more = f" (and {counted(len(others), 'more line')} like it)" if others else ""
+        show(f"{first.severity}: {first.render()}{more}")
+    rest = (len(findings) if total is None else total) - sum(map(len, shown))
     if rest > 0:
         show(f"... and {rest} more (all of them with --json)")
 
