@@ -62,7 +62,7 @@ def score_sheets(record: Score) -> list[Sheet]:
         f"{counted(facts.n_repeats, 'repeat')}, {_shares(facts)}",
         intervals if record.draws else "No intervals",
         "Uniform: the figure of even odds, for scale; of an average precision the base rate",
-        "Best control: the best figure of the forecasts that read no program, metric by metric",
+        "Best control: the best figure of the forecasts without a language model, metric by metric",
         "Oracle: the figure of a forecast that knows every bin; behind a stroke, every speedup",
     ]
     if record.kind == "validity":
