@@ -307,7 +307,8 @@ def numbered_files(
     values: dict[str, list[str]], programs: Iterable[str], beside: Path
 ) -> FileColumn | None:
     """Find the column whose numbers are in the names of programs beside the table: sample_0.py."""
-    below = [Path(n).relative_to(beside).as_posix() for n in programs if _is_below(n, beside)]
+    inside = (Path(n) for n in programs if n.endswith(PROGRAMS[1:]))
+    below = [p.relative_to(beside).as_posix() for p in inside if p.is_relative_to(beside)]
     for column, cells in values.items():
         if not cells or WORDS["sample"].isdisjoint(words_of(column)):
             continue
@@ -317,13 +318,9 @@ def numbered_files(
                 before, ending = name[: match.start()], name[match.end() :]
                 if sum(f"{before}{c}{ending}" in below for c in cells) > len(cells) / 2:
                     place = f"{literal_path(name[: name.rfind('/') + 1])}*{Path(name).suffix}"
-                    found = str(beside / name)
-                    return FileColumn(column, sql_texts([place]), ending, found, before=before)
+                    files, found = sql_texts([place]), str(beside / name)
+                    return FileColumn(column, files, ending, found, before=before)
     return None
-
-
-def _is_below(name: str, folder: Path) -> bool:
-    return name.endswith(PROGRAMS[1:]) and Path(name).is_relative_to(folder)
 
 
 def _endings(name: str) -> set[str]:

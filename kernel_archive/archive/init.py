@@ -198,17 +198,9 @@ def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft |
 
 
 def _query(
-    folder: Path,
-    file: str,
-    table: tuple[str, dict[str, str]],
-    names: Sequence[str],
-    *,
-    is_each: bool,
+    folder: Path, file: str, table: guesses.Table, names: Sequence[str], *, is_each: bool
 ) -> tuple[str, list[str]]:
-    """Write a query over a table, and what a person must look at.
-
-    ``is_each``: of several files in folders of their own.
-    """
+    """Write a query over a table, in each folder or one, and what a person must look at."""
     (read, columns), notes = table, list[str]()
     select = ", ".join(f"{sql}::VARCHAR AS {guesses.quoted(c)}" for c, sql in columns.items())
     answer = guesses.answer_of(folder, file, f"SELECT {select} FROM {read} t LIMIT {_SAMPLE}")
@@ -288,8 +280,8 @@ def _placed(
             if values.get(matched.get("problem", "")) == values[numbered.name]:
                 del matched["problem"]  # keys that number programs
     gpus = values.get(matched.get("gpu", ""), [])
-    if all(re.fullmatch(r"cuda(:\d+)?|\d+", cell) for cell in gpus):
-        matched.pop("gpu", None)  # which of a machine's it is
+    if gpus and all(re.fullmatch(r"cuda(:\d+)?|\d\d?", cell) for cell in gpus):
+        del matched["gpu"]  # which of a machine's it is
     return {ours: theirs for ours, theirs in matched.items() if ours not in in_files}, in_files
 
 
@@ -324,9 +316,8 @@ def _lacking(found: set[str], free: dict[str, list[str]]) -> Iterator[str]:
     """Say which needed columns have no known name, each with the likeliest of those left."""
     is_number = re.compile(r"[-+.\deE]+").fullmatch
     numbers = [c for c, cells in free.items() if cells and all(map(is_number, cells))]
-    texts = [c for c in free if c not in numbers]
-    texts = [c for c in texts if guesses.WORDS["no_name"].isdisjoint(guesses.words_of(c))]
-    texts.sort(key=lambda c: sum(map(len, free[c])))
+    texts = [c for c in free if guesses.WORDS["no_name"].isdisjoint(guesses.words_of(c))]
+    texts = sorted({*texts} - {*numbers}, key=lambda c: (sum(map(len, free[c])), c))
     likely = [c for c in texts if not guesses.WORDS["problem"].isdisjoint(guesses.words_of(c))]
     nearest = {"problem": [*likely, *texts][:1], "code": texts[-1:], "speedup": numbers[:1]}
     for column, lack in guesses.KNOWN["lacks"].items():

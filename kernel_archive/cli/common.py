@@ -90,11 +90,7 @@ json_option = click.option(
 def _archive_meant(
     ctx: click.Context, _: click.Parameter, archive: str | None, *, is_written: bool = False
 ) -> str | None:
-    """Say which archive is taken where none is named and there are others; ask before it changes.
-
-    Raises:
-        UsageError: the command writes into the archive, and there are several.
-    """
+    """Say which archive is taken where none is named and others are here; ask before it changes."""
     from kernel_archive.archive.open import DEFAULT_DIRECTORY, passed_over, which_archive
 
     archive = archive or ctx.meta.get("archive")
@@ -110,17 +106,10 @@ def _archive_meant(
 
 
 _ARCHIVE_HELP: Final = "Archive.  [default: gpu-forecasters/kernels, else the only one here]"
-archive_option = option(
-    "--archive", "archive_path", type=FOLDER, callback=_archive_meant, help=_ARCHIVE_HELP
-)
+_archive = partial(option, "--archive", "archive_path", type=FOLDER, help=_ARCHIVE_HELP)
+archive_option = _archive(callback=_archive_meant)
 #: The archive that a command writes into.
-changed_archive_option = option(
-    "--archive",
-    "archive_path",
-    type=FOLDER,
-    callback=partial(_archive_meant, is_written=True),
-    help=_ARCHIVE_HELP,
-)
+changed_archive_option = _archive(callback=partial(_archive_meant, is_written=True))
 #: DIR, which may be given as ``--archive DIR``, too.
 archive_argument = options(
     click.argument(

@@ -172,7 +172,7 @@ def read_line(fields: Mapping[str, Any], form: str = "probabilities") -> Forecas
     if masses is None and not (line.parse_failed or line.defer):
         message = "there are no probabilities" if form == field else f"there is no {form}"
         eight = (n for n, v in fields.items() if isinstance(v, list) and len(v) == N_BINS)
-        fix = _likely(eight, form) if form == field else fix
+        fix = _likely(eight if form == field else (), fix)
         raise LineError(fault_of("missing-field", message, form, fix=fix))
     return line
 
@@ -212,7 +212,8 @@ def _masses_by_bin(masses: Any) -> list[Any] | None:
 def _faults(fields: Mapping[str, Any]) -> Iterator[Finding]:
     """Give a fault for every value that a field can't have."""
     if "row_id" not in fields:
-        fix = _likely((name for name in fields if "id" in name.lower()), "row_id")
+        ids = (name for name in fields if name.lower() == "id" or name.endswith(("_id", "Id")))
+        fix = _likely(ids, "Give the row_id of the split")
         yield fault_of("missing-field", "there is no row id", "row_id", fix=fix)
     for name in [name for name in _TYPES if name in fields]:
         value = fields[name]
@@ -228,24 +229,18 @@ def _faults(fields: Mapping[str, Any]) -> Iterator[Finding]:
                 yield fault_of(code, message, name, value, way_out)
 
 
-def _likely(names: Iterable[str], field: str) -> str:
+def _likely(names: Iterable[str], otherwise: str) -> str:
     """Ask whether a field of another name is the one that is missing."""
     near = next((name for name in names if name not in KNOWN), None)
-    return f"Give its {field}" + (f". Is it the field {printable(near)!r}?" if near else "")
+    return f"Is it the field {printable(near)!r}?" if near else otherwise
 
 
 def _mass_faults(masses: list[Any]) -> Iterator[Finding]:
     field = "probabilities"
     for number, mass in enumerate(masses, 1):
         if type(mass) not in (int, float):
-            yield fault_of(
-                "not-a-number", f"the probability of bin {number} must be a number", field, mass
-            )
+            yield fault_of("not-a-number", f"bin {number} must be a number", field, mass)
         elif mass < 0:
-            yield fault_of(
-                "negative", f"the probability of bin {number} must not be negative", field, mass
-            )
+            yield fault_of("negative", f"bin {number} must not be negative", field, mass)
         elif not mass < 1e300:
-            yield fault_of(
-                "not-finite", f"the probability of bin {number} must be finite", field, mass
-            )
+            yield fault_of("not-finite", f"bin {number} must be finite", field, mass)

@@ -99,15 +99,15 @@ def test_all_faults_of_a_line_are_listed():
         ("not-finite", "probabilities"),
         ("not-a-flag", "defer"),
     ]
-    assert "the probability of bin 8 must be finite" in [f.message for f in raised.value.findings]
+    assert "bin 8 must be finite" in [f.message for f in raised.value.findings]
 
 
 @pytest.mark.parametrize(
     ("fields", "asked"),
     [
-        ({"id": "a", "probabilities": P}, "Give its row_id. Is it the field 'id'?"),
-        ({"row_id": "a", "probs": P}, "Give its probabilities. Is it the field 'probs'?"),
-        ({"row_id": "a", "probs": "all"}, "Give its probabilities"),
+        ({"id": "a", "probabilities": P}, "Is it the field 'id'?"),
+        ({"row_id": "a", "probs": P}, "Is it the field 'probs'?"),
+        ({"valid": 1, "probabilities": P}, "Give the row_id of the split"),
     ],
 )
 def test_a_field_of_another_name_is_asked_about(fields, asked):
