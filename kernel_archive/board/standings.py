@@ -70,10 +70,9 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         """The name of the forecast that a skill of 0 stands for, and what it is."""
         name = self.split.once(zero_of)[0]
         if self.split.zero is not None:
-            what = (
-                "the best cheap forecast: no language model, statistics of launches and of the text"
-            )
-            return self.split.zero.name, what
+            name = self.split.zero.name
+            counted = "launches and of the text" if name == "dry-run" else "the programs"
+            return name, f"the best cheap forecast: no language model, statistics of {counted}"
         if self.split.kind == "validity":
             return "the base rate", "the share of programs that pass, for every row"
         return name.replace("_", " "), "the best cue on the surface of the programs"

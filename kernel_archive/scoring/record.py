@@ -224,7 +224,7 @@ class Score(Terms, frozen=True, kw_only=True):
     def is_weak(self, metric: str) -> bool:
         """Whether a figure gets a star: it does not beat the best control, which could be beaten.
 
-        An ECE of 0 is a control's by construction: of even odds where the bins are evenly full.
+        An ECE of 0 is a control's by construction: of the bin frequencies, which may be even odds.
         """
         is_by_construction = metric == "ece" and (self.control(metric) or 0.0) < 1e-9
         return not self.beats_control.get(metric, True) and not is_by_construction
