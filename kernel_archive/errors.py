@@ -133,6 +133,11 @@ class HubError(KernelArchiveError):
     """Raised when the Hugging Face Hub refuses, can't be reached, or sends something else."""
 
 
+def install_of(extra: str) -> str:
+    """Write the command that installs an extra, from an index and in a checkout."""
+    return f"pip install 'kernel-archive[{extra}]' (in a checkout: pip install '.[{extra}]')"
+
+
 class MissingExtraError(KernelArchiveError):
     """Raised when a feature needs an optional dependency that is not installed."""
 

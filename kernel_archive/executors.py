@@ -18,7 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from kernel_archive.errors import KernelArchiveError, UsageError, printable
+from kernel_archive.errors import KernelArchiveError, UsageError, install_of, printable
 
 RETRIES: Final = 2  # Dask makes a call again this many times after an error of its machine
 MAX_IN_FLIGHT: Final = 500  # hand over at most this many calls at a time; the others wait here
@@ -168,9 +168,8 @@ def _dask_executor(jobs: int, scheduler: str | None) -> Iterator[Executor]:
     try:
         from distributed import Client
     except ImportError:
-        raise UsageError(
-            "--engine dask needs dask.distributed: pip install 'kernel-archive[dask]'"
-        ) from None
+        need = f"--engine dask needs dask.distributed: {install_of('dask')}"
+        raise UsageError(need) from None
     # What Dask prints of lost connections is in the cluster's own log, too.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     arguments: dict[str, Any] = {"address": scheduler, "timeout": CONNECT_SECONDS}

@@ -62,7 +62,7 @@ def check_new(path: str | Path, *, force: bool = False) -> None:
     """
     target = Path(path)
     if target.is_dir() or (target.exists() and not force):
-        advice = "Give another name, or --force to replace it"
+        advice = "Name another with -o, or replace it with --force"
         raise TargetExistsError(f"{printable(str(path), 300)} exists already. {advice}")
     if not target.parent.is_dir():
         raise UsageError(f"there is no directory {printable(str(target.parent), 300)}")

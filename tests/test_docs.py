@@ -43,6 +43,8 @@ def test_a_list_is_replaced_and_a_misspelt_one_refused():
     assert "old" not in filled
     assert filled.startswith("a\n<!-- generated: splits -->\n")
     assert filled.endswith("\n<!-- end -->\nb\n")
+    line = docs.fill("of <!-- generated: number of kernels -->0<!-- end --> kernels")
+    assert re.fullmatch(r"of <!-- generated: [a-z ]+ -->\d+,\d+<!-- end --> kernels", line)
     with pytest.raises(KeyError, match="no generated list"):
         docs.fill("<!-- generated: metrix -->\n<!-- end -->\n")
 

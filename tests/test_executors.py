@@ -121,7 +121,7 @@ def test_wrong_usage(monkeypatch):
         with pytest.raises(UsageError, match=message), wrong:
             pass
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(UsageError, match=r"kernel-archive\[dask\]"), open_executor(engine="dask"):
+    with pytest.raises(UsageError, match=r"'\.\[dask\]'"), open_executor(engine="dask"):
         pass
 
 

@@ -9,6 +9,8 @@ A list stands between two comments, so that a code host shows it as it is::
     ...
     <!-- end -->
 
+or, where it is a single figure, inside a line.
+
 :data:`PARTS` says what makes each NAME: the registry of metrics, the data contract, the structures
 of recipes and splits, the readers, the baselines, the commands, the public names, and the scores of
 the board's entries.
@@ -272,6 +274,13 @@ def _flags() -> str:
     )
 
 
+def _n_kernels() -> str:
+    """Count the kernels of the newest release, as ``make freeze`` did."""
+    paths = (ROOT / "splits/frozen").glob("*/kernels.txt")
+    newest = max(paths, key=lambda path: [int(n) for n in path.parent.name.split(".")])
+    return f"{int(newest.read_text(encoding='utf-8')):,}"
+
+
 def _splits() -> str:
     rows = [
         (
@@ -313,8 +322,8 @@ def _results(split: str) -> str:
         cells = [record.forecasts.name]
         for name in names:
             figure, info = record.metrics[name], METRICS[name]
-            span = f" ({figure.low:.{info.decimals}f} to {figure.high:.{info.decimals}f})"
-            weak = "" if record.beats_control.get(name, True) else " *"
+            span = f" ({figure.low:z.{info.decimals}f} to {figure.high:z.{info.decimals}f})"
+            weak = " *" if record.is_weak(name) else ""
             cells.append(f"{info.format(figure.mean)}{span}{weak}")
         values[tuple(cells)] = record.metrics[spec.lead].mean or 0.0
     for control in records[0].controls:
@@ -451,6 +460,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "example of eval": lambda: _example(EXAMPLE, "S"),
     "flags": _flags,
     "metrics": _metrics,
+    "number of kernels": _n_kernels,
     "readers": _readers,
     "commands": _commands,
     "findings": _codes,
@@ -476,6 +486,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
 _LIST: Final = re.compile(
     r"^(<!-- generated: (?P<name>[^>]+) -->\n).*?^(?=<!-- end -->$)", re.MULTILINE | re.DOTALL
 )
+_FIGURE: Final = re.compile(r"(<!-- generated: (?P<name>[^>\n]+) -->)[^\n]+?(?=<!-- end -->)")
 
 
 def fill(markdown: str) -> str:
@@ -485,13 +496,13 @@ def fill(markdown: str) -> str:
         KeyError: a list has a name that nothing makes.
     """
 
-    def write(match: re.Match[str]) -> str:
-        name = match["name"]
+    def made(name: str) -> str:
         if name not in PARTS:
             raise KeyError(f"no generated list {name!r}; there are: {', '.join(PARTS)}")
-        return f"{match[1]}\n{PARTS[name]()}\n\n"
+        return PARTS[name]()
 
-    return _LIST.sub(write, markdown)
+    markdown = _LIST.sub(lambda match: f"{match[1]}\n{made(match['name'])}\n\n", markdown)
+    return _FIGURE.sub(lambda match: match[1] + made(match["name"]), markdown)
 
 
 def main(arguments: list[str]) -> int:

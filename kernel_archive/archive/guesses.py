@@ -14,18 +14,21 @@ from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from kernel_archive.archive.open import literal_path, sql_texts
 from kernel_archive.errors import printable
 from kernel_archive.readers.sql import QueryError, csv_mark, run_query
 
 #: Look at this many columns of a table.
 _MAX_COLUMNS: Final = 2_000
 _SPEED: Final = frozenset({"speedup", "runtime_us"})
+_RESULTS: Final = _SPEED | {"correct", "compiled", "outcome"}
 #: The name of an object in an object of objects, and of one below numbered keys.
 KEY, PLACE = 't."item"."key"', "t.place"
 _OBJECT: Final = '"MAP(VARCHAR, JSON)"'
 KNOWN: Final = tomllib.loads(Path(__file__).with_name("init.toml").read_text(encoding="utf-8"))
 UNITS: Final = KNOWN["units"]
 WORDS: Final = {name: frozenset(words) for name, words in KNOWN["words"].items()}
+ERRORS: Final[dict[str, str]] = KNOWN["errors"]
 #: Endings of files with programs, the likeliest last: a log may be a .txt, too.
 PROGRAMS: Final = (".txt", ".py", ".cu", ".cuh", ".cpp", ".hip")
 #: Keys that number things; in a path: each value of an object with such keys, each item of a list.
@@ -34,6 +37,32 @@ _EACH, _ITEM = "{}", "[]"
 _Path: TypeAlias = tuple[str, ...]
 #: How the rows of a table are read, and its columns: name -> SQL over the row ``t``.
 Table: TypeAlias = tuple[str, dict[str, str]]
+
+
+def _known(columns: Iterable[str]) -> dict[str, str]:
+    """Map columns of ours, but those of errors, to theirs."""
+    listed = [*columns]
+    known = matched(listed) | {ours: theirs for ours, (theirs, _) in times(listed).items()}
+    return {ours: theirs for ours, theirs in known.items() if not ours.startswith("error")}
+
+
+def united(best: Table, others: dict[str, Table]) -> tuple[Table, list[str]]:
+    """Unite plain JSON tables that lack or add optional keys with the best one; list their names.
+
+    What is known of one says how it went, and is where the best one has it.
+    """
+    known = _known(best[1])
+    same = [
+        name
+        for name, (read, columns) in others.items()
+        if read == best[0]
+        and (columns == best[1] or _RESULTS & _known(columns).keys())
+        and _known(columns).items() <= known.items()
+    ]
+    columns = {c: sql for name in same for c, sql in others[name][1].items()}
+    text = "json_extract_string(t.json, '$.{}')".format
+    paths = {c: sql.removeprefix("t.").replace("'", "''") for c, sql in columns.items()}
+    return (best[0].replace("(", "_objects(", 1), {c: text(p) for c, p in paths.items()}), same
 
 
 def uncompressed(name: str) -> Path:
@@ -202,6 +231,29 @@ def is_reference(column: str) -> bool:
     return bool(WORDS["reference"].intersection(words_of(column)))
 
 
+def errors(columns: dict[str, str], values: dict[str, list[str]]) -> dict[str, str]:
+    """Map the columns that may hold the texts of errors to their SQL."""
+    no_text = re.compile(r"[-+.\deE]+|(?i:true|false|nan|inf)")
+    return {
+        column: f"{sql}::VARCHAR"
+        for column, sql in columns.items()
+        if not WORDS["error"].isdisjoint(words_of(column))
+        and WORDS["no_text"].isdisjoint(words_of(column))
+        and not any(map(no_text.fullmatch, values.get(column, ())))
+    }
+
+
+def by_error(failed: str, texts: dict[str, str]) -> Iterator[str]:
+    """Write which failure a failed row's error says: by the column's name, else by its words."""
+    for column, text in texts.items():
+        name = column.rpartition(".")[2].lower()
+        named = [failure for failure, words in ERRORS.items() if re.search(words, name)]
+        for failure in named[:1] or ERRORS:
+            said = f"regexp_matches(lower({text}), '{ERRORS[failure]}')"
+            said = f"{text} <> ''" if named else said
+            yield f"{failed} AND {said} THEN '{failure}'  -- LOOK: by its error"
+
+
 def quoted(name: str) -> str:
     """A name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
@@ -214,7 +266,8 @@ class FileColumn(NamedTuple):
     files: str  # which hold the programs, as SQL
     ending: str  # that is missing in its cells
     found: str | None  # the first of the files, if most are there
-    is_windows: bool  # its paths have backslashes
+    is_windows: bool = False  # its paths have backslashes
+    before: str = ""  # what its cells lack at the beginning
 
 
 def file_columns(
@@ -248,6 +301,26 @@ def file_columns(
     columns = {"code": naming[0]} if naming and not is_text else {}
     references = [c for c in naming if is_reference(c.name) and c not in columns.values()]
     return columns | ({"reference_code": references[0]} if references else {})
+
+
+def numbered_files(
+    values: dict[str, list[str]], programs: Iterable[str], beside: Path
+) -> FileColumn | None:
+    """Find the column whose numbers are in the names of programs beside the table: sample_0.py."""
+    inside = (Path(n) for n in programs if n.endswith(PROGRAMS[1:]))
+    below = [p.relative_to(beside).as_posix() for p in inside if p.is_relative_to(beside)]
+    for column, cells in values.items():
+        if not cells or WORDS["sample"].isdisjoint(words_of(column)):
+            continue
+        number = re.compile(rf"(?<![A-Za-z0-9]){re.escape(cells[0])}(?![A-Za-z0-9])")
+        for name in below:
+            for match in number.finditer(name, name.rfind("/") + 1):
+                before, ending = name[: match.start()], name[match.end() :]
+                if sum(f"{before}{c}{ending}" in below for c in cells) > len(cells) / 2:
+                    place = f"{literal_path(name[: name.rfind('/') + 1])}*{Path(name).suffix}"
+                    files, found = sql_texts([place]), str(beside / name)
+                    return FileColumn(column, files, ending, found, before=before)
+    return None
 
 
 def _endings(name: str) -> set[str]:

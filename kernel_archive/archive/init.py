@@ -22,7 +22,7 @@ import tomli_w
 
 from kernel_archive.archive import guesses
 from kernel_archive.archive.jobs import jobs_of
-from kernel_archive.archive.open import literal_path
+from kernel_archive.archive.open import literal_path, sql_texts
 from kernel_archive.archive.recipe import load_recipe
 from kernel_archive.errors import DataError, Finding, counted, place_of, printable
 from kernel_archive.gpus import canonical_gpu, is_known
@@ -44,6 +44,10 @@ _MAX_TEXT_BYTES: Final = 16 << 20
 _MAX_TABLES: Final = 20
 #: Name this many tables that are not read.
 _MAX_NAMED: Final = 8
+_BY_FOLDER: Final = "the problem is a guess: the folder of each file. If all are of one: --problem"
+#: Says no, in lower case; and a word that says no more than that.
+_NO: Final = "IN ('false', '0', '0.0', 'no', 'fail', 'failed')"
+_FAILED: Final = re.compile(r"(?i)\W*(fail(ed|ure)?|error|false|0|no|invalid)\W*")
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -167,11 +171,18 @@ def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft |
     # Read as JSON, a file may lack a column; the others are read by their very columns.
     n = 1 if "read_json_objects(" in tables[best][0] else 2
     same = [name for name in seen if tables[name][:n] == tables[best][:n]]
-    query, notes = _query(folder, best, tables[best], around)
+    table = tables[best]
+    if table[0].startswith("read_json("):
+        union, same = guesses.united(table, tables)
+        table = union if rest or any(tables[name] != table for name in same) else table
+    is_each = len({Path(name).parent for name in same}) > 1
+    query, notes = _query(folder, best, table, around, is_each=is_each)
     if "getvariable('file')" in query:
         sources = _sources(folder, same, rest)
     else:
         same, sources = [best], _sources(folder, ["."])
+    if _BY_FOLDER in notes:
+        sources = [{**source, "problem": "{folder}"} for source in sources]
     more = f", and {len(same) - 1} like it" if len(same) > 1 else ""
     unread = [n for n in listed if n not in same and (n in seen or len(sources) >= len(same))]
     for name in unread[:_MAX_NAMED]:
@@ -187,28 +198,18 @@ def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft |
 
 
 def _query(
-    folder: Path, file: str, table: tuple[str, dict[str, str]], names: Sequence[str]
+    folder: Path, file: str, table: guesses.Table, names: Sequence[str], *, is_each: bool
 ) -> tuple[str, list[str]]:
-    """Write a query over a table, and what a person must look at."""
+    """Write a query over a table, in each folder or one, and what a person must look at."""
     (read, columns), notes = table, list[str]()
     select = ", ".join(f"{sql}::VARCHAR AS {guesses.quoted(c)}" for c, sql in columns.items())
     answer = guesses.answer_of(folder, file, f"SELECT {select} FROM {read} t LIMIT {_SAMPLE}")
     cells = answer.to_pydict()
     values = {c: [cell for cell in cells.get(c, []) if cell is not None] for c in columns}
-    times, matched = guesses.times(columns), guesses.matched(columns)
-    kernel = matched.get("code", "")
-    if kernel.rpartition(".")[2] == "kernel" and not any("\n" in text for text in values[kernel]):
-        # It holds names, not texts.
-        matched = {"problem": kernel, **guesses.matched(c for c in columns if c != kernel)}
+    beside, times = Path(file).parent, guesses.times(columns)
     timed = {theirs for theirs, _ in times.values()}
-    may_name = {c: values[c] for c in columns if c not in timed}
-    # Of files of one name those beside the table count, the last of the list.
-    beside = Path(file).parent
-    ordered = sorted(names, key=lambda name: Path(name).is_relative_to(beside))
-    in_files = guesses.file_columns(may_name, matched, ordered)
-    if kernel and "code" in in_files and in_files["code"].name == matched.get("problem"):
-        matched["problem"] = kernel
-    matched = {ours: theirs for ours, theirs in matched.items() if ours not in in_files}
+    matched, in_files = _placed({c: values[c] for c in columns if c not in timed}, names, beside)
+    is_below = all(Path(c.found or file).is_relative_to(beside) for c in in_files.values())
     lines, joins = _joins(columns, in_files)
     for ours, (theirs, unit) in times.items():
         remark = f"{unit} by its name"
@@ -218,6 +219,9 @@ def _query(
         factor = guesses.UNITS[unit or "ms"]
         lines.append(f"TRY_CAST({columns[theirs]} AS DOUBLE) {factor} AS {ours},  -- {remark}")
     found = {*matched, *in_files, *(["speedup"] if len(times) > 1 else [])}
+    if is_each and is_below and "problem" not in found:
+        found.add("problem")
+        notes.append(_BY_FOLDER)
     lines += _verdict(matched, columns, values, notes)
     for ours, theirs in matched.items():
         is_guess = ours == "problem" and "problem" not in guesses.words_of(theirs)
@@ -249,10 +253,36 @@ def _query(
         "ORDER BY t.source_row",
     ]
     query_text = "\n".join(query) + "\n"
-    if not all(Path(column.found or file).is_relative_to(beside) for column in in_files.values()):
+    if not is_below:
         # Nothing above the matched file is read, and a program lies there: the folder is the match.
         query_text = query_text.replace("getvariable('file')", "'" + file.replace("'", "''") + "'")
     return query_text, notes
+
+
+def _placed(
+    values: dict[str, list[str]], names: Sequence[str], beside: Path
+) -> tuple[dict[str, str], dict[str, guesses.FileColumn]]:
+    """Map columns of ours to theirs, and to those that name files."""
+    matched = guesses.matched(values)
+    kernel = matched.get("code", "")
+    if kernel.rpartition(".")[2] == "kernel" and not any("\n" in text for text in values[kernel]):
+        # It holds names, not texts.
+        matched = {"problem": kernel, **guesses.matched(c for c in values if c != kernel)}
+    # Of files of one name those beside the table count, the last of the list.
+    ordered = sorted(names, key=lambda name: Path(name).is_relative_to(beside))
+    in_files = guesses.file_columns(values, matched, ordered)
+    if kernel and "code" in in_files and in_files["code"].name == matched.get("problem"):
+        matched["problem"] = kernel
+    if "code" not in {*matched, *in_files}:
+        first = sorted(names, key=guesses.is_reference)
+        if numbered := guesses.numbered_files(values, first, beside):
+            in_files["code"] = numbered
+            if values.get(matched.get("problem", "")) == values[numbered.name]:
+                del matched["problem"]  # keys that number programs
+    gpus = values.get(matched.get("gpu", ""), [])
+    if gpus and all(re.fullmatch(r"cuda(:\d+)?|\d\d?", cell) for cell in gpus):
+        del matched["gpu"]  # which of a machine's it is
+    return {ours: theirs for ours, theirs in matched.items() if ours not in in_files}, in_files
 
 
 def _level(values: dict[str, list[str]]) -> str | None:
@@ -269,7 +299,8 @@ def _joins(
     for ours, column in in_files.items():
         path = columns[column.name]
         path = f"replace({path}, '\\', '/')" if column.is_windows else path
-        path += f" || '{column.ending}'" if column.ending else ""
+        path = f"{sql_texts([column.before])} || {path}" if column.before else path
+        path += f" || {sql_texts([column.ending])}" if column.ending else ""
         alias = "program" if ours == "code" else "reference"
         shown = printable(column.name, 40)
         lines.append(f"{alias}.content AS {ours},  -- the file that {shown} names")
@@ -285,7 +316,8 @@ def _lacking(found: set[str], free: dict[str, list[str]]) -> Iterator[str]:
     """Say which needed columns have no known name, each with the likeliest of those left."""
     is_number = re.compile(r"[-+.\deE]+").fullmatch
     numbers = [c for c, cells in free.items() if cells and all(map(is_number, cells))]
-    texts = sorted((c for c in free if c not in numbers), key=lambda c: sum(map(len, free[c])))
+    texts = [c for c in free if guesses.WORDS["no_name"].isdisjoint(guesses.words_of(c))]
+    texts = sorted({*texts} - {*numbers}, key=lambda c: (sum(map(len, free[c])), c))
     likely = [c for c in texts if not guesses.WORDS["problem"].isdisjoint(guesses.words_of(c))]
     nearest = {"problem": [*likely, *texts][:1], "code": texts[-1:], "speedup": numbers[:1]}
     for column, lack in guesses.KNOWN["lacks"].items():
@@ -298,11 +330,12 @@ def _verdict(
     matched: dict[str, str], columns: dict[str, str], values: dict[str, list[str]], notes: list[str]
 ) -> list[str]:
     """Write the outcome, from columns that say true and false or in words."""
-    cases = []
+    cases, errors = list[str](), guesses.errors(columns, values)
     for ours, failure in (("compiled", "compile_failed"), ("correct", "incorrect")):
         if (theirs := matched.pop(ours, None)) is not None:
-            no = "('false', '0', '0.0', 'no', 'fail', 'failed')"
-            cases.append(f"WHEN lower({columns[theirs]}::VARCHAR) IN {no} THEN '{failure}'")
+            no = f"WHEN lower({columns[theirs]}::VARCHAR) {_NO}"
+            cases += guesses.by_error(no, errors) if ours == "correct" else []
+            cases.append(f"{no} THEN '{failure}'")
     last = "'success'"
     if (theirs := matched.pop("outcome", None)) is not None:
         last = f"{columns[theirs]}::VARCHAR"
@@ -311,6 +344,8 @@ def _verdict(
             outcome = "success" if good.fullmatch(word.strip()) else failure_of(word)
             if outcome is not None:
                 quote = word.replace("'", "''")
+                if _FAILED.fullmatch(word):
+                    cases += guesses.by_error(f"WHEN {last} = '{quote}'", errors)
                 cases.append(f"WHEN {last} = '{quote}' THEN '{outcome}'")
                 continue
             notes.append(
@@ -319,7 +354,10 @@ def _verdict(
             )
     if not cases:
         return []
-    return ["CASE", *(f"  {case}" for case in cases), f"  ELSE {last} END AS outcome,"]
+    lines = ["CASE", *(f"  {case}" for case in cases), f"  ELSE {last} END AS outcome,"]
+    is_lacking = errors and "error_text" not in matched
+    texts = ", ".join(errors.values())
+    return lines + ([f"coalesce({texts}) AS error_text,"] if is_lacking else [])
 
 
 def query_of(recipe: Path) -> Path:
@@ -376,7 +414,7 @@ def preview(recipe: Path) -> dict[str, Any]:
         n_rows += facts.counts.get("rows", len(evaluations))
         for record in evaluations:
             gpu = canonical_gpu(record.gpu or facts.gpu or job.source.gpu or "")
-            problem = record.problem or facts.problem or job.source.problem or ""
+            problem = record.problem or facts.problem or job.problem or ""
             outcome = "refused" if record.excluded else record.outcome
             if stated_gpu and gpu != stated_gpu:
                 other_gpus.setdefault(gpu, []).append((record.source_file, record.source_line))

@@ -61,6 +61,14 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return _relative(self.path, self.base)
 
     @cached_property
+    def problem(self) -> str | None:
+        """What the recipe says of the problem, with the name of the run's folder filled in."""
+        place = self.path.parent if self.path.is_file() else self.path
+        is_level = re.fullmatch(r"level_?\d+", place.parent.name)
+        name = f"{place.parent.name}/{place.name}" if is_level else place.name
+        return self.source.problem and self.source.problem.replace("{folder}", name)
+
+    @cached_property
     def run_files(self) -> RunFiles:
         """The files of the run, as its reader declares them."""
         return RunFiles(self.path, self.base, READERS[self.source.format], self.source.query)
@@ -101,7 +109,7 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             "stage": STAGE_VERSION,
             "reader": [reader.name, reader.version],
             "search": self.search_id,
-            "source": msgspec.to_builtins(self.source),
+            "source": msgspec.to_builtins(self.source) | {"problem": self.problem},
             "source_key": self.source_key,
             "excluded": self.excluded,
             "gpus": tuple(self.loaded.recipe.gpu),

@@ -45,25 +45,29 @@ def default_directory() -> Path:
     """
     if (DEFAULT_DIRECTORY / MANIFEST_NAME).is_file():
         return DEFAULT_DIRECTORY
-    archives = _archives_here()
+    archives = archives_here()
     if len(archives) > 1:
-        listed = ", ".join(printable(str(path)) for path in archives[:10])
-        way_out = f"with --archive {printable(str(archives[0]))}"
-        raise UsageError(
-            f"there are several archives here: {listed}. Name the directory of one {way_out}"
-        )
+        raise which_archive(archives)
     return archives[0] if archives else DEFAULT_DIRECTORY
+
+
+def which_archive(archives: Sequence[Path]) -> UsageError:
+    """Ask which of several archives is meant."""
+    listed = ", ".join(printable(str(path)) for path in archives[:10])
+    way_out = f"Name the directory of one with --archive {printable(str(archives[0]))}"
+    return UsageError(f"there are several archives here: {listed}. {way_out}")
 
 
 def passed_over() -> list[Path]:
     """List the archives here that are not meant where the shipped one is, for want of a name."""
     if not (DEFAULT_DIRECTORY / MANIFEST_NAME).is_file():
         return []
-    others = [path for path in _archives_here() if path != DEFAULT_DIRECTORY]
+    others = [path for path in archives_here() if path != DEFAULT_DIRECTORY]
     return [path for path in others[:10] if present_manifest(path) is not None]
 
 
-def _archives_here() -> list[Path]:
+def archives_here() -> list[Path]:
+    """List the directories two levels below this one that look like archives."""
     return sorted(path.parent for path in Path().glob(f"[!.]*/[!.]*/{MANIFEST_NAME}"))
 
 

@@ -82,7 +82,7 @@ class SearchRows:
     def _complete_facts(self) -> None:
         """Add to what the log states of the search what its recipe states, unless they differ."""
         source, facts = self.job.source, self.facts
-        problem = source.problem
+        problem = self.job.problem
         if problem is not None:
             name = self.search_id.rsplit("/", 1)[-1].split("__", maxsplit=1)[0]
             problem = problem.replace("{name}", name)

@@ -70,7 +70,7 @@ def _collect(job: RunJob, records: Iterable[Record]) -> tuple[list[SearchRows], 
     searches: dict[tuple[str | None, str], SearchRows] = {(None, job.source.role): whole}
 
     def search_of(name: str | None, problem: str | None) -> SearchRows:
-        role = job.role_of((problem or job.source.problem or "").strip())
+        role = job.role_of((problem or job.problem or "").strip())
         if (name, role) not in searches:
             has_role_of_source = role == job.source.role
             steps = (job.search_id, name, None if has_role_of_source else role)
@@ -141,7 +141,7 @@ def _read_run(job: RunJob, store: Store) -> StagedRun:
     for name in sorted(job.excluded.keys() - {search.search_id for search in searches}):
         message = f"an exclude entry names search {name!r}, which is not in {job.search_id}"
         raise job.loaded.error("bad-exclude", message, "exclude", value=name)
-    named = {r.problem or job.source.problem for s in searches for r in s.evaluations}
+    named = {r.problem or job.problem for s in searches for r in s.evaluations}
     problems = {name.strip() for name in named if name}
     evaluations: list[Row] = []
     search_rows: list[Row] = []

@@ -20,7 +20,7 @@ from kernel_archive.baselines.features import PROGRAM_FEATURES, pair_features, p
 from kernel_archive.baselines.launches import launch_matrix
 from kernel_archive.baselines.pairs import AskedPairs, ProgramPairs, TrainingPairs
 from kernel_archive.bins import N_BINS, Scheme, assign_bins
-from kernel_archive.errors import MissingExtraError
+from kernel_archive.errors import MissingExtraError, install_of
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.controls import normal_scores, spread_ranks, to_bins
@@ -198,7 +198,7 @@ def _order(
         except ImportError as error:
             raise MissingExtraError(
                 f"this baseline needs scikit-learn ({error}). Install it with: "
-                "pip install 'kernel-archive[learn]'"
+                f"{install_of('learn')}"
             ) from None
         return np.asarray(np.round(model.fit(features[:n], targets).predict(features[n:]), 6))
 

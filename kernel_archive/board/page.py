@@ -46,7 +46,7 @@ def span(figure: Metric, metric: str) -> str:
         return ""
     decimals = METRICS[metric].decimals
     between = _DASH if figure.low >= 0 else " to "
-    return f"{figure.low:.{decimals}f}{between}{figure.high:.{decimals}f}"
+    return f"{figure.low:z.{decimals}f}{between}{figure.high:z.{decimals}f}"
 
 
 def _script_hash(text: str) -> str:

@@ -57,7 +57,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "name": entry.submission.name,
         "ranked": entry.ranked,
         "repeats": record.forecasts.n_repeats,
-        "weak": [name for name, beats in record.beats_control.items() if not beats],
+        "weak": [name for name in record.metrics if record.is_weak(name)],
         "m": _figures(record.metrics),
         "g": {task: _figures(metrics) for task, metrics in record.groups.items()},
         "r": {name: msgspec.structs.astuple(rank) for name, rank in entry.ranks.items()},

@@ -66,10 +66,16 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return self.entries[0].record
 
     @property
-    def zero(self) -> ControlFigures | None:
-        """The control that a skill of 0 stands for."""
+    def zero(self) -> tuple[str, str]:
+        """The name of the forecast that a skill of 0 stands for, and what it is."""
         name = self.split.once(zero_of)[0]
-        return next((control for control in self.controls if control.name == name), None)
+        if self.split.zero is not None:
+            name = self.split.zero.name
+            counted = "launches and of the text" if name == "dry-run" else "the programs"
+            return name, f"the best cheap forecast: no language model, statistics of {counted}"
+        if self.split.kind == "validity":
+            return "the base rate", "the share of programs that pass, for every row"
+        return name.replace("_", " "), "the best cue on the surface of the programs"
 
 
 def _distinct_controls(split: Split) -> list[ControlFigures]:

@@ -130,7 +130,7 @@ def _show_standings(board: Standings) -> None:
             row["possible ranks"] = f"{rank.best} to {rank.worst}"
         row["entry"] = entry.submission.name
         for key in (board.lead, *HEADLINE[board.split.kind], "crps"):
-            star = "" if record.beats_control.get(key, True) else " *"
+            star = " *" if record.is_weak(key) else ""
             row[METRICS[key].title] = METRICS[key].format(record.metrics[key].mean) + star
         coverage = f"{100 * record.forecasts.coverage:.0f} %"
         rows.append(row | {"coverage": coverage, "remark": entry.remark})

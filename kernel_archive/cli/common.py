@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from kernel_archive.errors import Finding, printable, suggestion
+from kernel_archive.errors import Finding, counted, printable, suggestion
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 from kernel_archive.storage import write_new
 
@@ -87,12 +87,16 @@ json_option = click.option(
 )
 
 
-def _archive_meant(ctx: click.Context, _: click.Parameter, archive: str | None) -> str | None:
-    """Say which archive is taken where none is named and there are others."""
-    from kernel_archive.archive.open import DEFAULT_DIRECTORY, passed_over
+def _archive_meant(
+    ctx: click.Context, _: click.Parameter, archive: str | None, *, is_written: bool = False
+) -> str | None:
+    """Say which archive is taken where none is named and others are here; ask before it changes."""
+    from kernel_archive.archive.open import DEFAULT_DIRECTORY, passed_over, which_archive
 
     archive = archive or ctx.meta.get("archive")
     if archive is None and not ctx.resilient_parsing and (others := passed_over()):
+        if is_written:
+            raise which_archive([*others, DEFAULT_DIRECTORY])
         verb = "is" if len(others) == 1 else "are"
         say(
             f"using {DEFAULT_DIRECTORY}; {', '.join(map(str, others))} {verb} here too: "
@@ -102,9 +106,10 @@ def _archive_meant(ctx: click.Context, _: click.Parameter, archive: str | None) 
 
 
 _ARCHIVE_HELP: Final = "Archive.  [default: gpu-forecasters/kernels, else the only one here]"
-archive_option = option(
-    "--archive", "archive_path", type=FOLDER, callback=_archive_meant, help=_ARCHIVE_HELP
-)
+_archive = partial(option, "--archive", "archive_path", type=FOLDER, help=_ARCHIVE_HELP)
+archive_option = _archive(callback=_archive_meant)
+#: The archive that a command writes into.
+changed_archive_option = _archive(callback=partial(_archive_meant, is_written=True))
 #: DIR, which may be given as ``--archive DIR``, too.
 archive_argument = options(
     click.argument(
@@ -317,11 +322,17 @@ def print_findings(
 ) -> None:
     """Print findings on stderr, one a line, the first twenty in full and the rest counted.
 
-    ``show`` is :func:`tell` where they are the result of a command.
+    Those of one file that differ in nothing but their line are one. ``show`` is :func:`tell` where
+    they are the result of a command.
     """
-    for finding in findings[:SHOWN_FINDINGS]:
-        show(f"{finding.severity}: {finding.render()}")
-    rest = (len(findings) if total is None else total) - min(len(findings), SHOWN_FINDINGS)
+    alike: dict[Finding, list[Finding]] = {}
+    for finding in findings:
+        alike.setdefault(msgspec.structs.replace(finding, line=None), []).append(finding)
+    shown = [*alike.values()][:SHOWN_FINDINGS]
+    for first, *others in shown:
+        more = f" (and {counted(len(others), 'more line')} like it)" if others else ""
+        show(f"{first.severity}: {first.render()}{more}")
+    rest = (len(findings) if total is None else total) - sum(map(len, shown))
     if rest > 0:
         show(f"... and {rest} more (all of them with --json)")
 

@@ -62,6 +62,8 @@ def info(archive_path: str | None) -> None:
     facts = archive_info(kernel_archive.open_archive(archive_path))
     methods = "method role searches evaluations successes gpu_hours"
     shown = facts | facts["counts"] | dict.fromkeys(("counts", "reports", "findings"))
+    parts = {name: {s: n for s, n in rows.items() if n} for name, rows in facts["tables"].items()}
+    shown["tables"] = {name: rows for name, rows in parts.items() if rows}
     shown["methods"] = _picked(facts["methods"], methods)
     shown["builders"] = _picked(facts["builders"], "name version licence description")
     shown["findings_in_the_logs"] = facts["findings"]["total"]

@@ -31,7 +31,7 @@ _split_options = common.options(
     common.option(
         "--definition", type=common.FILE, help="Definition of your own, as splits/*.toml."
     ),
-    common.archive_option,
+    common.changed_archive_option,
     common.json_option,
 )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernel_archive.archive.open import Archive
-from kernel_archive.errors import DataError, MissingExtraError, UsageError, printable
+from kernel_archive.errors import DataError, MissingExtraError, UsageError, install_of, printable
 from kernel_archive.llm.answers import Answers, ModelAnswer, read_answer
 from kernel_archive.llm.prompts import known_prompts
 from kernel_archive.llm.questions import load_questions
@@ -27,9 +27,7 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
     try:
         from inspect_ai.log import read_eval_log
     except ImportError:
-        raise MissingExtraError(
-            "logs of Inspect need Inspect: pip install 'kernel-archive[llm]'"
-        ) from None
+        raise MissingExtraError(f"logs of Inspect need Inspect: {install_of('llm')}") from None
     file = printable(str(path), 300)
     fault = partial(DataError.of, file=file)
     try:

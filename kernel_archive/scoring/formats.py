@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from typing import Annotated, Any, Final, get_type_hints
 
@@ -171,6 +171,8 @@ def read_line(fields: Mapping[str, Any], form: str = "probabilities") -> Forecas
         raise LineError(fault_of("zero-sum", message, field, masses, fix))
     if masses is None and not (line.parse_failed or line.defer):
         message = "there are no probabilities" if form == field else f"there is no {form}"
+        eight = (n for n, v in fields.items() if isinstance(v, list) and len(v) == N_BINS)
+        fix = _likely(eight if form == field else (), fix)
         raise LineError(fault_of("missing-field", message, form, fix=fix))
     return line
 
@@ -210,7 +212,8 @@ def _masses_by_bin(masses: Any) -> list[Any] | None:
 def _faults(fields: Mapping[str, Any]) -> Iterator[Finding]:
     """Give a fault for every value that a field can't have."""
     if "row_id" not in fields:
-        fix = "Give the row_id of the split"
+        ids = (name for name in fields if name.lower() == "id" or name.endswith(("_id", "Id")))
+        fix = _likely(ids, "Give the row_id of the split")
         yield fault_of("missing-field", "there is no row id", "row_id", fix=fix)
     for name in [name for name in _TYPES if name in fields]:
         value = fields[name]
@@ -226,12 +229,18 @@ def _faults(fields: Mapping[str, Any]) -> Iterator[Finding]:
                 yield fault_of(code, message, name, value, way_out)
 
 
+def _likely(names: Iterable[str], otherwise: str) -> str:
+    """Ask whether a field of another name is the one that is missing."""
+    near = next((name for name in names if name not in KNOWN), None)
+    return f"Is it the field {printable(near)!r}?" if near else otherwise
+
+
 def _mass_faults(masses: list[Any]) -> Iterator[Finding]:
-    for number, mass in enumerate(masses):
-        field = f"probabilities[{number}]"
+    field = "probabilities"
+    for number, mass in enumerate(masses, 1):
         if type(mass) not in (int, float):
-            yield fault_of("not-a-number", "a probability must be a number", field, mass)
+            yield fault_of("not-a-number", f"bin {number} must be a number", field, mass)
         elif mass < 0:
-            yield fault_of("negative", "a probability must not be negative", field, mass)
+            yield fault_of("negative", f"bin {number} must not be negative", field, mass)
         elif not mass < 1e300:
-            yield fault_of("not-finite", "a probability must be finite", field, mass)
+            yield fault_of("not-finite", f"bin {number} must be finite", field, mass)

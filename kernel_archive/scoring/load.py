@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from kernel_archive.archive.manifest import SplitFacts, shard_faults
-from kernel_archive.archive.open import Archive, open_archive
+from kernel_archive.archive.open import Archive, archives_here, open_archive
 from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, UsageError
@@ -142,13 +143,19 @@ def read_zero(digest: str, version: str, spec: SplitSpec, row_ids: Sequence[str]
 
 
 def _other_rows(archive: Archive, split: SplitSpec) -> Iterator[OtherRows]:
-    """List the archive's other splits, then those of released data versions, newest first."""
+    """List the archive's other splits, those of archives here, and released ones, newest first."""
     from kernel_archive.selection.freeze import read_frozen
 
-    for other in FORECAST_SPLITS.values():
-        ids = {row for (row,) in table_rows(archive, other.table, "row_id")}
-        if other.table != split.table and ids:
-            yield OtherRows(other.name, f"Use --split {other.name}", ids)
+    here = [path for path in archives_here() if not path.samefile(archive.path)]
+    for path in (None, *here[:10]):
+        with suppress(ArchiveMismatchError):  # of a damaged archive nothing is said
+            opened = archive if path is None else open_archive(path)
+            of, option = ("", "") if path is None else (f" of {path}", f" --archive {path}")
+            for other in FORECAST_SPLITS.values():
+                ids = {row for (row,) in table_rows(opened, other.table, "row_id")}
+                if ids and (path or other.table != split.table):
+                    named = f" --split {other.name}" if not path or other.name != "eval" else ""
+                    yield OtherRows(f"{other.name}{of}", f"Use{named}{option}", ids)
     version = archive.manifest.version
     folders = [f for f in (content_path("splits") / "frozen").iterdir() if f.name != version]
     for folder in sorted(folders, key=lambda f: [int(n) for n in f.name.split(".")], reverse=True):

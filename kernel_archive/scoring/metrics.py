@@ -60,8 +60,10 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
 
         >>> METRICS["speedup_recovered"].format(81.25), METRICS["ece"].format(None)
         ('81.2 %', '-')
+        >>> METRICS["crps_skill"].format(-0.0001)
+        '0.000'
         """
-        return "-" if value is None else f"{value:.{self.decimals}f}{self.unit}"
+        return "-" if value is None else f"{value:z.{self.decimals}f}{self.unit}"
 
     @property
     def sign(self) -> int:

@@ -42,6 +42,8 @@ _MAX_NAMES: Final = 100
 _LEAST_READ: Final = 0.05
 #: Name this many rows without a forecast.
 _NAMED_ROWS: Final = 5
+#: A sum further from 1 than this is remarked on: it may be a slip of the writer's.
+_SUM_SLACK: Final = 0.01
 #: A sum far from 1 is a warning.
 _SUM: Final = {"severity": "warning", "field": "probabilities"}
 _AMOUNTS: Final = ("expected_speedup", "input_tokens", "output_tokens", "latency_s")
@@ -149,6 +151,7 @@ class _Collector:
         self.strangers: set[str] = set()  # ids of no row
         self.unread: Counter[str] = Counter()
         self.percent: list[int] = []  # lines whose probabilities sum to about 100
+        self.scaled: list[tuple[int, float]] = []  # lines that are scaled to 1, and their sums
         #: (repeat, row) -> number of the line, forecast, its raw sum.
         self.cells: dict[tuple[int, int], tuple[int, ForecastLine, float]] = {}
 
@@ -200,6 +203,8 @@ class _Collector:
             raise LineError(fault_of("other-form", message, form, fix=f"Give {self.form}"))
         raw_sum = reduce(operator.add, line.probabilities or (np.nan,))
         low, high = self.options.get("raw_sum_bounds", RAW_SUM_BOUNDS)
+        if low <= raw_sum <= high and round(abs(raw_sum - 1), 9) > _SUM_SLACK:
+            self.scaled.append((number, raw_sum))
         is_percent, message = 95 < raw_sum < 105, "the probabilities sum"
         if low <= raw_sum <= high and line.raw_probability_sum is not None:
             raw_sum, message = line.raw_probability_sum, "before renormalisation they summed"
@@ -265,14 +270,32 @@ class _Collector:
         for field, count in self.unread.items():
             message = f"nothing reads this field ({counted(count, 'line')})"
             self.fault("unknown-field", message, severity="warning", field=printable(field))
+        if not self.n_errors:
+            self._check_missing(max(repeats, default=0) + 1)
+
+    def _check_missing(self, n_repeats: int) -> None:
+        """Say in one warning how many rows have no forecast, or not one in every repeat."""
+        counts = Counter(row for _, row in self.cells)
+        lacking = [i for i in range(len(self.split)) if counts[i] < n_repeats]
+        if lacking:
+            lack = "have no forecast" if n_repeats == 1 else "lack a forecast in some repeat"
+            message = f"{len(lacking):,} of {counted(len(self.split), 'row')} {lack}"
+            first = ", ".join(self.split.row_ids[i] for i in lacking[:_NAMED_ROWS])
+            fix = f"Each counts as uniform. The first: {first}"
+            self.fault("missing-rows", message, severity="warning", fix=fix)
 
     def _check_sums(self) -> None:
-        """Say in one warning that lines hold percentages; refuse a file that holds no forecast."""
+        """Say in one warning that lines hold percentages, or sums off 1; refuse a file of none."""
         if self.percent:
             lines = f"{len(self.percent):,} of {counted(self.n_lines, 'line')}"
             message = f"the probabilities of {lines} sum to about 100, first in this one"
             fix = "Divide percentages by 100: each of these lines counts as no forecast"
             self.fault("percent", message, line=self.percent[0], fix=fix, **_SUM)
+        if self.scaled:
+            n, mean = len(self.scaled), sum(s for _, s in self.scaled) / len(self.scaled)
+            message = f"the probabilities of {n:,} of {counted(self.n_lines, 'line')} sum to "
+            message += f"{mean:.3g} on average, first in this one: they are scaled to 1"
+            self.fault("scaled", message, line=self.scaled[0][0], **_SUM)
         stored = [(line, raw_sum) for _, line, raw_sum in self.cells.values()]
         n_read = sum(line.probabilities is not None for line, _ in stored)
         n_deferred = sum(line.defer and math.isnan(raw_sum) for line, raw_sum in stored)

@@ -221,6 +221,14 @@ class Score(Terms, frozen=True, kw_only=True):
         best = self.best_controls.get(metric)
         return next((c.metrics.get(metric) for c in self.controls if c.name == best), None)
 
+    def is_weak(self, metric: str) -> bool:
+        """Whether a figure gets a star: it does not beat the best control, which could be beaten.
+
+        An ECE of 0 is a control's by construction: of the bin frequencies, which may be even odds.
+        """
+        is_by_construction = metric == "ece" and (self.control(metric) or 0.0) < 1e-9
+        return not self.beats_control.get(metric, True) and not is_by_construction
+
     @property
     def uniform(self) -> dict[str, float | None]:
         """Metric -> figure of the uniform forecast, for scale."""

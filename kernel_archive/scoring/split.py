@@ -78,7 +78,7 @@ class Clusters:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Zero:
-    """The forecasts that a skill of 0 stands for: of a baseline that reads nothing."""
+    """The forecasts that a skill of 0 stands for: of a baseline without a language model."""
 
     name: str  # the baseline
     probabilities: Floats  # shape (n, 8), rows sum to 1

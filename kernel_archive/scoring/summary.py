@@ -62,7 +62,7 @@ def score_sheets(record: Score) -> list[Sheet]:
         f"{counted(facts.n_repeats, 'repeat')}, {_shares(facts)}",
         intervals if record.draws else "No intervals",
         "Uniform: the figure of even odds, for scale; of an average precision the base rate",
-        "Best control: the best figure of the forecasts that read no program, metric by metric",
+        "Best control: the best figure of the forecasts without a language model, metric by metric",
         "Oracle: the figure of a forecast that knows every bin; behind a stroke, every speedup",
     ]
     if record.kind == "validity":
@@ -70,7 +70,7 @@ def score_sheets(record: Score) -> list[Sheet]:
         notes.append("Of two outcomes, passing and failing, CRPS is the Brier score")
     if note := record.spec.note:
         notes.insert(1, note)
-    if not all(record.beats_control.values()):
+    if any(map(record.is_weak, record.metrics)):
         notes.append(_MARK_NOTE)
     rows = [_metric_row(record, name) for name in names if name in record.metrics]
     title = f"{facts.name} on {heading(record.split, record.scheme)}"
@@ -99,9 +99,6 @@ def score_remarks(record: Score) -> list[str]:
         remarks.append(f"This is the variant {variant!r} of the split: don't compare across.")
     if record.relabelled:
         remarks.append(f"Labels computed anew under {record.scheme}; the split has another scheme.")
-    if f.n_present < f.n_cells:
-        missing = f"{f.n_cells - f.n_present:,} of {counted(f.n_cells, 'forecast')} missing; "
-        remarks.append(f"{missing}each counts as uniform.")
     if f.n_raw_sum_rejected:
         rejected = f"sum below 0.5 or above 1.5: {counted(f.n_raw_sum_rejected, 'forecast')}"
         remarks.append(f"{rejected}, which count as not parsed.")
@@ -152,7 +149,7 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
         info = METRICS[name]
         # The difference of two percentages is in percentage points, not in percent of either.
         unit = " pp" if info.unit == " %" else info.unit
-        difference = "-" if d.difference is None else f"{d.difference:+.{info.decimals}f}{unit}"
+        difference = "-" if d.difference is None else f"{d.difference:+z.{info.decimals}f}{unit}"
         figures = [info.format(d.a), info.format(d.b), difference]
         p_values = ["-" if p is None else f"{p:.4f}" for p in (d.p, d.p_holm)]
         span = _span(d.low, d.high, info.decimals, "+")
@@ -203,10 +200,6 @@ def check_lines(report: CheckReport) -> list[str]:
         f"  {lines_in}: {shares}, {report.n_deferred:,} deferred",
         f"  {faults}{kinds and ': '}{kinds}",
     ]
-    missing = report.n_rows * report.n_repeats - report.n_present
-    if report.ok and missing:
-        cells = f"{missing:,} row and repeat cells without a forecast count as uniform"
-        lines.append(f"  {cells}, first those of the rows {', '.join(report.missing)}")
     if report.ok and report.coverage < MIN_COVERAGE:
         lines.append(f"  a board does not rank a file that covers under {100 * MIN_COVERAGE:.0f} %")
     return lines
@@ -225,7 +218,7 @@ def _replay_figure(figure: ReplayFigure) -> str:
 def _span(low: float | None, high: float | None, decimals: int, sign: str = "") -> str:
     if low is None or high is None:
         return "-"
-    return f"{low:{sign}.{decimals}f} to {high:{sign}.{decimals}f}"
+    return f"{low:{sign}z.{decimals}f} to {high:{sign}z.{decimals}f}"
 
 
 def _repeats(record: Score, cutoff: float) -> str:
@@ -245,7 +238,7 @@ def _share(value: float | None) -> str:
 def _figure(record: Score, name: str) -> list[str]:
     """Show a figure, marked where it does not beat the best control, and its interval."""
     info, metric = METRICS[name], record.metrics[name]
-    mark = "" if record.beats_control.get(name, True) else " *"
+    mark = " *" if record.is_weak(name) else ""
     return [info.format(metric.mean) + mark, _span(metric.low, metric.high, info.decimals)]
 
 

@@ -67,7 +67,7 @@ def frozen_rows(archive: Archive, table: str) -> list[FrozenRow]:
 
 
 def freeze(archive: str | Path) -> list[Path]:
-    """Freeze every split of an archive in ``splits/frozen/<version>``; return the files.
+    """Freeze every split of an archive in ``splits/frozen/<version>``, and count its kernels there.
 
     Raises:
         UsageError: a split is a variant, or its labels are withheld.
@@ -95,6 +95,8 @@ def freeze(archive: str | Path) -> list[Path]:
         )
         files.append(target / f"{table}.json")
         files[-1].write_bytes(frozen.encode())
+    files.append(target / "kernels.txt")  # for the README
+    files[-1].write_text(f"{opened.arrow('kernels', columns=['kernel_id']).num_rows}\n")
     return files
 
 

@@ -9,12 +9,16 @@ import shutil
 import subprocess
 import time
 import tomllib
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kernel_archive.archive import guesses
+from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.guesses import quoted
 from kernel_archive.archive.init import draft_recipe, preview, write_recipe
+from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import DataError
 from kernel_archive.readers.sql import check_query
 
@@ -265,6 +269,71 @@ def test_attempts_below_levels_and_problems(tmp_path: Path) -> None:
     assert (shown["first"][0]["problem"], shown["first"][0]["speedup"]) == ("level_1_2", 1.5)
     assert shown["gpus"] == {"H100": 16}
     assert "t.place AS problem,  -- LOOK" in query
+
+
+@pytest.mark.parametrize("form", ["a list", "lines", "a file a sample", "an object"])
+def test_a_folder_for_each_problem(tmp_path: Path, form: str) -> None:
+    """Programs are beside the table, by the number of their sample; files may lack keys."""
+    for problem in ("level1/19_ReLU", "level1/23_Softmax"):
+        folder = tmp_path / "run" / problem
+        folder.mkdir(parents=True)
+        samples = []
+        for n in range(5):
+            (folder / f"sample_{n}.py").write_text(f"class New: n = '{problem} {n}'\n")
+            said = {"sample_id": n, "compiled": True, "correctness": True, "ref_runtime": 3.0}
+            said |= {"metadata": {"device": "cuda:0", "hardware": "NVIDIA H100"}, "runtime": 2.0}
+            if n == 3 and problem.endswith("ReLU"):
+                said |= {"correctness": False, "runtime": -1.0}
+                said["metadata"] |= {"runtime_error": "an illegal memory access"}
+            if n == 4 and problem.endswith("ReLU"):
+                said = {"sample_id": n, "compiled": False, "metadata": {"compilation_error": "x"}}
+            samples.append(said)
+            if form == "a file a sample":
+                (folder / f"sample_{n}.json").write_text(json.dumps(said))
+        lines = "".join(json.dumps(said) + "\n" for said in samples)
+        whole = {"a list": json.dumps(samples), "lines": lines}
+        whole["an object"] = json.dumps({str(n): said for n, said in enumerate(samples)})
+        if form in whole:
+            (folder / ("r.jsonl" if form == "lines" else "r.json")).write_text(whole[form])
+    shown, query, notes = start(tmp_path, tmp_path / "run", gpu="H100")
+    expected = {"success": 8, "runtime_error": 1, "compile_failed": 1}
+    assert (shown["outcomes"], shown["problems"]) == (expected, 2)
+    assert (shown["first"][0]["problem"], shown["gpus"]) == ("level1/19_ReLU", {"H100": 10})
+    assert shown["first"][0]["code"] == "class New: n = 'level1/19_ReLU 0'"
+    (source,) = tomllib.loads((tmp_path / "builder.toml").read_text())["source"]
+    assert source["problem"] == "{folder}"
+    assert not [note for note in notes if "not read" in note or "Is it the column" in note]
+    assert ".runtime_error" in query.replace('"', "")
+    build_archive([str(tmp_path)], out=tmp_path / "out", jobs=1)
+    problems = open_archive(tmp_path / "out").sql("SELECT DISTINCT problem FROM kernels ORDER BY 1")
+    assert problems["problem"].to_pylist() == ["kernelbench_l1_p19", "kernelbench_l1_p23"]
+
+
+def test_failures_by_the_words_of_their_error(tmp_path: Path) -> None:
+    """Only where nothing else says which; numbers and names of errors are no texts."""
+    says = {
+        "nvcc: kernel.cu(3): expected ;": "compile_failed",
+        "CUDA error: an illegal memory access was encountered": "runtime_error",
+        "Output mismatch after compiling": "incorrect",
+        "no idea": "incorrect",
+    }
+    head = ["op", "code", "time_ms", "ref_ms", "status", "error", "max_error"]
+    rows = [["gemm", f"def k{n}(): ...", "", 2, "failed", text, 0.1] for n, text in enumerate(says)]
+    rows += [["gemm", "def k(): ...", 1, 2, "ok", "", 0.2]]
+    write_table(tmp_path / "t.csv", head, *rows)
+    shown, query, _ = start(tmp_path, tmp_path / "t.csv", gpu="H100")
+    assert shown["outcomes"] == {**Counter(says.values()), "success": 1}
+    assert "LOOK: by its error" in query
+    assert "max_error" not in query.partition("SELECT")[2]
+
+
+def test_no_error_and_no_device_is_asked_for(tmp_path: Path) -> None:
+    """As what could be the problem or the program; the number of a device is no GPU."""
+    row = [1.0, 2.0, "cuda:0", "nvcc: a long text of an error", ""]
+    write_table(tmp_path / "t.csv", ["time_ms", "ref_ms", "device", "build_error", "log"], row)
+    _, query, notes = start(tmp_path, tmp_path / "t.csv")
+    assert "AS gpu" not in query
+    assert notes[:2] == [guesses.KNOWN["lacks"][name] for name in ("problem", "code")]
 
 
 def test_programs_beside_the_folder_of_the_table(tmp_path: Path) -> None:

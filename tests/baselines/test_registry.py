@@ -91,5 +91,5 @@ def test_without_scikit_learn_they_name_the_extra(archive, monkeypatch):
     """A missing library is said with the command that installs it."""
     asked, training = load_asked_pairs(archive, "eval"), load_training_pairs(archive)
     monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'kernel-archive\[learn\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'kernel-archive\[learn\]' \(in a"):
         trees(asked, training)

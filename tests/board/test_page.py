@@ -1,19 +1,22 @@
 """The page as text: complete without its script, closed to everything from outside."""
 
 import base64
+import dataclasses
 import hashlib
 import re
 from html.parser import HTMLParser
 
-import jinja2
+import msgspec
+import numpy as np
 import pytest
 from support.boards import DRAWS, write_lines
 from support.small_archive import write_archive
 
 from kernel_archive.board import add_submission, build_board
-from kernel_archive.board.page import LIBRARIES, SCRIPTS
+from kernel_archive.board.page import LIBRARIES, SCRIPTS, render_entry, render_page
 from kernel_archive.board.texts import page_file
 from kernel_archive.scoring import Metric, load_split
+from kernel_archive.scoring.split import Zero
 
 
 class Page(HTMLParser):
@@ -59,7 +62,8 @@ def test_the_table_is_complete_without_a_script(text):
     assert names[0] == "good"
     assert len([e for e in page.elements if e[0] == "table"]) == 2
     assert any(re.fullmatch(r"\d+\.\d\u2009%\*?\d+\.\d–\d+\.\d", c) for c in page.cells)
-    assert re.search(r"</b> leads\. It takes away \d+\u2009%", text)
+    assert re.search(r"</b> leads\. CRPS skill 0\.\d+ \(95 % .*: it takes away \d+ % of the", text)
+    assert " is the best cue on the surface of the programs. 0 is no better than that" in text
     assert "1 is knowing every bin" in text
     controls = [attrs for tag, attrs in page.elements if tag == "tr" and "data-control" in attrs]
     assert len(controls) > 10
@@ -71,15 +75,26 @@ def test_the_table_is_complete_without_a_script(text):
 
 @pytest.mark.parametrize(
     ("low", "high", "words"),
-    [(-1.38, -1.01, "It is worse than the zero"), (-0.2, 0.1, "It knows no more than the zero")],
+    [(-1.38, -1.01, "worse than"), (-0.2, 0.1, "no better than")],
 )
-def test_a_skill_below_zero_is_called_what_it_is(low, high, words):
-    """Worse where the whole interval is negative, else no better."""
-    environment = jinja2.Environment(loader=jinja2.FunctionLoader(page_file), autoescape=True)
+def test_a_skill_below_zero_is_called_what_it_is(archive, board, low, high, words):
+    """In the units of the table: worse where the whole interval is negative, else no better."""
+    standings = build_board(archive, board, draws=DRAWS, jobs=1).boards[0]
+    first = standings.entries[0]
     metric = Metric(mean=(low + high) / 2, low=low, high=high, std=None, repeats=())
-    said = environment.get_template("words.html").module.in_short(metric)
-    assert words in said
-    assert f"interval {100 * low:.0f} to {100 * high:.0f}" in said
+    metrics = first.record.metrics | {"crps_skill": metric}
+    record = msgspec.structs.replace(first.record, metrics=metrics)
+    first = msgspec.structs.replace(first, record=record)
+    fixed = Zero(name="dry-run", probabilities=np.full((len(standings.split), 8), 0.125))
+    split = dataclasses.replace(standings.split, zero=fixed)
+    entries = [first, *standings.entries[1:]]
+    standings = msgspec.structs.replace(standings, split=split, entries=entries)
+    figure = f"CRPS skill {metric.mean:.3f} (95 % interval {low:.3f} to {high:.3f})"
+    said = render_page(archive, [standings])
+    best = f"The best of {standings.n_ranked} is <b>good</b>: {figure}."
+    assert f"No entry beats dry-run, the zero of the scale. {best}" in said
+    assert "Dry-run is the best cheap forecast: no language model, statistics of launches" in said
+    assert f"{figure}: {words} dry-run, the zero of the scale." in render_entry(standings, first)
 
 
 def test_nothing_is_fetched_and_only_its_own_scripts_run(text):

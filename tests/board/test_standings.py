@@ -79,7 +79,7 @@ def test_a_split_names_the_figure_that_ranks(archive, standings, target):
     assert board.rankings[0] == standings_json([board])["boards"][0]["ranked_by"] == spec.lead
     text = render_page(archive, [board])
     figure = board.entries[0].record.metrics["pair_accuracy"].mean
-    assert f"</b> leads. Pair accuracy: {figure:.3f}" in text
+    assert f"</b> leads. Pair accuracy {figure:.3f}" in text
     assert "Pair accuracy, not CRPS skill, ranks on this split; higher is better." in text
     known = {c.name: c.metrics["pair_accuracy"] for c in board.controls}
     oracles = f"{known['oracle_bins']:.3f} / {known['oracle_speedups']:.3f}"

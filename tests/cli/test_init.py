@@ -32,6 +32,14 @@ def test_a_recipe_that_builds_nothing_ends_with_1(
     assert run("build", "my recipe.toml", "--jobs", 1)[0] == status
 
 
+def test_a_recipe_that_is_there_is_left_alone(run, tmp_path, monkeypatch):
+    """The option for another name is said."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text(f"op,code,speedup\na,{PROGRAM},2\n")
+    assert run("init", "t.csv", "--gpu", "H100")[0] == 0
+    assert "builder.toml exists already. Name another with -o" in run("init", "t.csv")[2]
+
+
 def test_every_note_has_a_line(run, tmp_path):
     """Two sentences with commas in them are no list."""
     (tmp_path / "t.csv").write_text(f"code,time,status\n{PROGRAM},2,odd\n")

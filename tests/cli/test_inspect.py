@@ -57,6 +57,9 @@ def test_info_counts(archive, output):
     assert "input tokens" not in text
     assert "measurements begun, without a result in the log: 0" in text
     assert "pending" not in text
+    (tables,) = [line for line in text.splitlines() if line.startswith("rows by table: ")]
+    assert "kernels test 3, train 1" in tables
+    assert " 0" not in tables
 
 
 def test_another_archive_here_is_not_passed_over_in_silence(archive, tmp_path, run):

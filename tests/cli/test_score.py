@@ -65,18 +65,18 @@ def test_a_template_goes_to_stdout_and_nothing_else_does(run):
 
 
 def test_a_faulty_file_ends_with_status_1_and_every_fault(run, tmp_path, files):
-    """Twenty in full, the rest counted; with --json all of them."""
+    """Twenty in full, the rest counted; with --json all of them. Equal ones are one line."""
     path = tmp_path / "bad.jsonl"
     path.write_text(
         "".join(
-            json.dumps({"row_id": f"nobody{i}", "probabilities": ["\x1b[2J"] + [1] * 7}) + "\n"
+            json.dumps({"row_id": f"nobody{i}", "probabilities": [f"\x1b[2J{i}"] + [1] * 7}) + "\n"
             for i in range(30)
         )
     )
     status, out, _ = run("check", path)
     assert status == 1
     assert "can not be scored" in out
-    assert "a probability must be a number" in out
+    assert "bin 1 must be a number" in out
     assert len([line for line in out.splitlines() if line.startswith("error: ")]) == 20
     assert "... and 10 more (all of them with --json)" in out
     assert "\x1b" not in out
@@ -88,6 +88,10 @@ def test_a_faulty_file_ends_with_status_1_and_every_fault(run, tmp_path, files):
     status, _, err = run("score", path)
     assert status == 1
     assert "30 faults" in err
+    path.write_text('{"id": "a", "probs": []}\n' * 18)
+    (error,) = [line for line in run("check", path)[1].splitlines() if line.startswith("error: ")]
+    asked = "there is no row id. Is it the field 'id'? (and 17 more lines like it)"
+    assert error.endswith(f":1: row_id: {asked}")
     assert "Traceback" not in err
 
 
@@ -116,13 +120,11 @@ def test_missing_rows_are_no_fault_and_are_said(run, files):
     status, out, _ = run("check", files[0])
     assert status == 0
     ids = [json.loads(line)["row_id"] for line in lines[:3]]
-    assert "3 row and repeat cells without a forecast count as uniform" in out
-    assert f"first those of the rows {', '.join(ids)}" in " ".join(out.split())
+    warning = f"3 of {len(lines)} rows have no forecast. Each counts as uniform. The first: "
+    assert f"{warning}{', '.join(ids)}\n" in out
+    assert "0 faults, 1 warning: missing-rows 1" in out
     assert "a board does not rank a file that covers under 95 %" in out  # 45 of 48
-    assert (
-        f"3 of {len(lines)} forecasts missing; each counts as uniform."
-        in run("score", files[0], "--draws", 0)[1]
-    )
+    assert warning in run("score", files[0], "--draws", 0)[2]
     files[0].write_text("\n".join(lines[1:]))
     assert "a board does not rank" not in run("check", files[0])[1]
 

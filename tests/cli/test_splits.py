@@ -75,6 +75,19 @@ def test_tables_of_the_splits(archive, run):
     assert "train_pairs (train-pairs5), 32 rows" in out
 
 
+def test_no_split_of_an_archive_that_was_not_named_is_made(archive, run):
+    """Where several archives are here, commands that write name them and ask for one."""
+    mine = shutil.copytree(archive, "me/mine")
+    before = archive.joinpath("manifest.json").read_bytes()
+    for command in COMMANDS:
+        status, out, err = run(command, "--bins", "released")
+        assert (status, out) == (2, "")
+        assert "here: me/mine, gpu-forecasters/kernels" in err
+        assert "with --archive me/mine" in err
+        assert run(command, "--archive", mine)[0] == 0
+    assert archive.joinpath("manifest.json").read_bytes() == before
+
+
 def test_two_references_of_one_task_are_said(tmp_path, monkeypatch, run):
     """Rows of one task with different denominators are warned of on stderr."""
     monkeypatch.chdir(tmp_path)

@@ -109,8 +109,10 @@ def test_a_figure_that_does_not_beat_the_best_control_is_marked(rng):
     assert good.beats_control["crps"]
     assert good.beats_control["pair_accuracy"]
     assert not good.beats_control["ece"]  # the frequencies are perfectly calibrated
+    assert not good.is_weak("ece")
     template = score(target, Forecasts.from_arrays(target, np.full((240, 8), 0.125)), draws=200)
     assert not any(template.beats_control.values())
+    assert template.is_weak("crps")
     shown = {row[0]: row for row in score_sheets(template)[0].rows}
     assert shown["CRPS skill"][1].endswith("*")
     assert shown["CRPS skill"][5:7] == ["0.000", "1.000"]

@@ -41,13 +41,13 @@ def test_every_form_gives_the_same_forecast(row):
         (good(probabilities=[0.5] * 9), "wrong-length", "probabilities"),
         (good(probabilities="0.1"), "wrong-length", "probabilities"),
         (good(probabilities=[-0.0] * 8), "zero-sum", "probabilities"),
-        (good(probabilities=[0.5, -0.1, *P[2:]]), "negative", "probabilities[1]"),
-        (good(probabilities=[1e300, *P[1:]]), "not-finite", "probabilities[0]"),
-        (good(probabilities=[math.nan, *P[1:]]), "not-finite", "probabilities[0]"),
-        (good(probabilities=[10**400, *P[1:]]), "not-finite", "probabilities[0]"),
-        (good(probabilities=["0.5", *P[1:]]), "not-a-number", "probabilities[0]"),
-        (good(probabilities=[True, *P[1:]]), "not-a-number", "probabilities[0]"),
-        (good(probabilities=[None, *P[1:]]), "not-a-number", "probabilities[0]"),
+        (good(probabilities=[0.5, -0.1, *P[2:]]), "negative", "probabilities"),
+        (good(probabilities=[1e300, *P[1:]]), "not-finite", "probabilities"),
+        (good(probabilities=[math.nan, *P[1:]]), "not-finite", "probabilities"),
+        (good(probabilities=[10**400, *P[1:]]), "not-finite", "probabilities"),
+        (good(probabilities=["0.5", *P[1:]]), "not-a-number", "probabilities"),
+        (good(probabilities=[True, *P[1:]]), "not-a-number", "probabilities"),
+        (good(probabilities=[None, *P[1:]]), "not-a-number", "probabilities"),
         (good(probabilities=None), "missing-field", "probabilities"),
         (good(parse_failed=True), "contradiction", "probabilities"),
         (good(**TOOL), "contradiction", "probabilities"),
@@ -93,12 +93,28 @@ def test_all_faults_of_a_line_are_listed():
         read_line(decode_line(line.encode()))
     assert [(fault.code, fault.field) for fault in raised.value.findings] == [
         ("out-of-range", "repeat"),
-        ("not-finite", "probabilities[0]"),
-        ("negative", "probabilities[1]"),
-        ("not-a-number", "probabilities[2]"),
-        ("not-finite", "probabilities[7]"),
+        ("not-finite", "probabilities"),
+        ("negative", "probabilities"),
+        ("not-a-number", "probabilities"),
+        ("not-finite", "probabilities"),
         ("not-a-flag", "defer"),
     ]
+    assert "bin 8 must be finite" in [f.message for f in raised.value.findings]
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked"),
+    [
+        ({"id": "a", "probabilities": P}, "Is it the field 'id'?"),
+        ({"row_id": "a", "probs": P}, "Is it the field 'probs'?"),
+        ({"valid": 1, "probabilities": P}, "Give the row_id of the split"),
+    ],
+)
+def test_a_field_of_another_name_is_asked_about(fields, asked):
+    """Where it may be the one that is missing."""
+    with pytest.raises(LineError) as raised:
+        read_line(fields)
+    assert [fault.fix for fault in raised.value.findings] == [asked]
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,18 @@ import math
 import os
 import time
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.archives import make_archive
 from support.made_forecasts import make_forecasts, make_target
+from support.parents import RUNS, SEARCHES
 
+from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import ForecastError, UsageError
 from kernel_archive.scoring import (
     Split,
@@ -24,6 +28,7 @@ from kernel_archive.scoring import (
     score_file,
 )
 from kernel_archive.scoring.reader import name_of
+from kernel_archive.selection.make import make_splits
 from kernel_archive.storage import content_path
 
 P = [0, 0, 0, 0.1, 0.2, 0.7, 0, 0]
@@ -170,12 +175,12 @@ def test_percentages_are_one_warning(write, target):
         (({"p": [12.5] * 8}, {"p": [12.5] * 8}), "percent", "2 of 2 lines sum to about 100"),
         (({"p": [5] * 8}, {"p": [5] * 8, "defer": True}), "raw-sum", "sum to 40, not 0.5 to 1.5"),
         (({"p": None, "parse_failed": True},), "no-forecasts", "they say parse_failed"),
-        (({"p": None, "defer": True},), None, ""),
+        (({"p": None, "defer": True},) * 3, None, ""),
     ],
 )
 def test_a_file_without_a_forecast_is_refused(write, target, lines, code, seen):
     """With one fault that says what was seen; leaving all to a measurement is an answer."""
-    names = ("a1b2c3d4", "b1b2c3d4")
+    names = ("a1b2c3d4", "b1b2c3d4", "c1b2c3d4")
     rows = [row(name, **line) for name, line in zip(names, lines, strict=False)]
     forecasts, report = check_forecasts(write(*rows), target)
     assert (forecasts is None, report.n_errors) == (code is not None, int(code is not None))
@@ -187,7 +192,23 @@ def test_lines_of_two_forecasters_are_no_file_of_one(write, target):
     """Half a file labelled is no one forecaster; neither are numbers and text."""
     labelled = write(row(surrogate_label="x"), row("b1b2c3d4"), row("a1b2c3d4"))
     assert codes(labelled, target) == [("several-forecasters", None)]
-    assert codes(write(row(surrogate_label=5), name="five.jsonl"), target) == []
+    five = write(row(surrogate_label=5), name="five.jsonl")
+    assert codes(five, target) == [("missing-rows", None)]
+
+
+def test_sums_off_1_and_rows_without_a_forecast_are_one_warning_each(write, target):
+    """With their number, the mean sum and the first rows; a sum of 1.01 is rounding."""
+    p = [0, 0, 0, 0.1, 0.2, 0.5, 0, 0]
+    _, report = check_forecasts(write(row(p=p), row("b1b2c3d4", p=[*p[:7], 0.1])), target)
+    scaled, missing = sorted(report.findings, key=lambda f: f.code, reverse=True)
+    assert scaled.message.startswith("the probabilities of 2 of 2 lines sum to 0.85 on average")
+    assert (scaled.line, scaled.severity, report.ok) == (1, "warning", True)
+    assert missing.message == "1 of 3 rows have no forecast"
+    assert missing.fix == "Each counts as uniform. The first: c1b2c3d4"
+    rounded = [row(name, p=[*P[:5], 0.71, 0, 0]) for name in target.row_ids]
+    assert codes(write(*rounded), target) == []
+    (gap,) = check_forecasts(write(*rounded, row(repeat=1)), target)[1].findings
+    assert gap.message == "2 of 3 rows lack a forecast in some repeat"
 
 
 def test_every_fault_of_a_file_is_listed_in_one_pass(write, target):
@@ -244,9 +265,10 @@ def test_repeats_have_no_gaps(write, target):
 
 def test_fields_that_nothing_reads_are_remarked(write, target):
     """A misspelt optional field is a warning, once for all lines."""
-    f, report = check_forecasts(write(row(deferred=True), row("b1b2c3d4", deferred=True)), target)
+    rows = (row(name, deferred=True) for name in target.row_ids)
+    f, report = check_forecasts(write(*rows), target)
     assert report.counts == {"unknown-field": 1}
-    assert "2 lines" in report.findings[0].message
+    assert "3 lines" in report.findings[0].message
     assert f is not None
     assert f.remarks == report.findings
 
@@ -366,6 +388,20 @@ def test_what_forecasts_can_not_be_read_from_is_a_wrong_call(target, source):
         UsageError, match="Give a file, a data frame, a list of objects, or Forecasts"
     ):
         check_forecasts(source, target)
+
+
+def test_ids_of_another_archive_here_name_it(archive, tmp_path, monkeypatch):
+    """The way out names the archive, and its split; a damaged archive is passed over."""
+    monkeypatch.chdir(tmp_path)
+    mine = make_archive(tmp_path / "me/mine", SEARCHES, RUNS)
+    make_splits(mine)
+    make_archive(tmp_path / "me/damaged", SEARCHES, RUNS)
+    Path("me/damaged/manifest.json").write_text("{")
+    for split, fix in (("eval", ""), ("discovery_pairs", " --split discovery")):
+        ids = open_archive(mine).arrow(split)["row_id"].to_pylist()
+        (finding,) = check_forecasts([row(i) for i in ids], load_split(archive))[1].findings
+        assert finding.message.endswith(f" of {Path('me/mine')}")
+        assert finding.fix == f"Use{fix} --archive me/mine"
 
 
 @pytest.mark.parametrize("known", [0, 2])

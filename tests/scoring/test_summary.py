@@ -72,12 +72,12 @@ def test_a_score_without_draws_shows_no_interval(target, forecasts):
 
 
 def test_what_a_reader_should_know_is_said(rng):
-    """Missing rows, stated bins, deferral, a variant split."""
+    """Stated bins, deferral, a variant split."""
     target = make_target(rng, sizes=(30, 30))
     f = make_forecasts(rng, target, deferred=0.3)
     f = replace(f, present=f.present & (rng.random(f.present.shape) < 0.9))
     text = "\n".join(score_remarks(score(target, f, draws=50)))
-    words = ("variant 'arrays'", "forecasts missing; each counts as uniform", "stated bins are not")
+    words = ("variant 'arrays'", "stated bins are not")
     for part in (*words, "Deferred:", "deferred that have a distribution: 0."):
         assert part in text
     relabelled = "\n".join(score_remarks(score(target.under("released"), f, draws=0)))

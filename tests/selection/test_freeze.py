@@ -123,3 +123,7 @@ def test_shipped_archive_has_the_frozen_splits(shipped):
     frozen = {p.stem for p in frozen_folder(DATA_VERSION).glob("*.json")}
     assert frozen in (set(), set(archive.manifest.splits))
     assert [f.render() for f in check_frozen(archive)] == []
+    n_kernels = archive.arrow("kernels", columns=["kernel_id"]).num_rows
+    assert (
+        not frozen or (frozen_folder(DATA_VERSION) / "kernels.txt").read_text() == f"{n_kernels}\n"
+    )

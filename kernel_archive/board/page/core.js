@@ -38,12 +38,13 @@ const info = (metric) => {
   return { title, unit, better, decimals, meaning };
 };
 const DASH = '\u2013';
+const fixed = (value, decimals) => (Number(value.toFixed(decimals)) + 0).toFixed(decimals);  // no -0.000
 const number = (metric, value) => {
   if (value === null || value === undefined) return DASH;
   const { unit, decimals } = info(metric);
-  return value.toFixed(decimals) + (unit === ' %' ? '\u2009%' : unit === ' nats' ? '' : unit);
+  return fixed(value, decimals) + (unit === ' %' ? '\u2009%' : unit === ' nats' ? '' : unit);
 };
-const span = (metric, figure) => (figure[2] === null ? '' : `${figure[2].toFixed(info(metric).decimals)}${figure[2] < 0 ? ' to ' : DASH}${figure[3].toFixed(info(metric).decimals)}`);
+const span = (metric, figure) => (figure[2] === null ? '' : `${fixed(figure[2], info(metric).decimals)}${figure[2] < 0 ? ' to ' : DASH}${fixed(figure[3], info(metric).decimals)}`);
 const times = (value) => (value === null || value === undefined ? DASH : (value >= 9.995 ? value.toFixed(1) : value >= 0.0995 ? value.toFixed(2) : value.toPrecision(2)) + 'x');
 const COLOURS = 8;
 const colour = (slot) => `var(--s${slot % COLOURS})`;
