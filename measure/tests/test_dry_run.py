@@ -20,7 +20,7 @@ from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import TargetExistsError
 from kernel_archive.ids import program_id
 from kernel_archive.untrusted import Lines
-from kernel_measure import standin
+from kernel_measure import kernel_text, standin
 from kernel_measure.cli import main
 from kernel_measure.dry_run import Following, follow_programs, launch_lines
 from kernel_measure.tasks import get_task
@@ -186,7 +186,7 @@ def test_what_a_placeholder_gives_is_recorded_as_a_plain_number(calls):
         (0, 5, 4, 3),
     ]
     assert {type(v) for call in calls for v in call.values()} == {str, int, float}
-    assert calls[1]["trips"] == standin.UNKNOWN_TRIPS
+    assert calls[1]["trips"] == kernel_text.UNKNOWN_TRIPS
 
 
 def test_an_unknown_name_of_triton_can_be_iterated(calls):
@@ -276,7 +276,7 @@ def test_a_whole_program_is_followed():
     text = f"""import json, sys
 sys.path[:0] = {sys.path!r}
 import torch
-from kernel_measure import standin
+from kernel_measure import kernel_text, standin
 standin.install_triton()
 modes = standin.install_torch(torch, 132)
 data = (torch.empty(1000, 10, device="meta"),)
