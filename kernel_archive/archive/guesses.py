@@ -60,9 +60,19 @@ def united(best: Table, others: dict[str, Table]) -> tuple[Table, list[str]]:
         and _known(columns).items() <= known.items()
     ]
     columns = {c: sql for name in same for c, sql in others[name][1].items()}
-    text = "json_extract_string(t.json, '$.{}')".format
-    paths = {c: sql.removeprefix("t.").replace("'", "''") for c, sql in columns.items()}
-    return (best[0].replace("(", "_objects(", 1), {c: text(p) for c, p in paths.items()}), same
+    texts = {c: f"json_extract_string(t.json, '{_pointer(sql)}')" for c, sql in columns.items()}
+    return (best[0].replace("(", "_objects(", 1), texts), same
+
+
+def _pointer(sql: str) -> str:
+    """Write the quoted names of a column as a JSON pointer in SQL.
+
+    >>> _pointer('t."a/b"."c~d"')
+    '/a~1b/c~0d'
+    """
+    keys = (key.replace('""', '"') for key in re.findall(r'"((?:[^"]|"")*)"', sql))
+    pointer = "".join("/" + key.replace("~", "~0").replace("/", "~1") for key in keys)
+    return pointer.replace("'", "''")
 
 
 def uncompressed(name: str) -> Path:
@@ -306,15 +316,21 @@ def file_columns(
 def numbered_files(
     values: dict[str, list[str]], programs: Iterable[str], beside: Path
 ) -> FileColumn | None:
-    """Find the column whose numbers are in the names of programs beside the table: sample_0.py."""
+    """Find the column whose numbers are in the names of programs beside the table: sample_0.py.
+
+    No number stands twice in it, or another column's would have to be in the names, too.
+    """
     inside = (Path(n) for n in programs if n.endswith(PROGRAMS[1:]))
-    below = [p.relative_to(beside).as_posix() for p in inside if p.is_relative_to(beside)]
+    below = dict.fromkeys(
+        p.relative_to(beside).as_posix() for p in inside if p.is_relative_to(beside)
+    )
     for column, cells in values.items():
-        if not cells or WORDS["sample"].isdisjoint(words_of(column)):
+        is_unique = len({*cells}) == len(cells) > 0
+        if not is_unique or WORDS["sample"].isdisjoint(words_of(column)):
             continue
         number = re.compile(rf"(?<![A-Za-z0-9]){re.escape(cells[0])}(?![A-Za-z0-9])")
         for name in below:
-            for match in number.finditer(name, name.rfind("/") + 1):
+            for match in reversed([*number.finditer(name, name.rfind("/") + 1)]):
                 before, ending = name[: match.start()], name[match.end() :]
                 if sum(f"{before}{c}{ending}" in below for c in cells) > len(cells) / 2:
                     place = f"{literal_path(name[: name.rfind('/') + 1])}*{Path(name).suffix}"

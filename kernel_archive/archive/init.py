@@ -21,7 +21,7 @@ import msgspec
 import tomli_w
 
 from kernel_archive.archive import guesses
-from kernel_archive.archive.jobs import jobs_of
+from kernel_archive.archive.jobs import folder_name, jobs_of
 from kernel_archive.archive.open import literal_path, sql_texts
 from kernel_archive.archive.recipe import load_recipe
 from kernel_archive.errors import DataError, Finding, counted, place_of, printable
@@ -175,7 +175,9 @@ def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft |
     if table[0].startswith("read_json("):
         union, same = guesses.united(table, tables)
         table = union if rest or any(tables[name] != table for name in same) else table
-    is_each = len({Path(name).parent for name in same}) > 1
+    parents = {Path(name).parent for name in same}
+    # Where the names of folders do not tell them apart they name no problem (run_0).
+    is_each = 1 < len(parents) == len({folder_name(parent) for parent in parents})
     query, notes = _query(folder, best, table, around, is_each=is_each)
     if "getvariable('file')" in query:
         sources = _sources(folder, same, rest)

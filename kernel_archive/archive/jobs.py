@@ -30,6 +30,16 @@ _PROBLEM_FILE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _LOG_ENDING: Final = re.compile(r"(\.(zst|gz|jsonl|json|pkl|pickle|parquet|csv|tsv))+$")
 
 
+def folder_name(folder: Path) -> str:
+    """Name the problem of a folder: a level's folder has its problems' numbers.
+
+    >>> folder_name(Path("runs/level1/19_ReLU"))
+    'level1/19_ReLU'
+    """
+    is_level = re.fullmatch(r"level_?\d+", folder.parent.name)
+    return f"{folder.parent.name}/{folder.name}" if is_level else folder.name
+
+
 class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One run to stage."""
 
@@ -63,10 +73,8 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def problem(self) -> str | None:
         """What the recipe says of the problem, with the name of the run's folder filled in."""
-        place = self.path.parent if self.path.is_file() else self.path
-        is_level = re.fullmatch(r"level_?\d+", place.parent.name)
-        name = f"{place.parent.name}/{place.name}" if is_level else place.name
-        return self.source.problem and self.source.problem.replace("{folder}", name)
+        folder = self.path.parent if self.path.is_file() else self.path
+        return self.source.problem and self.source.problem.replace("{folder}", folder_name(folder))
 
     @cached_property
     def run_files(self) -> RunFiles:

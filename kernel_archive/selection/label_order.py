@@ -25,10 +25,10 @@ LARGEST_Z: Final = 4.5
 #: Fewer rows have no correlation that chance could not give.
 LEAST_ROWS: Final = 8
 #: The labels, and what the documentation says to tell of them: measured speedups that are shown.
-#: The language is what the program's text says, which everybody is shown.
+#: A language is what its program's text says, which everybody is shown.
 _LABELS: Final = {
     *("bin", "speedup_min", "speedup_max", "g_cases", "outcome", "canary"),
-    *("parent_speedup", "known_speedup", "language"),
+    *("parent_speedup", "known_speedup", "language", "parent_language", "child_language"),
 }
 _NUMBER: Final = "row number"
 

@@ -61,7 +61,7 @@ class ArchiveTables:
         return self.archive.polars(table, split, columns=columns)
 
     def kernels(self, split: str | None = None) -> pl.DataFrame:
-        """Read the kernels (of one split) without texts and cases; of equal ids the last row."""
+        """Read the kernels (of one split) without texts and cases, each id once."""
         if split not in self._kernels:
             if split is None:  # of the frames of both splits, whose texts are shared
                 rows = pl.concat(self.kernels(name) for name in TABLES["kernels"].splits)

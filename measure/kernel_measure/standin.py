@@ -246,10 +246,11 @@ def _on_meta(device: Any) -> Any:
     return "meta" if is_index or "cuda" in str(device) else device
 
 
-def fake_gpu(torch: Any, multiprocessors: int) -> None:
-    """Let torch believe in a GPU that has so many multiprocessors."""
+def fake_gpu(torch: Any, multiprocessors: int, capability: tuple[int, int] = (9, 0)) -> None:
+    """Let torch believe in a GPU with so many multiprocessors, of a compute capability."""
     facts = types.SimpleNamespace(
-        name="GPU", multi_processor_count=multiprocessors, major=9, minor=0, warp_size=32,
+        name="GPU", multi_processor_count=multiprocessors, warp_size=32,
+        major=capability[0], minor=capability[1],
         total_memory=140 << 30, max_threads_per_multi_processor=2048, L2_cache_size=60 << 20,
         shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472,
         regs_per_multiprocessor=65536,
@@ -259,7 +260,7 @@ def fake_gpu(torch: Any, multiprocessors: int) -> None:
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "get_device_properties": lambda *_: facts,
-        "get_device_capability": lambda *_: (9, 0),
+        "get_device_capability": lambda *_: capability,
         "get_device_name": lambda *_: facts.name,
         "synchronize": lambda *_: None,
         "empty_cache": lambda: None,
@@ -355,7 +356,7 @@ def follow_model(code: str, reference: str, modes: list[Any], device: Any) -> li
         problem = _run(reference, _REFERENCE)
         program = _run(code, _PROGRAM)
         model = getattr(program, "ModelNew", None) or program.Model
-        model = model(*problem.get_init_inputs())
+        model = model(*getattr(problem, "get_init_inputs", list)())
         inputs = problem.get_inputs()
         CALLS.clear()
         model(*inputs)

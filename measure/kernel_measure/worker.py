@@ -153,7 +153,8 @@ def _compile_mode(config: Config) -> tuple[Answer, Facts]:
 
         facts = gpu_facts(config.gpu)
         _fake_triton(int((facts.compute_capability or "9.0").replace(".", "")))
-        fake_gpu(torch, facts.multiprocessors or 132)  # an isolated compiler sees none
+        major, minor = map(int, (facts.compute_capability or "9.0").split("."))
+        fake_gpu(torch, facts.multiprocessors or 132, (major, minor))  # isolated, it sees none
         mode = on_meta(torch)
     serial = itertools.count(1)
 
@@ -194,6 +195,7 @@ def _dry_mode(config: Config) -> tuple[Answer, Facts]:
     modes, device = install_torch(torch, 132), torch.device("meta")
 
     def answer(request: Request) -> Reply:
+        torch.set_default_dtype(torch.float32)  # the program before may have set another
         return Reply(result=_follow(request, config, modes, device))
 
     return answer, {}

@@ -309,6 +309,22 @@ def test_a_program_in_the_form_of_kernelbench_is_followed(tmp_path):
     assert calls[ids[1], "operator", "addmm"].flops == 2 * 1000 * 64 * 64
 
 
+def test_a_program_changes_nothing_for_the_next(tmp_path):
+    """Of the type that torch makes tensors of."""
+    pytest.importorskip("torch")
+    change = "import torch\ntorch.set_default_dtype(torch.float16)\n"
+    problems = {"s": "kernelbench_l1_p1", "t": "kernelbench_l1_p2"}
+    searches = [Search(s, p, reference=MODEL_REFERENCE) for s, p in problems.items()]
+    runs = [Run("s", change + MODEL, 1.1), Run("t", MODEL_REFERENCE + "# again\n", 1.2)]
+    opened = open_archive(make_archive(tmp_path / "a", searches, runs))
+    follow_programs(opened, tmp_path / "o.jsonl", Following(trusted=True, timeout_s=20))
+    read = Lines(tmp_path / "o.jsonl", max_bytes=1 << 20, max_lines=100)
+    lines = [msgspec.json.decode(text, type=FULL_LAUNCH_LINE) for _, text in read]
+    (product,) = [line for line in lines if line.problem == "kernelbench_l1_p2"]
+    assert (product.name, product.flops) == ("addmm", 2 * 1000 * 64 * 64)
+    assert product.bytes == (2 * 64_000 + 64 * 64 + 64) * 4
+
+
 def test_the_command_reports_counts(archive, tmp_path, capsys):
     """With --json: programs, those followed, and the reasons of the others."""
     pytest.importorskip("torch")
