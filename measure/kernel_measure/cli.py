@@ -222,7 +222,8 @@ def dry_run(output: Path, archive_path: str | None, trusted: bool, force: bool) 
 
     No GPU is needed, only torch: Triton is replaced by a stand-in, nothing is compiled or computed.
     The file says, for each case of each Triton or PyTorch program, which kernels it launches, how
-    wide, with how many warps, and which torch operators it calls. A recipe names the file with
+    wide, with how many warps, and which torch operators it calls. Programs in the form of
+    KernelBench are followed on the inputs that their reference makes. A recipe names the file with
     launches = "..."; a program that can't be followed is in it with the reason.
     """
     from kernel_measure.dry_run import Following
