@@ -62,6 +62,9 @@ class BlockWork(NamedTuple):
 def _number(node: ast.expr, sizes: Mapping[str, float]) -> float | None:
     """Evaluate numbers, names and + - * // of them; ``None`` for all else, and for the huge."""
     value: float | None = None
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        positive = _number(node.operand, sizes)
+        return None if positive is None else -positive
     if isinstance(node, ast.Constant) and type(node.value) is int:
         value = node.value
     elif isinstance(node, ast.Name):
@@ -108,6 +111,9 @@ def _stated(
             if function is not None:
                 names = [argument.arg for argument in function.args.args]
                 yield from zip(names, node.args, strict=False)
+    for function in functions.values():  # what calls state comes first
+        names = [argument.arg for argument in function.args.args]
+        yield from zip(reversed(names), reversed(function.args.defaults), strict=False)
 
 
 @dataclass
@@ -174,6 +180,8 @@ class _Walk:
                 self.returned = self.value(node.value)
             elif isinstance(node, ast.Expr):
                 self.value(node.value)
+            elif isinstance(node, ast.With):
+                self.body(node.body)
 
     def trips(self, called: ast.expr) -> float | None:
         """Count the trips of a range; ``None`` unless its ends are known."""

@@ -101,6 +101,27 @@ def _range_trips(call: ast.AST, names: dict[str, Any]) -> float:
     return max(0.0, math.ceil((stop - start) / step))
 
 
+def _while_trips(loop: ast.While, names: dict[str, Any]) -> float:
+    """Count the trips of ``while i < n`` whose body adds a number to ``i`` (or takes it off)."""
+    test = loop.test
+    if not isinstance(test, ast.Compare) or not isinstance(test.left, ast.Name):
+        return UNKNOWN_TRIPS
+    counter, limit = test.left.id, _evaluate(test.comparators[0], names)
+    start = names.pop(counter, None)  # within the loop it has no one value
+    steps = [
+        node
+        for node in ast.walk(loop)
+        if isinstance(node, ast.AugAssign) and getattr(node.target, "id", "") == counter
+    ]
+    step = _evaluate(steps[0].value, names) if len(steps) == 1 else None
+    if limit is None or not isinstance(start, (int, float)) or not step:
+        return UNKNOWN_TRIPS
+    signed = step if isinstance(steps[0].op, ast.Add) else -step
+    passes = (limit - start) / signed
+    inclusive = isinstance(test.ops[0], (ast.LtE, ast.GtE))
+    return max(0.0, math.floor(passes) + 1 if inclusive else math.ceil(passes))
+
+
 def loop_trips(fn: Any, arguments: dict[str, Any]) -> float:
     """Multiply trip counts down a kernel's nested loops and add those of loops side by side."""
     tree = _function_tree(fn)
@@ -116,9 +137,9 @@ def loop_trips(fn: Any, arguments: dict[str, Any]) -> float:
             elif isinstance(node, ast.For):
                 total += _range_trips(node.iter, names) * trips(node.body)
             elif isinstance(node, ast.While):
-                total += UNKNOWN_TRIPS * trips(node.body)
-            elif isinstance(node, (ast.If, ast.With)):
-                total += trips(node.body) - 1.0
+                total += _while_trips(node, names) * trips(node.body)
+            elif isinstance(node, ast.If):
+                total += max(trips(node.body), trips(node.orelse)) - 1.0
         return max(1.0, total)
 
     return 1.0 if tree is None else trips(tree.body)

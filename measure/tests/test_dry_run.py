@@ -354,3 +354,23 @@ def test_only_the_worker_follows_programs():
     import kernel_measure.dry_run as driver
 
     assert "standin" not in inspect.getsource(driver).split('"""', 2)[2]
+
+
+def counting(x, n, step):
+    """A stand-in for a kernel: its text is read, and it is never called."""
+    for _ in range(2):
+        i = 0
+        while i < n:
+            j = 9
+            while j >= 2:
+                j -= 2
+            i += step
+    while x:
+        x.load()
+
+
+def test_trips_of_while_loops():
+    """Twice ``n / step`` times four, and a loop without a counter; unknown without the numbers."""
+    unknown = kernel_text.UNKNOWN_TRIPS
+    assert kernel_text.loop_trips(counting, {"n": 10, "step": 3}) == 2 * 4 * 4 + unknown
+    assert kernel_text.loop_trips(counting, {"n": 10}) == 2 * unknown * 4 + unknown

@@ -82,3 +82,11 @@ def test_huge_numbers_and_no_steps_are_not_counted():
     code = "@triton.jit\ndef k(x):\n    for i in range(0, 9, 0):\n"
     code += "        tl.load(x + tl.arange(0, 10**99))\n"
     assert [w.elements for w in kernel_work(code)["k"]] == [64.0 * n for n in (1, 4, 16, 64, 256)]
+
+
+def test_sizes_of_a_signature_and_steps_that_go_down():
+    """A default counts where no call states the size; ``range(8, 0, -2)`` has four trips."""
+    code = "@triton.jit\ndef k(x, n, B: tl.constexpr = 32):\n    for i in range(8, 0, -2):\n"
+    code += "        with tl.scope('a'):\n            tl.load(x + tl.arange(0, B))\n"
+    assert kernel_work(code)["k"][0].elements == 4 * 32
+    assert kernel_work(code + "\nk[(1,)](x, n, 16)\n")["k"][0].elements == 4 * 16
