@@ -29,6 +29,7 @@ KNOWN: Final = tomllib.loads(Path(__file__).with_name("init.toml").read_text(enc
 UNITS: Final = KNOWN["units"]
 WORDS: Final = {name: frozenset(words) for name, words in KNOWN["words"].items()}
 ERRORS: Final[dict[str, str]] = KNOWN["errors"]
+ERROR_COLUMNS: Final[dict[str, str]] = KNOWN["error_columns"]
 #: Endings of files with programs, the likeliest last: a log may be a .txt, too.
 PROGRAMS: Final = (".txt", ".py", ".cu", ".cuh", ".cpp", ".hip")
 #: Keys that number things; in a path: each value of an object with such keys, each item of a list.
@@ -257,7 +258,7 @@ def by_error(failed: str, texts: dict[str, str]) -> Iterator[str]:
     """Write which failure a failed row's error says: by the column's name, else by its words."""
     for column, text in texts.items():
         name = column.rpartition(".")[2].lower()
-        named = [failure for failure, words in ERRORS.items() if re.search(words, name)]
+        named = [f for f, words in ERROR_COLUMNS.items() if re.search(words, name)]
         for failure in named[:1] or ERRORS:
             said = f"regexp_matches(lower({text}), '{ERRORS[failure]}')"
             said = f"{text} <> ''" if named else said

@@ -340,15 +340,17 @@ def test_folders_of_one_name_name_no_problem(tmp_path: Path) -> None:
     assert guesses.KNOWN["lacks"]["problem"] in notes[0]
 
 
-def test_failures_by_the_words_of_their_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("column", ["error", "exception"])
+def test_failures_by_the_words_of_their_error(tmp_path: Path, column: str) -> None:
     """Only where nothing else says which; numbers and names of errors are no texts."""
     says = {
         "nvcc: kernel.cu(3): expected ;": "compile_failed",
-        "CUDA error: an illegal memory access was encountered": "runtime_error",
+        "CUDA error: an illegal memory access. Compile with TORCH_USE_CUDA_DSA": "runtime_error",
+        "triton.compiler.errors.CompilationError: at 3:1": "compile_failed",
         "Output mismatch after compiling": "incorrect",
         "no idea": "incorrect",
     }
-    head = ["op", "code", "time_ms", "ref_ms", "status", "error", "max_error"]
+    head = ["op", "code", "time_ms", "ref_ms", "status", column, "max_error"]
     rows = [["gemm", f"def k{n}(): ...", "", 2, "failed", text, 0.1] for n, text in enumerate(says)]
     rows += [["gemm", "def k(): ...", 1, 2, "ok", "", 0.2]]
     write_table(tmp_path / "t.csv", head, *rows)
