@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -206,7 +207,7 @@ def read_manifest(directory: Path) -> Manifest:
         raise ArchiveNotFoundError(
             f"no archive in {directory} (it has no {MANIFEST_NAME}). Build your own with: "
             "kernel-archive build builder.toml; "
-            f"the shipped one with: kernel-archive build --out {directory}"
+            f"the shipped one with: kernel-archive build --out {shlex.quote(str(directory))}"
         ) from None
     except OSError as error:
         raise ArchiveNotFoundError(f"{path} cannot be read: {error.strerror or error}") from None

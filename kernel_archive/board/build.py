@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -84,7 +85,8 @@ def existing_store(board: str | Path | None) -> Path:
     if not store.is_dir() or not submission_folders(store):
         raise UsageError(
             f"no board with a submission in {store.parent}. Start one with: "
-            f"kernel-archive leaderboard add FILE --name NAME --board {store.parent}"
+            "kernel-archive leaderboard add FILE --name NAME "
+            f"--board {shlex.quote(str(store.parent))}"
         )
     return store
 

@@ -290,7 +290,7 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
     if evaluation is None or split.name != "eval":
         return shipped
     languages = evaluation.get("languages") or []
-    kernels = tables.kernels("test").filter(
+    kernels = tables.held_out.filter(
         tables.of_searches(pl.col("role") == "held_out"),
         pl.col("language").is_in(languages) | (not languages),
         ~has_flag(["unfit"]),

@@ -155,14 +155,15 @@ def select_discovery(tables: ArchiveTables, rule: DiscoveryDefinition) -> Chosen
         pl.col("finished").ne_missing(pl.lit(value=False)) | rule.unfinished,
         rule=rule,
     )
-    evaluations = tables.read("evaluations", EDGE_COLUMNS).filter(counted)
+    evaluations = tables.read("evaluations", EDGE_COLUMNS, where=counted)
     flags = [has_flag(rule.exclude_flags, f"{side}_flags") for side in ("parent", "child")]
-    kernels = tables.kernels().select(*EDGE_ENDS, "language", "flags")
+    kernels = tables.kernels(columns=[*EDGE_ENDS, "language", "flags"])
     edges, dropped = find_edges(evaluations, kernels, {"flagged": pl.any_horizontal(flags)})
     used = pl.concat([edges["parent_kernel_id"], edges["child_kernel_id"]]).implode()
-    cases = tables.read("kernels", ["kernel_id", "cases"])
-    cases = cases.filter(pl.col("kernel_id").is_in(used))
-    times = {name: case_times(listed) for name, listed in cases.iter_rows()}
+    times: dict[str, dict[str, float]] = {}
+    for _, group in tables.archive.row_groups("kernels", ["kernel_id", "cases"]):
+        cases = pl.DataFrame(group).filter(pl.col("kernel_id").is_in(used))
+        times |= {name: case_times(listed) for name, listed in cases.iter_rows()}
     pairs = edges.select("parent_kernel_id", "child_kernel_id").iter_rows()
     ratios = [case_ratio(times[parent], times[child]) for parent, child in pairs]
     rows = with_pair_ids(edges, "discovery", "parent_kernel_id", "child_kernel_id").with_columns(

@@ -82,7 +82,7 @@ def candidates(
         "no_goal": pl.col("goal_bin").is_null() & isinstance(rule, CloseDefinition),
     }
     dropped: Counter[str] = Counter()
-    programs = [tables.kernels("test"), *([] if failures is None else [failures])]
+    programs = [tables.held_out, *([] if failures is None else [failures])]
     kernels = leave_out(pl.concat(programs, how="diagonal"), reasons, dropped)
     gpus = count_values(kernels["gpu"])
     chosen = choose_gpu(gpus, rule.gpu, gpu)
@@ -173,7 +173,8 @@ def problems_left_out(archive: Archive) -> list[dict[str, Any]]:
     rule = cast("EvalDefinition", recorded_definition(SPLIT_TABLES["eval"], facts.parameters))
     gpu, least = facts.parameters["gpu"] or rule.gpu, evaluation.get("bins") or LEAST_BINS
     tables = ArchiveTables(archive)
-    kernels = tables.kernels().filter(~pl.col("problem").is_in(asked))
+    columns = ["kernel_id", "problem", "language", "gpu", "speedup", "search_id"]
+    kernels = tables.kernels(columns=columns).filter(~pl.col("problem").is_in(asked))
     kernels = kernels.with_columns(
         bin=pl.Series(assign_bins(kernels["speedup"].to_numpy())),
         is_held_out=tables.of_searches(pl.col("role") == rule.role),
@@ -258,7 +259,7 @@ def select_transfer(
     Raises:
         SplitNotMadeError: no program was measured on two GPUs.
     """
-    kernels = tables.kernels("test").filter(
+    kernels = tables.held_out.filter(
         tables.of_searches(pl.col("role") == rule.role, rule=rule),
         ~has_flag(rule.exclude_flags),
         pl.col("program_id") != pl.col("reference_id"),

@@ -57,6 +57,7 @@ def _leaks(
     """Look for every kind of leak; yield the kind, the place in training and what is there."""
     pairs, edges = rows_of(members, "train"), rows_of(members, "close", "discovery")
     columns = ["kernel_id", "search_id", "outcome", "excluded"]
+    is_trained = pl.col("kernel_id").is_in(tables.training["kernel_id"].implode())
     frames = {
         "kernels": tables.training,
         "pairs": pairs,
@@ -65,7 +66,7 @@ def _leaks(
         "pair_keys": _pair_keys(pairs),
         "edge_keys": _pair_keys(edges),
         "searches": tables.searches.select("search_id", "role", "problem", "source_digest"),
-        "evaluations": tables.read("evaluations", columns),
+        "evaluations": tables.read("evaluations", columns, where=is_trained),
         "shown": tables.references.select(
             "problem", program=pl.col("code").map_elements(program_id, pl.String)
         ),

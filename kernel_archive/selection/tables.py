@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Final, Protocol
 
 import polars as pl
+import pyarrow as pa
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.ids import sha256_hex, token_id
@@ -50,25 +51,48 @@ class ArchiveTables:
 
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
-        self._kernels: dict[str | None, pl.DataFrame] = {}
         self._grams: dict[str, Grams] = {}  # by program id
         self._text_grams: dict[str, Grams] = {}  # the same arrays by the sha256 of their text
 
-    def read(self, table: str, columns: Sequence[str], split: str | None = None) -> pl.DataFrame:
-        """Read columns of a table (of one split); no rows where the archive has no such split."""
+    def read(
+        self,
+        table: str,
+        columns: Sequence[str],
+        split: str | None = None,
+        *,
+        where: pl.Expr | None = None,
+    ) -> pl.DataFrame:
+        """Read columns of a table (of one split); no rows where the archive has no such split.
+
+        With ``where``, rows are filtered as they are read: a table may have millions.
+        """
         if split is not None and split not in self.archive.manifest.tables[table].splits:
             return pl.DataFrame(TABLES[table].schema.empty_table()).select(columns)
-        return self.archive.polars(table, split, columns=columns)
+        if where is None:
+            rows = self.archive.polars(table, split, columns=columns)
+        else:
+            batches = self.archive.batches(table, split, columns)
+            parts = [pl.DataFrame(batch).filter(where) for batch in batches]
+            empty = pl.DataFrame(TABLES[table].schema.empty_table()).select(columns)
+            rows = pl.concat([empty, *parts])
+        pa.default_memory_pool().release_unused()  # what Polars has made a copy of
+        return rows
 
-    def kernels(self, split: str | None = None) -> pl.DataFrame:
-        """Read the kernels (of one split) without texts and cases, each id once."""
-        if split not in self._kernels:
-            if split is None:  # of the frames of both splits, whose texts are shared
-                rows = pl.concat(self.kernels(name) for name in TABLES["kernels"].splits)
-            else:
-                rows = self.read("kernels", KERNEL_COLUMNS, split)
-            self._kernels[split] = rows.unique("kernel_id", keep="last", maintain_order=True)
-        return self._kernels[split]
+    def kernels(
+        self, split: str | None = None, columns: Sequence[str] = KERNEL_COLUMNS
+    ) -> pl.DataFrame:
+        """Read columns of the kernels (of one split), each id once; ``kernel_id`` is one of them.
+
+        What is read is not kept: an archive may have a million kernels.
+        """
+        splits = TABLES["kernels"].splits if split is None else [split]
+        rows = pl.concat(self.read("kernels", columns, name) for name in splits)
+        return rows.unique("kernel_id", keep="last", maintain_order=True)
+
+    @cached_property
+    def held_out(self) -> pl.DataFrame:
+        """The held-out kernels without texts and cases, of which several splits are made."""
+        return self.kernels("test")
 
     @cached_property
     def searches(self) -> pl.DataFrame:
@@ -120,14 +144,18 @@ class ArchiveTables:
         Only the row groups that hold one are read. An id that the archive does not know has no row.
         """
         wanted = programs.unique().implode()
-        parts = [pl.DataFrame(schema={"program_id": pl.String, "code": pl.String})]
+        parts = [
+            pa.table({"program_id": pa.array([], pa.string()), "code": pa.array([], pa.string())})
+        ]
         for table, places in self._text_places.items():
             key = _TEXTS[table]
             numbers = {*places.filter(pl.col("program_id").is_in(wanted))["number"]}
             for _, rows in self.archive.row_groups(table, [key, "code"], numbers):
-                texts = pl.DataFrame(rows).select(program_id=key, code="code")
-                parts.append(texts.filter(pl.col("program_id").is_in(wanted)))
-        return pl.concat(parts).unique("program_id", keep="last")
+                # Filtered by Arrow, which copies: Polars keeps all texts of the group.
+                is_wanted = pl.Series(rows[key]).is_in(wanted).to_arrow()
+                parts.append(rows.filter(is_wanted).rename_columns(["program_id", "code"]))
+        texts = pl.DataFrame(pa.concat_tables(parts, promote_options="permissive"))
+        return texts.unique("program_id", keep="last")
 
     def grams(self, programs: pl.Series) -> dict[str, Grams]:
         """Make the 5-grams of programs, by program id."""

@@ -63,8 +63,8 @@ class HeldOut(NamedTuple):
 def held_out_programs(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> HeldOut:
     """Collect what held-out searches ran, failures included, and what other splits hold."""
     evaluated, pairs = rows_of(members, "eval"), rows_of(members, "close", "discovery")
-    ran = tables.read("evaluations", ["search_id", "program_id"])
-    ran = ran.filter(tables.of_searches(pl.col("role") == "held_out"))
+    is_held_out = tables.of_searches(pl.col("role") == "held_out")
+    ran = tables.read("evaluations", ["search_id", "program_id"], where=is_held_out)
     programs = pl.concat([ran["program_id"], evaluated["candidate_program"]]).implode()
     ids = ["program_id", "token_id"]
     texts = pl.concat([tables.read(table, ids) for table in ("kernels", "failures")])
@@ -96,9 +96,9 @@ def select_train(
         "unknown_reference": pl.col("reference_id").fill_null("") == "",
         "flagged": has_flag(rule.exclude_flags),
     }
-    kernels = leave_out(tables.kernels("train").sort("kernel_id"), reasons, dropped)
-    kernels = kernels.select(EDGE_ENDS)
-    evaluations = tables.read("evaluations", EDGE_COLUMNS).filter(of_role)
+    kernels = tables.kernels("train", [*EDGE_ENDS, "flags"]).sort("kernel_id")
+    kernels = leave_out(kernels, reasons, dropped).select(EDGE_ENDS)
+    evaluations = tables.read("evaluations", EDGE_COLUMNS, where=of_role)
     edges, no_edges = find_edges(evaluations, kernels, {"discovery_pair": held_out.has_edge})
     kinds = {
         "seed": _seeds(tables, kernels, held_out, dropped),

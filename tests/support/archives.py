@@ -371,9 +371,11 @@ class MemoryArchive:
         """A table, or one of its splits, as a data frame."""
         return pl.DataFrame(self.arrow(*which, columns=columns))
 
-    def batches(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """The whole table at once."""
-        yield self.arrow(table, columns=columns)
+    def batches(
+        self, table: str, split: str | None = None, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.Table]:
+        """The whole table, or one of its splits, at once."""
+        yield self.arrow(table, split, columns=columns)
 
     def row_groups(
         self, table: str, columns: Sequence[str], numbers: Collection[int] | None = None
