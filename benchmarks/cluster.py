@@ -36,6 +36,11 @@ if __name__ == "__main__":
     jobs = {"jobs": int(jobs)} if engine == "local" else {"engine": engine, "scheduler": address}
     print(build([recipe], out=out, **jobs).logical_digest)
 """
+#: As the command line sets them.
+ALLOCATORS = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "_RJEM_MALLOC_CONF": "dirty_decay_ms:0,muzzy_decay_ms:0",
+}
 SCHEDULER = """
 import asyncio, distributed
 async def main():
@@ -132,7 +137,8 @@ class Cluster:
 
 def start(recipe: Path, out: Path, engine: str, address: str, jobs: int) -> subprocess.Popen:
     command = [sys.executable, "-c", BUILD, str(recipe), str(out), engine, address, str(jobs)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env={**ALLOCATORS, **os.environ}, **pipes)
 
 
 def clean(out: Path) -> None:
