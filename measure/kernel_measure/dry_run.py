@@ -153,7 +153,8 @@ def follow_programs(
         with contextlib.closing(_follow(share, folder, how)) as follow:
             for made in follow:
                 lines.extend(made)
-                advance(next(done), len(programs), made[0].problem)
+                # A program that calls nothing has no line.
+                advance(next(done), len(programs), made[0].problem if made else "")
 
     with tempfile.TemporaryDirectory(prefix="kernel-archive-follow-") as folder:
         with ThreadPoolExecutor(how.workers) as pool:

@@ -113,7 +113,8 @@ def _while_trips(loop: ast.While, names: dict[str, Any]) -> float:
         for node in ast.walk(loop)
         if isinstance(node, ast.AugAssign) and getattr(node.target, "id", "") == counter
     ]
-    step = _evaluate(steps[0].value, names) if len(steps) == 1 else None
+    counts = len(steps) == 1 and isinstance(steps[0].op, (ast.Add, ast.Sub))
+    step = _evaluate(steps[0].value, names) if counts else None
     if limit is None or not isinstance(start, (int, float)) or not step:
         return UNKNOWN_TRIPS
     signed = step if isinstance(steps[0].op, ast.Add) else -step
