@@ -5,9 +5,9 @@
 The candidates are the controls and the baselines that count or run dry. They forecast training
 programs of authors that were left out (problems for ``eval_problems``), five folds, and the one
 with the least CRPS is the zero of CRPS skill. Rows of an evaluation split are weighted so that
-every bin counts alike, as the split has them. ``--write`` stores the winner's forecasts of the
-present rows in ``splits/zero``. ``--curve`` scores `dry-run` on `eval` with 24, 48, ... natural
-training programs.
+every bin counts alike, as the split has them; those of searches are not. ``--write`` stores the
+winner's forecasts of the present rows in ``splits/zero``; where a control wins, the best control of
+the split is the zero. ``--curve`` scores `dry-run` on `eval` with 24, 48, ... natural programs.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from kernel_archive.scoring.controls import controls_of
 from kernel_archive.scoring.cues import CUES, launch_idle
 from kernel_archive.scoring.rules import crps
 from kernel_archive.scoring.split import Surface
+from kernel_archive.selection.definitions import canonical_definition
+from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import FORECAST_SPLITS
 
 FOLDS = 5
@@ -48,8 +50,15 @@ def compared(archive, training, spec, baselines):
     """Weighted CRPS of every candidate on authors or problems that were left out."""
     languages = LANGUAGES.get(spec.name, ("triton", "cuda", "pytorch"))
     rows = [i for i in training.alike(spec) if language_of(training.candidates[i]) in languages]
+    definition = canonical_definition(spec, ArchiveTables(archive))
+    builders = getattr(definition, "builders", ())  # of searches: programs of another kind
+    if builders:
+        rows = [i for i in rows if training.authors[i].split("/")[0] in builders]
+    if not rows:
+        raise SystemExit(f"{spec.name}: no training pair is of its kind")
     rows = np.array(rows, dtype=np.intp)
-    units = np.array(training.problems if spec.name == "eval_problems" else training.authors)
+    by_problem = spec.name == "eval_problems" or builders
+    units = np.array(training.problems if by_problem else training.authors)
     names = sorted(set(units[rows]))
     split = Split.from_arrays(
         row_ids=[training.row_ids[i] for i in rows],
@@ -59,7 +68,8 @@ def compared(archive, training, spec, baselines):
         surface=_surface(archive, training.take(rows), spec),
     )
     counts = np.bincount(split.bins, minlength=9)
-    weights = 1.0 / counts[split.bins] if spec.kind == "eval" else np.ones(len(rows))
+    even_bins = spec.kind == "eval" and not builders
+    weights = 1.0 / counts[split.bins] if even_bins else np.ones(len(rows))
 
     def mean(p):
         return float(np.average(crps(probabilities=p, bins=split.bins), weights=weights))
@@ -70,6 +80,8 @@ def compared(archive, training, spec, baselines):
         for fold in range(FOLDS):
             left = np.isin(units, names[fold::FOLDS])
             test = np.flatnonzero(left[rows])
+            if not len(test):
+                continue
             learn = training.take(np.flatnonzero(~left))
             asked = asked_of(training, rows[test], spec)
             p[test] = BASELINES[name].forecast(asked, learn, 0)
@@ -100,7 +112,8 @@ def curve(archive, training, launches):
     rows = rows[[training.problems[i] in set(asked.problems) for i in rows]]
     order = np.random.default_rng(0).permutation(rows)
     print("| programs | CRPS | pair accuracy | close pairs |\n| --- | --- | --- | --- |")
-    for n in [n for n in (24, 48, 96, 192) if n < len(order)] + [len(order)]:
+    doubled = (24 * 2**k for k in range(10))
+    for n in [*(n for n in doubled if n < len(order)), len(order)]:
         p = BASELINES["dry-run"].forecast(asked, training.take(np.sort(order[:n])), 0)
         figures = score(split, Forecasts.from_arrays(split, p), draws=0).metrics
         cells = [f"{figures[name].mean:.3f}" for name in ("crps", "pair_accuracy", "close_pairs")]

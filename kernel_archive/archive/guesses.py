@@ -28,8 +28,7 @@ _OBJECT: Final = '"MAP(VARCHAR, JSON)"'
 KNOWN: Final = tomllib.loads(Path(__file__).with_name("init.toml").read_text(encoding="utf-8"))
 UNITS: Final = KNOWN["units"]
 WORDS: Final = {name: frozenset(words) for name, words in KNOWN["words"].items()}
-ERRORS: Final[dict[str, str]] = KNOWN["errors"]
-ERROR_COLUMNS: Final[dict[str, str]] = KNOWN["error_columns"]
+ERRORS: Final = [(error["failure"], error["words"]) for error in KNOWN["error"]]
 #: Endings of files with programs, the likeliest last: a log may be a .txt, too.
 PROGRAMS: Final = (".txt", ".py", ".cu", ".cuh", ".cpp", ".hip")
 #: Keys that number things; in a path: each value of an object with such keys, each item of a list.
@@ -258,11 +257,14 @@ def by_error(failed: str, texts: dict[str, str]) -> Iterator[str]:
     """Write which failure a failed row's error says: by the column's name, else by its words."""
     for column, text in texts.items():
         name = column.rpartition(".")[2].lower()
-        named = [f for f, words in ERROR_COLUMNS.items() if re.search(words, name)]
-        for failure in named[:1] or ERRORS:
-            said = f"regexp_matches(lower({text}), '{ERRORS[failure]}')"
-            said = f"{text} <> ''" if named else said
-            yield f"{failed} AND {said} THEN '{failure}'  -- LOOK: by its error"
+        said = f"regexp_matches(lower({text}), '{{}}')"
+        rules = [(failure, said.format(words)) for failure, words in ERRORS]
+        named = [failure for failure, words in ERRORS if re.search(words, name)]
+        if named or "exception" in name:  # of an exception the words count first
+            rules = [] if named else rules
+            rules.append((named[0] if named else "runtime_error", f"{text} <> ''"))
+        for failure, rule in rules:
+            yield f"{failed} AND {rule} THEN '{failure}'  -- LOOK: by its error"
 
 
 def quoted(name: str) -> str:

@@ -111,9 +111,6 @@ def _stated(
             if function is not None:
                 names = [argument.arg for argument in function.args.args]
                 yield from zip(names, node.args, strict=False)
-    for function in functions.values():  # what calls state comes first
-        names = [argument.arg for argument in function.args.args]
-        yield from zip(reversed(names), reversed(function.args.defaults), strict=False)
 
 
 @dataclass
@@ -264,6 +261,15 @@ def _union(tiles: list[Tile]) -> Tile:
     return Tile(axes, axes & Axes().union(*(tile.near for tile in tiles)))
 
 
+def _defaults(function: ast.FunctionDef) -> dict[str, float]:
+    """List the sizes that a kernel's signature states, for arguments that no call states."""
+    arguments = function.args
+    places = zip(reversed(arguments.args), reversed(arguments.defaults), strict=False)
+    stated = [*places, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    values = {a.arg: _number(node, {}) for a, node in stated if node is not None}
+    return {name: value for name, value in values.items() if value and value > 0}
+
+
 @lru_cache(maxsize=20_000)
 def kernel_work(code: str) -> dict[str, tuple[BlockWork, ...]]:
     r"""Count what one block of each of a program's kernels does, for each of :data:`UNKNOWN_TRIPS`.
@@ -287,13 +293,13 @@ def kernel_work(code: str) -> dict[str, tuple[BlockWork, ...]]:
         sizes: dict[str, float] = {}
         for name, node in [*_stated(nodes, functions)] * 2:  # some name others that come later
             value = _number(node, sizes)
-            if value:
+            if value and value > 0:
                 sizes.setdefault(name, value)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
     works, steps = {}, 0
     for name, function in functions.items():
-        walk = _Walk(functions, sizes, [name])
+        walk = _Walk(functions, _defaults(function) | sizes, [name])
         if steps > MAX_PROGRAM_STEPS:
             break
         try:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
+import pyarrow as pa
 
 from kernel_archive.archive.labels import OVERRULED
 from kernel_archive.selection.definitions import DiscoveryDefinition
@@ -159,11 +160,12 @@ def select_discovery(tables: ArchiveTables, rule: DiscoveryDefinition) -> Chosen
     flags = [has_flag(rule.exclude_flags, f"{side}_flags") for side in ("parent", "child")]
     kernels = tables.kernels(columns=[*EDGE_ENDS, "language", "flags"])
     edges, dropped = find_edges(evaluations, kernels, {"flagged": pl.any_horizontal(flags)})
-    used = pl.concat([edges["parent_kernel_id"], edges["child_kernel_id"]]).implode()
+    used = {*edges["parent_kernel_id"], *edges["child_kernel_id"]}
     times: dict[str, dict[str, float]] = {}
     for _, group in tables.archive.row_groups("kernels", ["kernel_id", "cases"]):
-        cases = pl.DataFrame(group).filter(pl.col("kernel_id").is_in(used))
-        times |= {name: case_times(listed) for name, listed in cases.iter_rows()}
+        is_used = pa.array([name in used for name in group["kernel_id"].to_pylist()])
+        cases = group.filter(is_used).to_pylist()
+        times |= {row["kernel_id"]: case_times(row["cases"]) for row in cases}
     pairs = edges.select("parent_kernel_id", "child_kernel_id").iter_rows()
     ratios = [case_ratio(times[parent], times[child]) for parent, child in pairs]
     rows = with_pair_ids(edges, "discovery", "parent_kernel_id", "child_kernel_id").with_columns(

@@ -57,7 +57,8 @@ def _leaks(
     """Look for every kind of leak; yield the kind, the place in training and what is there."""
     pairs, edges = rows_of(members, "train"), rows_of(members, "close", "discovery")
     columns = ["kernel_id", "search_id", "outcome", "excluded"]
-    is_trained = pl.col("kernel_id").is_in(tables.training["kernel_id"].implode())
+    counts = (pl.col("outcome") == "success") & pl.col("excluded").is_null()
+    evaluations = tables.read("evaluations", columns, where=counts)
     frames = {
         "kernels": tables.training,
         "pairs": pairs,
@@ -66,7 +67,7 @@ def _leaks(
         "pair_keys": _pair_keys(pairs),
         "edge_keys": _pair_keys(edges),
         "searches": tables.searches.select("search_id", "role", "problem", "source_digest"),
-        "evaluations": tables.read("evaluations", columns, where=is_trained),
+        "evaluations": evaluations.join(tables.training, on="kernel_id", how="semi"),
         "shown": tables.references.select(
             "problem", program=pl.col("code").map_elements(program_id, pl.String)
         ),

@@ -64,17 +64,20 @@ class ArchiveTables:
     ) -> pl.DataFrame:
         """Read columns of a table (of one split); no rows where the archive has no such split.
 
-        With ``where``, rows are filtered as they are read: a table may have millions.
+        With ``where``, rows are filtered as they are read: a table may have millions. It is asked
+        of some thousand rows at a time, so it may not hold a long list.
         """
         if split is not None and split not in self.archive.manifest.tables[table].splits:
             return pl.DataFrame(TABLES[table].schema.empty_table()).select(columns)
         if where is None:
             rows = self.archive.polars(table, split, columns=columns)
         else:
-            batches = self.archive.batches(table, split, columns)
-            parts = [pl.DataFrame(batch).filter(where) for batch in batches]
-            empty = pl.DataFrame(TABLES[table].schema.empty_table()).select(columns)
-            rows = pl.concat([empty, *parts])
+            parts = [TABLES[table].schema.empty_table().select(columns)]
+            for batch in self.archive.batches(table, split, columns):
+                # Filtered by Arrow, which copies: Polars keeps the texts of all rows.
+                is_wanted = pl.DataFrame(batch).select(where).to_series().to_arrow()
+                parts.append(batch.filter(is_wanted).select(columns))
+            rows = pl.DataFrame(pa.concat_tables(parts))
         pa.default_memory_pool().release_unused()  # what Polars has made a copy of
         return rows
 

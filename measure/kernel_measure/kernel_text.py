@@ -98,13 +98,18 @@ def _range_trips(call: ast.AST, names: dict[str, Any]) -> float:
     start, stop, step = {1: [0, *values, 1], 2: [*values, 1]}.get(len(values), values[:3])
     if start is None or stop is None or not step:
         return UNKNOWN_TRIPS
-    return max(0.0, math.ceil((stop - start) / step))
+    try:
+        return max(0.0, math.ceil((stop - start) / step))
+    except (ArithmeticError, ValueError):  # infinite, no number, huge
+        return UNKNOWN_TRIPS
 
 
 def _while_trips(loop: ast.While, names: dict[str, Any]) -> float:
     """Count the trips of ``while i < n`` whose body adds a number to ``i`` (or takes it off)."""
     test = loop.test
     if not isinstance(test, ast.Compare) or not isinstance(test.left, ast.Name):
+        return UNKNOWN_TRIPS
+    if len(test.ops) > 1:
         return UNKNOWN_TRIPS
     counter, limit = test.left.id, _evaluate(test.comparators[0], names)
     start = names.pop(counter, None)  # within the loop it has no one value
@@ -118,9 +123,14 @@ def _while_trips(loop: ast.While, names: dict[str, Any]) -> float:
     if limit is None or not isinstance(start, (int, float)) or not step:
         return UNKNOWN_TRIPS
     signed = step if isinstance(steps[0].op, ast.Add) else -step
-    passes = (limit - start) / signed
+    if isinstance(test.ops[0], (ast.Lt, ast.LtE)) != (signed > 0):
+        return UNKNOWN_TRIPS
     inclusive = isinstance(test.ops[0], (ast.LtE, ast.GtE))
-    return max(0.0, math.floor(passes) + 1 if inclusive else math.ceil(passes))
+    try:
+        passes = (limit - start) / signed
+        return max(0.0, math.floor(passes) + 1 if inclusive else math.ceil(passes))
+    except (ArithmeticError, ValueError):  # infinite, no number, huge
+        return UNKNOWN_TRIPS
 
 
 def loop_trips(fn: Any, arguments: dict[str, Any]) -> float:
@@ -141,6 +151,8 @@ def loop_trips(fn: Any, arguments: dict[str, Any]) -> float:
                 total += _while_trips(node, names) * trips(node.body)
             elif isinstance(node, ast.If):
                 total += max(trips(node.body), trips(node.orelse)) - 1.0
+            elif isinstance(node, ast.With):
+                total += trips(node.body) - 1.0
         return max(1.0, total)
 
     return 1.0 if tree is None else trips(tree.body)

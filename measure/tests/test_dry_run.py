@@ -377,3 +377,19 @@ def test_trips_of_while_loops():
     unknown = kernel_text.UNKNOWN_TRIPS
     assert kernel_text.loop_trips(counting, {"n": 10, "step": 3}) == 2 * 4 * 4 + 2 * unknown
     assert kernel_text.loop_trips(counting, {"n": 10}) == 2 * unknown * 4 + 2 * unknown
+    for n in (float("inf"), float("nan"), 10**400):
+        assert kernel_text.loop_trips(counting, {"n": n, "step": 3}) >= unknown
+    assert kernel_text.loop_trips(counting, {"n": 10, "step": -3}) == 2 * unknown * 4 + 2 * unknown
+
+
+def within(n, x):
+    """A stand-in for a kernel with a block that holds a loop."""
+    with x:
+        for _ in range(n):
+            pass
+
+
+def test_loops_within_a_block_count():
+    """Those below ``with`` as they stand; with an infinite end they are unknown."""
+    assert kernel_text.loop_trips(within, {"n": 50}) == pytest.approx(50, abs=1)
+    assert kernel_text.loop_trips(within, {"n": float("inf")}) == kernel_text.UNKNOWN_TRIPS

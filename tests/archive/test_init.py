@@ -347,8 +347,10 @@ def test_failures_by_the_words_of_their_error(tmp_path: Path, column: str) -> No
         "nvcc: kernel.cu(3): expected ;": "compile_failed",
         "CUDA error: an illegal memory access. Compile with TORCH_USE_CUDA_DSA": "runtime_error",
         "triton.compiler.errors.CompilationError: at 3:1": "compile_failed",
+        '1 error detected in the compilation of "k.cu".': "compile_failed",
+        "Failed to compile custom CUDA kernel": "compile_failed",
         "Output mismatch after compiling": "incorrect",
-        "no idea": "incorrect",
+        "no idea": "incorrect" if column == "error" else "runtime_error",
     }
     head = ["op", "code", "time_ms", "ref_ms", "status", column, "max_error"]
     rows = [["gemm", f"def k{n}(): ...", "", 2, "failed", text, 0.1] for n, text in enumerate(says)]

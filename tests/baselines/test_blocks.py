@@ -90,3 +90,7 @@ def test_sizes_of_a_signature_and_steps_that_go_down():
     code += "        with tl.scope('a'):\n            tl.load(x + tl.arange(0, B))\n"
     assert kernel_work(code)["k"][0].elements == 4 * 32
     assert kernel_work(code + "\nk[(1,)](x, n, 16)\n")["k"][0].elements == 4 * 16
+    other = "@triton.jit\ndef j(x, *, B=16):\n    tl.load(x + tl.arange(0, B))\n"
+    sizes = {name: works[0].elements for name, works in kernel_work(code + other).items()}
+    assert sizes == {"k": 4 * 32, "j": 16}  # each kernel has its own
+    assert kernel_work("torch.softmax(x, B=-1)\n" + code)["k"][0].elements == 4 * 32
