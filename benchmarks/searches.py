@@ -319,8 +319,12 @@ def decisions(searches: list[Search], draws: int = 2000) -> None:
         regret, hits, passed = (list(column) for column in zip(*values, strict=True))
         spread = statistics.stdev(regret) / math.sqrt(len(regret)) if len(regret) > 1 else 0.0
         shares = (f"{statistics.fmean(column):.0%}" for column in (hits, passed))
-        rows.append([name, f"{statistics.fmean(regret):.3f} +- {spread:.3f}", *shares])
-    table(["chooses", "best chosen / best of 16", "of the best four", "pass"], rows)
+        more = [a[0] - b[0] for a, b in zip(values, verdicts["random"], strict=True)]
+        spread_more = statistics.stdev(more) / math.sqrt(len(more)) if len(more) > 1 else 0.0
+        over = f"{statistics.fmean(more):+.3f} +- {spread_more:.3f}"
+        rows.append([name, f"{statistics.fmean(regret):.3f} +- {spread:.3f}", over, *shares])
+    heads = ["chooses", "best chosen / best of 16", "over random", "of the best four", "pass"]
+    table(heads, rows)
     for value in ("expected", "guess", *(["dry_run"] if known[0][0].dry_run is not None else [])):
         counts = [siblings_in_order(group, value) for group in known]
         right, n = (sum(column) for column in zip(*counts, strict=True))
