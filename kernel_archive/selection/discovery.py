@@ -163,7 +163,8 @@ def select_discovery(tables: ArchiveTables, rule: DiscoveryDefinition) -> Chosen
     used = {*edges["parent_kernel_id"], *edges["child_kernel_id"]}
     times: dict[str, dict[str, float]] = {}
     for _, group in tables.archive.row_groups("kernels", ["kernel_id", "cases"]):
-        is_used = pa.array([name in used for name in group["kernel_id"].to_pylist()])
+        names = group["kernel_id"].to_pylist()
+        is_used = pa.array([name in used for name in names], pa.bool_())
         cases = group.filter(is_used).to_pylist()
         times |= {row["kernel_id"]: case_times(row["cases"]) for row in cases}
     pairs = edges.select("parent_kernel_id", "child_kernel_id").iter_rows()

@@ -75,7 +75,9 @@ class ArchiveTables:
             parts = [TABLES[table].schema.empty_table().select(columns)]
             for batch in self.archive.batches(table, split, columns):
                 # Filtered by Arrow, which copies: Polars keeps the texts of all rows.
-                is_wanted = pl.DataFrame(batch).select(where).to_series().to_arrow()
+                is_wanted = (
+                    pl.DataFrame(batch).select(where.cast(pl.Boolean)).to_series().to_arrow()
+                )
                 parts.append(batch.filter(is_wanted).select(columns))
             rows = pl.DataFrame(pa.concat_tables(parts))
         pa.default_memory_pool().release_unused()  # what Polars has made a copy of
