@@ -237,6 +237,7 @@ def preview(recipe: Path) -> dict[str, Any]:
     counts = {name: Counter[str]() for name in ("outcome", "gpu", "problem")}
     findings: list[Finding] = []
     first: list[dict[str, Any]] = []
+    n_without = 0  # programs whose reference program nobody states
     other_gpus: dict[str, list[tuple[str, int | None]]] = {}  # places of rows that name another
     n_rows = 0
     for job in jobs[:_MAX_RUNS]:
@@ -252,6 +253,8 @@ def preview(recipe: Path) -> dict[str, Any]:
             outcome = "refused" if record.excluded else record.outcome
             if stated_gpu and gpu != stated_gpu:
                 other_gpus.setdefault(gpu, []).append((record.source_file, record.source_line))
+            has_reference = record.reference_code or facts.reference_code or job.source.reference
+            n_without += outcome == "success" and not has_reference
             for name, value in (("outcome", outcome), ("gpu", gpu), ("problem", problem)):
                 counts[name][value] += 1
             if len(first) < 3 and outcome == "success":
@@ -266,6 +269,14 @@ def preview(recipe: Path) -> dict[str, Any]:
             Finding(code="gpu-differs", message=message, file=file, line=line, field="gpu", fix=fix)
         )
     n_unnamed = {name: counts[name].pop("", 0) for name in ("gpu", "problem")}
+    missing = [
+        f"the {name} of {counted(n, 'row')}: type --{name} NAME, or return it in the query"
+        for name, n in n_unnamed.items()
+        if n
+    ]
+    if n_without:
+        programs = counted(n_without, "program")
+        missing.append(f"the reference program of {programs}: type --reference FILE")
     return {
         "runs": len(jobs),
         "runs_read": min(len(jobs), _MAX_RUNS),
@@ -276,9 +287,5 @@ def preview(recipe: Path) -> dict[str, Any]:
         "gpus": dict(counts["gpu"].most_common()),
         "first": first,
         "findings": findings,
-        "missing": [
-            f"the {name} of {counted(n, 'row')}: type --{name} NAME, or return it in the query"
-            for name, n in n_unnamed.items()
-            if n
-        ],
+        "missing": missing,
     }

@@ -63,6 +63,8 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
         lack += "What it needs from another folder: name one above both (init FOLDER)"
     elif not shown["problems"]:
         lack = "no row says its problem. Type --problem NAME, or correct the query: see the notes"
+    elif not shown["gpus"]:
+        lack = "no row says its GPU. Type --gpu NAME, or return it in the query"
     if lack:
         common.say(f"Error: {lack}")
     first = [{**row, "code": row["code"][:60]} for row in shown["first"]]

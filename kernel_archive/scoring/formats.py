@@ -232,14 +232,14 @@ def _faults(fields: Mapping[str, Any]) -> Iterator[Finding]:
 def _likely(names: Iterable[str], otherwise: str) -> str:
     """Ask whether a field of another name is the one that is missing."""
     near = next((name for name in names if name not in KNOWN), None)
-    return f"Is it the field {printable(near)!r}?" if near else otherwise
+    return f"Rename the field {printable(near)!r}, if it is that" if near else otherwise
 
 
 def _mass_faults(masses: list[Any]) -> Iterator[Finding]:
     field = "probabilities"
     for number, mass in enumerate(masses, 1):
         if type(mass) not in (int, float):
-            yield fault_of("not-a-number", f"bin {number} must be a number", field, mass)
+            yield fault_of("not-a-number", f"bin {number} must be a number", field, repr(mass))
         elif mass < 0:
             yield fault_of("negative", f"bin {number} must not be negative", field, mass)
         elif not mass < 1e300:

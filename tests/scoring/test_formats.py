@@ -105,8 +105,8 @@ def test_all_faults_of_a_line_are_listed():
 @pytest.mark.parametrize(
     ("fields", "asked"),
     [
-        ({"id": "a", "probabilities": P}, "Is it the field 'id'?"),
-        ({"row_id": "a", "probs": P}, "Is it the field 'probs'?"),
+        ({"id": "a", "probabilities": P}, "Rename the field 'id', if it is that"),
+        ({"row_id": "a", "probs": P}, "Rename the field 'probs', if it is that"),
         ({"valid": 1, "probabilities": P}, "Give the row_id of the split"),
     ],
 )
