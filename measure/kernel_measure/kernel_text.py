@@ -139,6 +139,7 @@ def loop_trips(fn: Any, arguments: dict[str, Any]) -> float:
     names = {n: v for n, v in fn.__globals__.items() if isinstance(v, (int, float))} | arguments
 
     def trips(body: list[ast.stmt]) -> float:
+        """Count the trips of the loops in ``body``: 0 where there is none."""
         total = 0.0
         for node in body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -146,13 +147,13 @@ def loop_trips(fn: Any, arguments: dict[str, Any]) -> float:
                 if value is not None:
                     names[node.targets[0].id] = value
             elif isinstance(node, ast.For):
-                total += _range_trips(node.iter, names) * trips(node.body)
+                total += _range_trips(node.iter, names) * max(1.0, trips(node.body))
             elif isinstance(node, ast.While):
-                total += _while_trips(node, names) * trips(node.body)
+                total += _while_trips(node, names) * max(1.0, trips(node.body))
             elif isinstance(node, ast.If):
-                total += max(trips(node.body), trips(node.orelse)) - 1.0
+                total += max(trips(node.body), trips(node.orelse))
             elif isinstance(node, ast.With):
-                total += trips(node.body) - 1.0
-        return max(1.0, total)
+                total += trips(node.body)
+        return total
 
-    return 1.0 if tree is None else trips(tree.body)
+    return 1.0 if tree is None else max(1.0, trips(tree.body))
