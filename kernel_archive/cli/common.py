@@ -7,6 +7,7 @@ import json
 import shlex
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -278,6 +279,26 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
+def page_width() -> int:
+    """How many columns a line on stdout may take."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else MAX_WIDTH
+
+
+def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows as a table where they fit the page, else one below the other, a line a column."""
+    texts = [["" if value is None else str(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) + 2 for column in zip(columns, *texts, strict=True)]
+    if sum(widths) <= page_width() and not any("\n" in text for row in texts for text in row):
+        print_table(columns, texts)
+        return
+    for number, row in enumerate(texts, 1):
+        tell(f"row {number}")
+        for name, text in zip(columns, row, strict=True):
+            between = "\n" if "\n" in text else " "
+            tell(f"  {name}:{between}{textwrap.indent(text, '    ') if between != ' ' else text}")
+        tell()
+
+
 def print_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[object]],
@@ -298,8 +319,7 @@ def print_table(
     def cell(value: object) -> Text:  # as Text nothing in it is mark-up
         return Text(printable(str(value), MAX_CELL))
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else MAX_WIDTH
-    console = Console(highlight=False, file=io.StringIO(), width=width)
+    console = Console(highlight=False, file=io.StringIO(), width=page_width())
     table = Table(
         title=cell(title) if title else None,
         title_justify="left",

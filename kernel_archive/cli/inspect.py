@@ -117,8 +117,8 @@ def sql(query: str, limit: int, archive_path: str | None) -> None:
     result = result.rename_columns(names)
 
     def text() -> None:
-        rows = [row.values() for row in result.slice(0, limit).to_pylist()]
-        common.print_table(names, [["" if v is None else v for v in row] for row in rows])
+        rows = [list(row.values()) for row in result.slice(0, limit).to_pylist()]
+        common.print_rows(names, rows)
         if result.num_rows > limit:
             common.tell(f"{limit} of {result.num_rows} rows; more with --limit, all with --json")
 

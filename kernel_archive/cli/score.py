@@ -99,6 +99,9 @@ def check(file: str, split: str, archive_path: str | None) -> None:
         common.tell("\n".join(check_lines(report)))
         total = report.n_errors + report.n_warnings
         common.print_findings(report.findings, total=total, show=common.tell)
+        if report.ok:
+            options = common.named_again(split, archive_path)
+            common.tell(f"next: kernel-archive score {common.argument(file)}{options}")
 
     common.emit(report, text, ok=report.ok)
 
@@ -109,15 +112,18 @@ def check(file: str, split: str, archive_path: str | None) -> None:
 @common.bins_option
 @common.labels_option
 @_draw_options
+@common.option("--all", "every", is_flag=True, help="Show every metric.")
 @common.output_option
 @common.force_option
 @common.archive_option
 @common.json_option
-def score(files: tuple[str, ...], output: str | None, force: bool, **options: Any) -> None:
+def score(
+    files: tuple[str, ...], every: bool, output: str | None, force: bool, **options: Any
+) -> None:
     """Score forecast files against a split, with 95 % intervals.
 
-    One file: every metric, pairs by distance, every task. Several: one line each. With --json the
-    full score record (a list of them for several files); -o writes it to a file besides.
+    One file: headline metrics, pairs by distance, every task. Several: one line each. With --json
+    the full score record (a list of them for several files); -o writes it to a file besides.
     """
     from kernel_archive.scoring import score as score_one
     from kernel_archive.scoring.record import records_to_json
@@ -136,7 +142,7 @@ def score(files: tuple[str, ...], output: str | None, force: bool, **options: An
         if len(records) > 1:
             _print(several_sheet(records))
         else:
-            for sheet in score_sheets(records[0]):
+            for sheet in score_sheets(records[0], every=every):
                 _print(sheet)
                 common.tell()
             for remark in score_remarks(records[0]):

@@ -29,6 +29,11 @@ _BESIDE: dict[Kind, tuple[str, ...]] = {
     "close": HEADLINE["close"],
     "discovery": ("average_precision_1.5", "accuracy"),
 }
+#: Columns of a score's main table without those that only ``--all`` shows.
+_FEW_COLUMNS = (0, 1, 2, 5, 6, 7)
+#: Below so many rows a score says that it can't be trusted.
+FEW_ROWS = 50
+_UNIFORM_NOTE = "Uniform: the figure of even odds, for scale; of an average precision the base rate"
 _MARK_NOTE = "* does not beat the best control: its interval reaches that figure"
 
 
@@ -52,16 +57,20 @@ def heading(split: SplitIdentity, scheme: str) -> str:
     return f"{source}: {counted(split.n_rows, 'row')}{bins}"
 
 
-def score_sheets(record: Score) -> list[Sheet]:
-    """Make the tables of one score: all metrics, discovery moments, tasks or families."""
-    names = dict.fromkeys((*shown_first(record.spec), *record.metrics))
+def score_sheets(record: Score, *, every: bool = True) -> list[Sheet]:
+    """Make the tables of one score: its metrics, pairs by distance, tasks or families.
+
+    Without ``every``: the headline metrics alone, in a terminal's 80 columns.
+    """
+    few = dict.fromkeys((*shown_first(record.spec), "pair_accuracy"))
+    names = dict.fromkeys((*few, *record.metrics)) if every else few
     facts = record.forecasts
     of = f" of {record.drawn.said}" if record.drawn else ""
     intervals = f"Intervals: 95 %, {record.draws:,} bootstrap draws{of}; seed {record.seed}"
     notes = [
         f"{counted(facts.n_repeats, 'repeat')}, {_shares(facts)}",
         intervals if record.draws else "No intervals",
-        "Uniform: the figure of even odds, for scale; of an average precision the base rate",
+        _UNIFORM_NOTE,
         "Best control: the best figure of the forecasts without a language model, metric by metric",
         "Oracle: the figure of a forecast that knows every bin; behind a stroke, every speedup",
     ]
@@ -70,11 +79,16 @@ def score_sheets(record: Score) -> list[Sheet]:
         notes.append("Of two outcomes, passing and failing, CRPS is the Brier score")
     if note := record.spec.note:
         notes.insert(1, note)
-    if any(map(record.is_weak, record.metrics)):
+    if any(map(record.is_weak, record.metrics if every else names)):
         notes.append(_MARK_NOTE)
     rows = [_metric_row(record, name) for name in names if name in record.metrics]
     title = f"{facts.name} on {heading(record.split, record.scheme)}"
-    sheets = [Sheet(title, _SCORE_COLUMNS, rows, notes)]
+    columns = _SCORE_COLUMNS
+    if not every:
+        columns, *rows = [[row[i] for i in _FEW_COLUMNS] for row in (columns, *rows)]
+        notes.remove(_UNIFORM_NOTE)
+        notes.append(f"All {len(record.metrics)} metrics and more of each: --all")
+    sheets = [Sheet(title, columns, rows, notes)]
     if record.pairs:
         columns = ["distance", "pairs", "in the right order", "by one more measurement"]
         rows = [
@@ -88,7 +102,7 @@ def score_sheets(record: Score) -> list[Sheet]:
             for c in record.discovery
         ]
         sheets.append(Sheet("Discovery moments", columns, rows, []))
-    return [*sheets, _group_sheet(record)]
+    return [*sheets, _group_sheet(record, every=every)]
 
 
 def score_remarks(record: Score) -> list[str]:
@@ -97,6 +111,9 @@ def score_remarks(record: Score) -> list[str]:
     if not record.split.canonical:
         variant = printable(record.split.split_name)
         remarks.append(f"This is the variant {variant!r} of the split: don't compare across.")
+    if record.split.n_rows < FEW_ROWS:
+        few = f"{counted(record.split.n_rows, 'row')}: too few to tell forecasters apart"
+        remarks.append(f"{few}, and an interval of so few says less than 95 %.")
     if record.relabelled:
         remarks.append(f"Labels computed anew under {record.scheme}; the split has another scheme.")
     if f.n_raw_sum_rejected:
@@ -255,9 +272,10 @@ def _metric_row(record: Score, name: str) -> list[str]:
     return [info.title, *_figure(record, name), spread, *scale, *ends]
 
 
-def _group_sheet(record: Score) -> Sheet:
+def _group_sheet(record: Score, *, every: bool) -> Sheet:
     lead = record.spec.lead
     names = [n for n in (lead, *HEADLINE[record.kind], *_FURTHER) if n in record.metrics]
+    names = names if every else names[:3]
     rows = []
     for group, metrics in record.groups.items():
         first, *further = (METRICS[name].format(metrics[name].mean) for name in names)

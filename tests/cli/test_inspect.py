@@ -151,6 +151,15 @@ def test_sql_reads_the_tables_and_nothing_else(archive, output, run, tmp_path):
     assert not (tmp_path / "out.csv").exists()
 
 
+def test_sql_puts_wide_rows_below_each_other(archive, output):
+    """A table where it fits; else a line a column, and a program whole, line by line."""
+    assert output("sql", "SELECT 1 AS a, NULL AS b").split()[:2] == ["a", "b"]
+    lines = output("sql", "SELECT 'x' AS a, code FROM kernels LIMIT 1").splitlines()
+    assert lines[:3] == ["row 1", "  a: x", "  code:"]
+    assert all(line.startswith("    ") for line in lines[3:] if line.strip())
+    assert "row 1" in output("sql", f"SELECT '{'y' * 500}' AS a")
+
+
 def test_audit_lists_every_flag_with_its_rule(archive, output):
     """All flags, also those that nothing has."""
     result = output("audit", "--json")

@@ -37,6 +37,32 @@ def test_a_score_has_metrics_pairs_and_tasks(target, forecasts):
     assert "2 repeats, coverage 100.0 %" in text
 
 
+def test_a_short_score_fits_a_terminal(target, forecasts):
+    """The headline metrics, what can be had without reading and what knowing gives."""
+    record = score(target, forecasts, draws=50)
+    whole, _, groups = score_sheets(record, every=False)
+    assert [row[0] for row in whole.rows] == [
+        *("CRPS skill", "Close pairs", "Speedup recovered", "ECE", "Forecast error"),
+        "Pair accuracy",
+    ]
+    full = {row[0]: row for row in score_sheets(record)[0].rows}
+    for row in whole.rows:
+        assert [*row[:3], *row[3:]] == [*full[row[0]][:3], *full[row[0]][5:]]
+    assert whole.columns == ["metric", "value", "95 % interval", "best control", "oracle", "better"]
+    assert any("--all" in note for note in whole.notes)
+    assert len(groups.columns) == 6
+
+
+def test_few_rows_are_said_to_be_few(rng):
+    """Under fifty rows no interval is to be trusted."""
+    few = make_target(rng, sizes=(3, 3))
+    remarks = score_remarks(score(few, make_forecasts(rng, few), draws=50))
+    assert any(remark.startswith("6 rows: too few") for remark in remarks)
+    many = make_target(rng, sizes=(30, 30))
+    remarks = score_remarks(score(many, make_forecasts(rng, many), draws=50))
+    assert not any("too few" in remark for remark in remarks)
+
+
 def test_a_split_says_how_to_read_it(target, forecasts):
     """Its headline figure is the first row and orders several; its note stands below."""
 
