@@ -18,7 +18,13 @@ import msgspec
 from kernel_archive.archive.open import Archive
 from kernel_archive.errors import Finding, ForecastError, KernelArchiveError, UsageError, printable
 from kernel_archive.llm.prompts import Ask, Prompt, known_prompts
-from kernel_archive.llm.questions import Cell, Questions, load_questions, read_custom_id
+from kernel_archive.llm.questions import (
+    Cell,
+    ModelSettings,
+    Questions,
+    load_questions,
+    read_custom_id,
+)
 from kernel_archive.readers import values
 from kernel_archive.scoring.completions import read_completion
 from kernel_archive.scoring.formats import MAX_REPEATS
@@ -55,14 +61,14 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int | None = None  # reasoning included
     latency_s: float | None = None
 
-    def unparsed(self, ask: Ask | None = None) -> str:
-        """Say in a word why no forecast can be read from it; empty where one can.
+    def unparsed(self, ask: Ask) -> str:
+        """Say in a word why no forecast of what was asked can be read from it; empty where one can.
 
-        With ``ask`` it must be a forecast of what was asked: of an outcome, or of the bins.
+        What was asked is an outcome, or the bins.
         """
         completion = read_completion(self.content)
         if completion.parse_error is None:
-            is_other = ask is not None and (ask == "validity") == (completion.p_passes is None)
+            is_other = (ask == "validity") == (completion.p_passes is None)
             return "missing-field" if is_other else ""
         # A refused or cut answer rarely holds a forecast: then that is the reason.
         by_stop = {"refused": "refused", "max_tokens": "cut"}
@@ -166,6 +172,9 @@ class Answers:
     repeats: int = 1
     answered: dict[Cell, ModelAnswer] = field(default_factory=dict)
     failures: dict[Cell, str] = field(default_factory=dict)
+    model: str = ""  # as whoever asked it calls it
+    settings: ModelSettings = field(default_factory=ModelSettings)  # as far as they are known
+    date: str = ""  # of the first question, where it is known
 
     def cells(self) -> list[Cell]:
         """List row id and repeat of every question, in the order of the file."""

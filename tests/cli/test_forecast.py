@@ -65,10 +65,11 @@ def test_the_batch_form_needs_nothing_of_the_extra(archive, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "--model MODEL (with --url), --export FILE"),
+        (("--model", "m", "-o", "f.jsonl"), "inspect eval kernel_archive/forecast --model PROV"),
         (("--export", "q.jsonl"), "--model NAME"),
         (("--import", "a.jsonl"), "-o FILE"),
         (("--export", "q.jsonl", "--from-log", "a.eval"), "give one of"),
+        (("--import", "a.jsonl", "--from-log", "a.eval"), "give one of"),
         (
             ("--export", "q.jsonl", "--model", "m", "--split", "discovery", "--defer"),
             "without --defer",
