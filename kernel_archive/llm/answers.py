@@ -17,7 +17,7 @@ import msgspec
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.errors import Finding, ForecastError, KernelArchiveError, UsageError, printable
-from kernel_archive.llm.prompts import Ask, Prompt, known_prompts
+from kernel_archive.llm.prompts import Prompt, known_prompts
 from kernel_archive.llm.questions import (
     Cell,
     ModelSettings,
@@ -61,30 +61,22 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int | None = None  # reasoning included
     latency_s: float | None = None
 
-    def unparsed(self, ask: Ask) -> str:
-        """Say in a word why no forecast of what was asked can be read from it; empty where one can.
-
-        What was asked is an outcome, or the bins.
-        """
-        completion = read_completion(self.content)
-        if completion.parse_error is None:
-            is_other = (ask == "validity") == (completion.p_passes is None)
-            return "missing-field" if is_other else ""
-        # A refused or cut answer rarely holds a forecast: then that is the reason.
-        by_stop = {"refused": "refused", "max_tokens": "cut"}
-        return by_stop.get(self.stop_reason, completion.parse_error)
-
     def line(self, prompt: Prompt, question_digest: str) -> dict[str, Any]:
         """Make the line of a forecast file: the forecast, or why there is none."""
-        completion = read_completion(self.content)
-        reason = self.unparsed(prompt.ask)
-        field = "p_passes" if prompt.ask == "validity" else "probabilities"
+        completion, is_validity = read_completion(self.content), prompt.ask == "validity"
+        reason = completion.parse_error
+        if reason:  # a refused or cut answer rarely holds a forecast: then that is the reason
+            by_stop = {"refused": "refused", "max_tokens": "cut"}
+            reason = by_stop.get(self.stop_reason, reason)
+        elif is_validity == (completion.p_passes is None):
+            reason = "missing-field"  # a forecast of something else than was asked
+        field = "p_passes" if is_validity else "probabilities"
         line: dict[str, Any] = {
             "row_id": self.row_id,
             "repeat": self.repeat,
             field: None if reason else getattr(completion, field),
             "parse_failed": True if reason else None,
-            "parse_error": reason or None,
+            "parse_error": reason,
             "predicted_bin": completion.predicted_bin,
             "expected_speedup": completion.expected_speedup,
             "defer": completion.defer if prompt.ask == "defer" else None,
@@ -220,7 +212,7 @@ class Answers:
         return b"".join(msgspec.json.encode(line) + b"\n" for line in lines), counts
 
 
-class AnswerReader:
+class _AnswerReader:
     """Reads answers to the rows of a split, all to one prompt, and lists what is at fault."""
 
     def __init__(self, split: str, row_ids: Iterable[str]) -> None:
@@ -313,7 +305,7 @@ def import_answers(
         ForecastError: something in the files is at fault; every fault is named.
         UsageError: no file is named, or the answers are to other questions than the split's.
     """
-    reader = AnswerReader(split, load_questions(archive, split).all_ids)
+    reader = _AnswerReader(split, load_questions(archive, split).all_ids)
     reader.read(paths)
     prompt = reader.prompt
     if prompt is None:
