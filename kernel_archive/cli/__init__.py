@@ -43,7 +43,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "score": ("score", "Score forecast files."),
     "compare": ("score", "Compare two forecast files."),
     "replay": ("score", "Replay recorded searches with forecasts that choose what is measured."),
-    "forecast": ("forecast", "Ask a language model for forecasts."),
+    "forecast": ("forecast", "Export questions to a language model, read its answers."),
     "baseline": ("board", "Write a baseline's forecasts."),
     "leaderboard": ("board", "Submissions, standings and the page."),
     "push": ("hub", "Publish an archive on the Hugging Face Hub."),

@@ -17,8 +17,14 @@ import msgspec
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.errors import Finding, ForecastError, KernelArchiveError, UsageError, printable
-from kernel_archive.llm.prompts import Ask, Prompt, known_prompts
-from kernel_archive.llm.questions import Cell, Questions, load_questions, read_custom_id
+from kernel_archive.llm.prompts import Prompt, known_prompts
+from kernel_archive.llm.questions import (
+    Cell,
+    ModelSettings,
+    Questions,
+    load_questions,
+    read_custom_id,
+)
 from kernel_archive.readers import values
 from kernel_archive.scoring.completions import read_completion
 from kernel_archive.scoring.formats import MAX_REPEATS
@@ -55,30 +61,22 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int | None = None  # reasoning included
     latency_s: float | None = None
 
-    def unparsed(self, ask: Ask | None = None) -> str:
-        """Say in a word why no forecast can be read from it; empty where one can.
-
-        With ``ask`` it must be a forecast of what was asked: of an outcome, or of the bins.
-        """
-        completion = read_completion(self.content)
-        if completion.parse_error is None:
-            is_other = ask is not None and (ask == "validity") == (completion.p_passes is None)
-            return "missing-field" if is_other else ""
-        # A refused or cut answer rarely holds a forecast: then that is the reason.
-        by_stop = {"refused": "refused", "max_tokens": "cut"}
-        return by_stop.get(self.stop_reason, completion.parse_error)
-
     def line(self, prompt: Prompt, question_digest: str) -> dict[str, Any]:
         """Make the line of a forecast file: the forecast, or why there is none."""
-        completion = read_completion(self.content)
-        reason = self.unparsed(prompt.ask)
-        field = "p_passes" if prompt.ask == "validity" else "probabilities"
+        completion, is_validity = read_completion(self.content), prompt.ask == "validity"
+        reason = completion.parse_error
+        if reason:  # a refused or cut answer rarely holds a forecast: then that is the reason
+            by_stop = {"refused": "refused", "max_tokens": "cut"}
+            reason = by_stop.get(self.stop_reason, reason)
+        elif is_validity == (completion.p_passes is None):
+            reason = "missing-field"  # a forecast of something else than was asked
+        field = "p_passes" if is_validity else "probabilities"
         line: dict[str, Any] = {
             "row_id": self.row_id,
             "repeat": self.repeat,
             field: None if reason else getattr(completion, field),
             "parse_failed": True if reason else None,
-            "parse_error": reason or None,
+            "parse_error": reason,
             "predicted_bin": completion.predicted_bin,
             "expected_speedup": completion.expected_speedup,
             "defer": completion.defer if prompt.ask == "defer" else None,
@@ -166,6 +164,9 @@ class Answers:
     repeats: int = 1
     answered: dict[Cell, ModelAnswer] = field(default_factory=dict)
     failures: dict[Cell, str] = field(default_factory=dict)
+    model: str = ""  # as whoever asked it calls it
+    settings: ModelSettings = field(default_factory=ModelSettings)  # as far as they are known
+    date: str = ""  # of the first question, where it is known
 
     def cells(self) -> list[Cell]:
         """List row id and repeat of every question, in the order of the file."""
@@ -211,7 +212,7 @@ class Answers:
         return b"".join(msgspec.json.encode(line) + b"\n" for line in lines), counts
 
 
-class AnswerReader:
+class _AnswerReader:
     """Reads answers to the rows of a split, all to one prompt, and lists what is at fault."""
 
     def __init__(self, split: str, row_ids: Iterable[str]) -> None:
@@ -304,7 +305,7 @@ def import_answers(
         ForecastError: something in the files is at fault; every fault is named.
         UsageError: no file is named, or the answers are to other questions than the split's.
     """
-    reader = AnswerReader(split, load_questions(archive, split).all_ids)
+    reader = _AnswerReader(split, load_questions(archive, split).all_ids)
     reader.read(paths)
     prompt = reader.prompt
     if prompt is None:

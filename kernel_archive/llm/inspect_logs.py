@@ -6,11 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from kernel_archive.archive.open import Archive
 from kernel_archive.errors import DataError, MissingExtraError, UsageError, install_of, printable
 from kernel_archive.llm.answers import Answers, ModelAnswer, read_answer
 from kernel_archive.llm.prompts import known_prompts
-from kernel_archive.llm.questions import load_questions
+from kernel_archive.llm.questions import ModelSettings, load_questions
 
 if TYPE_CHECKING:
     from inspect_ai.model import ModelOutput
@@ -54,7 +56,13 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
     limit: Any = log.eval.config.limit  # Inspect's limit takes the first rows, as ours does
     limit = limit if isinstance(limit, int) else None
     questions = load_questions(archive, split, limit=limit, **prompt.options)
-    answers = Answers(questions=questions, repeats=max(1, log.eval.config.epochs or 1))
+    answers = Answers(
+        questions=questions,
+        repeats=max(1, log.eval.config.epochs or 1),
+        model=printable(log.eval.model, 200),
+        settings=msgspec.convert(log.plan.config.model_dump(), ModelSettings),
+        date=str(log.eval.created)[:10],
+    )
     wanted = set(answers.cells())
     for sample in log.samples or ():
         cell = (str(sample.id), sample.epoch - 1)

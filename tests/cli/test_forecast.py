@@ -17,23 +17,31 @@ def run(run, archive):
     return lambda *arguments: run(*arguments, "--archive", archive)
 
 
-@pytest.mark.parametrize("split", ["eval", "discovery"])
-def test_export_answer_import_check_score(run, tmp_path, split):
-    """The whole way, with what the user is told on it."""
+def served(custom_id, answer=ANSWER):
+    """An output line of a batch service."""
+    choice = {"message": {"role": "assistant", "content": answer}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 1200, "completion_tokens": 90}
+    body = {"model": "served-1", "choices": [choice], "usage": usage}
+    return {"custom_id": custom_id, "response": {"status_code": 200, "body": body}, "error": None}
+
+
+@pytest.mark.parametrize(("split", "ask"), [("eval", "forecast"), ("discovery", "discovery")])
+def test_export_answer_import_check_score(run, tmp_path, split, ask):
+    """The whole way, with what the user is told on it, and what was asked beside the forecasts."""
     questions, answers, forecasts = (tmp_path / name for name in ("q.jsonl", "a.jsonl", "f.jsonl"))
-    status, out, _ = run(
-        "forecast", "--export", questions, "--model", "m", "--split", split, "--limit", 20
-    )
+    which = ("--split", split, "--limit", 10)
+    export = ("forecast", "--export", questions, "--model", "m", "--repeats", 2, *which)
+    status, out, _ = run(*export)
     assert status == 0
     assert "questions: 20\n" in out
     assert "without a reference: 0\n" in out
-    lines = [json.loads(line) for line in questions.read_text().splitlines()]
-    plain = [{"custom_id": line["custom_id"], "answer": ANSWER} for line in lines[:19]]
-    plain[3]["answer"] = "I can't say."
-    answers.write_text("".join(json.dumps(line) + "\n" for line in plain))
-    status, out, _ = run(
-        "forecast", "--import", answers, "--split", split, "--limit", 20, "-o", forecasts
-    )
+    names = [json.loads(line)["custom_id"] for line in questions.read_text().splitlines()]
+    lines = [served(name) for name in names[:18]]
+    lines[3] = served(names[3], "I can't say.")
+    lines.append({"custom_id": names[18], "answer": ANSWER})
+    answers.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    convert = ("forecast", "--import", answers, "--model", "m", *which, "-o", forecasts)
+    status, out, _ = run(*convert)
     assert status == 0
     assert "answered: 19\n" in out
     assert "forecasts: 18\n" in out
@@ -41,13 +49,16 @@ def test_export_answer_import_check_score(run, tmp_path, split):
     assert "unanswered: no answer 1" in out
     assert run("check", forecasts, "--split", split)[0] == 0
     assert run("score", forecasts, "--split", split, "--draws", 0)[0] == 0
-    status, out, _ = run(
-        "forecast", "--import", answers, "--split", split, "-o", forecasts, "--force", "--json"
-    )
+    line, tokens = json.loads(forecasts.read_text().splitlines()[0]), 18 * 1200
+    assert line["prompt"] == f"v1-{ask}-json-paper@{line['prompt'][-16:]}"
+    assert (line["input_tokens"], line["output_tokens"]) == (1200, 90)
+    record = json.loads((tmp_path / "f.jsonl.run.json").read_text())
+    facts = {"model": "m", "served_models": ["served-1"], "split": split, "input_tokens": tokens}
+    assert record == record | facts | {"prompt": line["prompt"], "repeats": 2, "answers": 19}
+    status, out, _ = run(*convert, "--force", "--json")
     assert json.loads(out)["counts"]["unparsed"] == {"no-json": 1}
     # With the answers beside it, an export holds what is left.
-    again = ("--export", questions, "--import", answers, "--model", "m", "--force")
-    status, out, _ = run("forecast", *again, "--split", split, "--limit", 20, "--json")
+    status, out, _ = run(*export, "--import", answers, "--force", "--json")
     assert json.loads(out)["questions"] == 1
 
 
@@ -65,10 +76,11 @@ def test_the_batch_form_needs_nothing_of_the_extra(archive, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "--model MODEL (with --url), --export FILE"),
+        (("--model", "m", "-o", "f.jsonl"), "inspect eval kernel_archive/forecast --model PROV"),
         (("--export", "q.jsonl"), "--model NAME"),
         (("--import", "a.jsonl"), "-o FILE"),
         (("--export", "q.jsonl", "--from-log", "a.eval"), "give one of"),
+        (("--import", "a.jsonl", "--from-log", "a.eval"), "give one of"),
         (
             ("--export", "q.jsonl", "--model", "m", "--split", "discovery", "--defer"),
             "without --defer",

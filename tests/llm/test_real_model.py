@@ -31,25 +31,30 @@ pytestmark = [
 
 
 def test_a_real_model_forecasts(archive, tmp_path):
-    """Two rows as JSON bound by the schema: answered, counted, ready to be scored."""
-    command = [sys.executable, str(SERVE), "--port", "0"]
-    path = tmp_path / "f.jsonl"
-    shared = ["--archive", str(archive.path)]
+    """Two rows as JSON bound by the schema: answered and counted."""
+    pytest.importorskip("inspect_ai")
+    task = (
+        f"inspect eval kernel_archive/forecast --model openai-api/gemma/m -T archive={archive.path}"
+    )
+    how = f"--limit 2 --temperature 0 --max-tokens 400 --max-connections 1 --log-dir {tmp_path}"
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, str(SERVE), "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as server:
         try:
-            url = server.stdout.readline().strip()
-            arguments = f"forecast --url {url} --model gemma-3-270m --limit 2 --temperature 0"
-            bounds = "--max-tokens 400 --connections 1 --no-trial -o"
-            status = main([*arguments.split(), *bounds.split(), str(path), *shared])
+            service = {"GEMMA_BASE_URL": server.stdout.readline().strip(), "GEMMA_API_KEY": "none"}
+            subprocess.run([*task.split(), *how.split()], check=True, env=os.environ | service)
         finally:
             server.terminate()
-    assert status == 0
+    (log,) = tmp_path.glob("*.eval")
+    path = tmp_path / "f.jsonl"
+    command = ["forecast", "--from-log", str(log), "-o", str(path), "--archive"]
+    assert main([*command, str(archive.path)]) == 0
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(lines) == 2
     for line in lines:
         assert line["input_tokens"] > 500
         assert line["output_tokens"] > 50
         assert ("probabilities" in line) != ("parse_error" in line)
-    assert main(["check", str(path), *shared]) == 0

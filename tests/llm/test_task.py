@@ -5,13 +5,16 @@ import itertools
 import json
 import os
 import tomllib
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from support.llm_server import language_model
 from support.small_archive import write_archive
 
 from kernel_archive.cli import main
 from kernel_archive.llm.inspect_logs import from_log
+from kernel_archive.llm.run import read_run
 from kernel_archive.scoring import load_split, read_forecasts, score
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Inspect and what it imports
@@ -34,16 +37,18 @@ def _streams_left_open():
 
 
 @pytest.fixture
-def provider(service, monkeypatch):
+def provider(monkeypatch):
     """Starts services; each is a provider of its own, so that no client is used again."""
+    with ExitStack() as running:
 
-    def start(behaviour=None):
-        server, name = service(behaviour), f"local{os.getpid()}x{next(_NUMBER)}"
-        monkeypatch.setenv(f"{name.upper()}_BASE_URL", server.url)
-        monkeypatch.setenv(f"{name.upper()}_API_KEY", "none")
-        return f"openai-api/{name}/m", server
+        def start(behaviour=None):
+            server = running.enter_context(language_model(behaviour))
+            name = f"local{os.getpid()}x{next(_NUMBER)}"
+            monkeypatch.setenv(f"{name.upper()}_BASE_URL", server.url)
+            monkeypatch.setenv(f"{name.upper()}_API_KEY", "none")
+            return f"openai-api/{name}/m", server
 
-    return start
+        yield start
 
 
 @pytest.fixture(scope="module")
@@ -102,13 +107,14 @@ def test_every_form_of_the_task(few, provider, tmp_path, split, answer, defer):
 
 
 def test_figures_agree_where_rows_are_missing_or_malformed(few, provider, tmp_path):
-    """With rows not asked, cut, empty and refused, Inspect shows what ``score`` gives."""
-    kinds = itertools.cycle(["fine", "empty", "half", "refusal", "fine"])
-    model, _ = provider(lambda prompt, n: next(kinds))
+    """With rows not asked, cut, empty, refused and failed, Inspect shows what ``score`` gives."""
+    kinds = itertools.cycle(["fine", "empty", "half", "refusal", "400", "fine"])
+    model, _ = provider(lambda prompt: next(kinds))
     task = tasks.forecast(archive=str(few.path))
     log = evaluate(task, model, tmp_path, limit=7, max_connections=1)
     rows = load_split(few, "eval")
-    data, _ = from_log(log.location, few, "eval").forecast_file()
+    data, counts = from_log(log.location, few, "eval").forecast_file()
+    assert counts.unanswered == {"ModelGenerateError": 1}
     shown = figures(log)
     assert shown["coverage"] < 1
     for metric, mean in scored(data, rows).items():
@@ -116,9 +122,10 @@ def test_figures_agree_where_rows_are_missing_or_malformed(few, provider, tmp_pa
 
 
 def test_logs_become_a_forecast_file(few, provider, tmp_path, capsys):
-    """``forecast --from-log`` converts a log; of another split it refuses."""
+    """``forecast --from-log`` converts a log, with what was asked; of another split it refuses."""
     model, _ = provider()
-    log = evaluate(tasks.forecast(archive=str(few.path)), model, tmp_path / "a", limit=3)
+    task, stated = tasks.forecast(archive=str(few.path)), {"temperature": 0.5, "max_tokens": 900}
+    log = evaluate(task, model, tmp_path / "a", limit=3, **stated)
     path = tmp_path / "f.jsonl"
     common = ["--archive", str(few.path), "-o", str(path), "--force"]
     for more, status, message in (
@@ -128,6 +135,9 @@ def test_logs_become_a_forecast_file(few, provider, tmp_path, capsys):
         assert main(["forecast", *more, *common]) == status
         assert message in "".join(capsys.readouterr())
     assert len(path.read_text().splitlines()) == 3
+    run = read_run(path)
+    assert (run.model, run.served_models, run.settings) == (model, ["m"], stated)
+    assert run.date == str(log.eval.created)[:10]
 
 
 def test_what_is_no_log_is_refused(few, tmp_path, capsys):
