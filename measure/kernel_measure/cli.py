@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from kernel_archive.cli import common, run_command
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kernel_measure.dry_run import Following
     from kernel_measure.verdict import Measurement
 
@@ -42,6 +43,16 @@ _trusted_option = common.option(
 )
 
 
+def _gone(name: str, instead: str, **more: Any) -> Callable[[Any], Any]:
+    """Make an option that went with 1.0 and says what to type instead."""
+
+    def refuse(ctx: click.Context, _: click.Parameter, value: object) -> None:
+        if value:
+            raise click.UsageError(f"{name!r} is gone since 1.0. Type: {instead}", ctx)
+
+    return click.option(name, hidden=True, expose_value=False, callback=refuse, **more)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="kernel-measure")
 def cli() -> None:
@@ -61,13 +72,6 @@ def _host(device: str, trusted: bool, **more: Any) -> Any:
     return Host(device=device, trusted=trusted, **more)
 
 
-def _complete_task(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Tasks that can be measured."""
-    from kernel_measure.tasks import TASK_NAMES
-
-    return [CompletionItem(name) for name in TASK_NAMES if name.startswith(begun)]
-
-
 def _row(name: str, m: Measurement) -> list[object]:
     from kernel_archive.bins import bin_of
 
@@ -81,7 +85,7 @@ def _row(name: str, m: Measurement) -> list[object]:
 
 
 @cli.command()
-@click.argument("task", shell_complete=_complete_task)
+@click.argument("task")
 @click.argument("files", nargs=-1, required=True, type=_FILE)
 @common.options(_device_option, _gpu_option, _set_option, _trusted_option, common.json_option)
 def measure(
@@ -122,48 +126,31 @@ def measure(
 @_trusted_option
 @common.option("--only", multiple=True, metavar="PATTERN", help="Runs, as METHOD/TASK__NAME.")
 @_seconds_option
-@common.option(
-    "--share", default="1/1", metavar="I/N", help="Use the I-th of N parts of the processors."
-)
-@common.option("--compilers", type=click.IntRange(min=0), help="Processes that compile ahead.")
+@common.option("--compilers", type=common.FROM_0, help="Processes that compile ahead.")
 @common.option("--cache", type=_FOLDER, help="Keep compiled programs here.")
-@common.option(
-    "--compile-only",
-    is_flag=True,
-    help="Fill --cache and measure nothing; then time with --compilers 0, undisturbed.",
-)
 @common.option("--wait/--no-wait", default=True, help="Wait for proposals as files, or end then.")
+@_gone("--share", "taskset -c PROCESSORS kernel-measure record PLAN")
+@_gone(
+    "--compile-only",
+    "record without it: chains are compiled before anything is timed",
+    is_flag=True,
+)
 @common.json_option
-def record(plan: Path, out: Path, share: str, **how: Any) -> None:
-    """Run the searches of PLAN (TOML) and write their logs; called again, go on where they end."""
+def record(plan: Path, out: Path, **how: Any) -> None:
+    """Run the searches of PLAN (TOML) and write their logs; called again, go on where they end.
+
+    What chains hold is compiled before anything is timed. Searches wait for proposals: see
+    questions/ in the runs.
+    """
     from kernel_measure.plan import read_plan
     from kernel_measure.record import Recording
     from kernel_measure.record import record as record_plan
-    from kernel_measure.station import parse_share
 
-    part, parts = parse_share(share)
     places = {name: how.pop(name) for name in ("device", "trusted", "compilers", "cache")}
-    recording = Recording(host=_host(**places, part=part, parts=parts), **how)
+    recording = Recording(host=_host(**places), **how)
     with common.progress("Recording") as advance:
-        done = record_plan(read_plan(plan), out, recording, say=common.say, advance=advance)
-
-    def text() -> None:
-        rows = []
-        for key, run in done.runs.items():
-            measured, passed = sum(run["counts"].values()), run["counts"].get("success", 0)
-            best = "-" if run["best"] is None else f"{run['best']:.3f}x"
-            finished = "yes" if run["finished"] else "no"
-            rows.append([key, measured, passed, measured - passed, best, finished])
-        rate = 60 * done.evaluations / done.seconds if done.seconds else 0.0
-        speed = f"{done.evaluations} measured in {done.seconds:.0f} s ({rate:.0f} a minute)"
-        notes = [f"{speed}, {done.restarts} workers replaced"]
-        if done.waiting:
-            notes.append(f"{done.waiting} proposals are waited for: see questions/ in the runs")
-        common.print_table(
-            ["run", "measured", "passed", "failed", "best", "finished"], rows, notes=notes
-        )
-
-    common.emit(done, text)
+        done = record_plan(read_plan(plan), out, recording, advance=advance)
+    common.emit(done)
 
 
 @cli.command()
@@ -174,13 +161,13 @@ def record(plan: Path, out: Path, share: str, **how: Any) -> None:
     default="edge",
     help="eval, edge, flagged, all, or a SQL condition on kernels.",
 )
-@common.option("--edge", type=float, default=0.05, help="For edge: share around a bin edge.")
 @common.option(
-    "--repeat", type=click.IntRange(min=1), default=3, help="Measurements, each in its own worker."
+    "--repeat", type=common.FROM_1, default=3, help="Measurements, each in its own worker."
 )
-@common.option("--limit", type=click.IntRange(min=1), help="Measure at most this many kernels.")
+@common.option("--limit", type=common.FROM_1, help="Measure at most this many kernels.")
 @common.option("--out", required=True, type=_FOLDER, help="Directory of the runs.")
 @common.options(_device_option, _gpu_option, _seconds_option, _set_option, _trusted_option)
+@_gone("--edge", "--select with the condition in SQL")
 @common.json_option
 def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> None:
     """Measure kernels of the archive DIR again and write the measurements as logs."""
@@ -196,20 +183,11 @@ def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> No
         deadline=time.monotonic() + how["seconds"],
     )
     archive = open_archive(archive_path)
-    chosen = choose(archive, where, edge=how["edge"], limit=how["limit"], gpu=how["gpu"])
+    chosen = choose(archive, where, limit=how["limit"], gpu=how["gpu"])
     common.say(f"{len(chosen)} kernels to measure {how['repeat']} times")
     with common.progress("Measuring") as advance:
         done = remeasure_programs(chosen, out, repetitions, advance=advance)
-
-    def text() -> None:
-        columns = ["task", "kernels", "measured", "spread p50", "spread p90", "in another bin"]
-        rows = [
-            [task, s.programs, s.measured, f"{s.spread_median:.2%}", f"{s.spread_p90:.2%}", s.moved]
-            for task, s in done.tasks.items()
-        ]
-        common.print_table(columns, rows, notes=done.notes)
-
-    common.emit(done, text)
+    common.emit(done)
 
 
 @cli.command()
@@ -237,7 +215,7 @@ def dry_run(output: Path, archive_path: str | None, trusted: bool, force: bool) 
 )
 @common.option(
     "--workers",
-    type=click.IntRange(min=1),
+    type=common.FROM_1,
     default=8,
     help="Processes that compile and share the GPU.",
 )
@@ -272,18 +250,11 @@ def _follow(archive_path: str | None, output: Path, how: Following, *, force: bo
     from kernel_archive.archive.open import open_archive
     from kernel_measure.dry_run import follow_programs
 
-    if how.trusted:
-        _host("cpu", how.trusted)
+    _host("cpu", how.trusted)
     archive = open_archive(archive_path)
     with common.progress("Following") as advance:
         done = follow_programs(archive, output, how, force=force, advance=advance)
-
-    def text() -> None:
-        rows = [["followed", done.followed], *([r, n] for r, n in done.not_followed.items())]
-        notes = [f"{done.programs} programs, {done.lines} lines in {output}"]
-        common.print_table(["program", "count"], rows, notes=notes)
-
-    common.emit(done, text)
+    common.emit(done)
 
 
 def main(argv: list[str] | None = None) -> int:

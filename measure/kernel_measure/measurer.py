@@ -85,16 +85,12 @@ class Measurer(ExitStack):
             self.enter_context(tempfile.TemporaryDirectory(prefix="kernel-archive-")), "cache"
         )
         self._lock = self.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the measurer
-        self.callback(self._end_all)
+        self.callback(lambda: [self.end(task) for task in self.tasks])
         self._workers: dict[str, WorkerProcess] = {}
         self._bands: dict[str, ReferenceBand] = {}
         self.restarts = 0
         self.confined: dict[str, str] = {}
         self.facts: dict[str, Any] = {}
-
-    def _end_all(self) -> None:
-        for task in self.tasks:
-            self.end(task)
 
     def start(self, task: str) -> None:
         """Start a worker for a task, if there is none; does not wait."""

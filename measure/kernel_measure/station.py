@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kernel_archive.errors import UsageError
 from kernel_archive.gpus import canonical_gpu, gpu_facts
 from kernel_archive.ids import program_id
 from kernel_archive.readers.events import LoggedEvaluation  # noqa: TC001 - msgspec reads the annotations
@@ -39,6 +38,8 @@ FIELDS: Final = (
     "clocks_event_reasons.active",
 )
 _CHANGING: Final = (*FIELDS[5:9], FIELDS[-1])
+#: Ask for what changes this often, s.
+PERIOD_S: Final = 10.0
 
 
 def query() -> dict[str, str]:
@@ -60,30 +61,6 @@ def resolve_gpu(device: str, gpu: str | None) -> str:
     if gpu:
         return canonical_gpu(gpu)
     return canonical_gpu(query().get("name", "unknown")) if device == "cuda" else device
-
-
-class Watch:
-    """Samples driver, clocks, temperature and power of the GPU every few seconds."""
-
-    def __init__(self, *, enabled: bool, period_s: float = 10.0) -> None:
-        self.first = query() if enabled else {}
-        self._latest, self._at = self.first, time.monotonic()
-        self._stop, self._period = threading.Event(), period_s
-        if self.first:
-            threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._period):
-            self._latest, self._at = query() or self._latest, time.monotonic()
-
-    def latest(self) -> dict[str, Any]:
-        """Clocks, temperature and power as last seen, with the age of the sample."""
-        seen: dict[str, Any] = {n: self._latest[n] for n in _CHANGING if n in self._latest}
-        return {**seen, "age_s": round(time.monotonic() - self._at, 1)} if seen else {}
-
-    def close(self) -> None:
-        """Stop sampling."""
-        self._stop.set()
 
 
 class CompilePool:
@@ -129,31 +106,14 @@ class CompilePool:
             worker.kill()
 
 
-def share_processors(part: int = 0, parts: int = 1) -> tuple[list[int], list[int]]:
-    """Processors for timing and for everything else, for one of several stations on a machine.
+def share_processors() -> tuple[list[int], list[int]]:
+    """Processors for timing and for everything else; fewer than six serve both.
 
-    With fewer than six to share, all serve both.
+    They are those that this process may use: ``taskset`` gives several stations their own.
     """
     usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
-    size = len(usable) // parts
-    mine = usable[part * size : (part + 1) * size]
     # Not the very first: interrupts are served there.
-    return (mine[1:3], mine[3:]) if size >= 6 else (usable, usable)
-
-
-def parse_share(text: str) -> tuple[int, int]:
-    """``2/4`` as the part counted from 0 and the number of parts.
-
-    Raises:
-        UsageError: it is not of that form.
-
-    >>> parse_share("2/4")
-    (1, 4)
-    """
-    part, sign, parts = text.partition("/")
-    if sign and part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts):
-        return int(part) - 1, int(parts)
-    raise UsageError(f"--share takes I/N with 1 <= I <= N (got {text!r})")
+    return (usable[1:3], usable[3:]) if len(usable) >= 6 else (usable, usable)
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,8 +121,6 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
     device: str = "cuda"  # ``cuda``, ``cpu`` or ``standin``
     trusted: bool = False  # run programs without any isolation
-    part: int = 0  # which of the ``parts`` of the processors to use, from 0
-    parts: int = 1  # shares of the machine's processors
     #: Processes that compile ahead; as many as processors are left by default.
     compilers: int | None = None
     cache: Path | None = None  # where compiled programs are kept; a temporary directory by default
@@ -180,9 +138,10 @@ class Station(ExitStack):
 
     def __init__(self, host: Host, settings: Settings, gpu: str, task: str | None) -> None:
         super().__init__()
-        mine, others = share_processors(host.part, host.parts)
-        self._watch = Watch(enabled=host.device == "cuda")
-        self.callback(self._watch.close)
+        mine, others = share_processors()
+        self._query = query if host.device == "cuda" else dict[str, str]
+        self._first = self._last = self._query()
+        self._seen_at = time.monotonic()
         more = {"gpu": gpu, "trusted": host.trusted, "cpus": mine, "start_cpus": others}
         self.measurer = self.enter_context(
             Measurer(host.device, settings, cache=host.cache, **more)
@@ -201,14 +160,21 @@ class Station(ExitStack):
         return [self._pool.submit(task, code) for code in codes] if self._pool is not None else []
 
     def facts(self) -> dict[str, Any]:
-        """What ``run.json`` says of device and software, once something was measured."""
-        facts, driver = self.measurer.facts, self._watch.first.get("driver_version")
+        """What ``run.json`` says of device and software, once something was measured.
+
+        Clocks, temperature and power are asked for between measurements, every ten seconds at most.
+        """
+        age = time.monotonic() - self._seen_at
+        if age > PERIOD_S:
+            self._last, self._seen_at, age = self._query() or self._last, time.monotonic(), 0.0
+        last: dict[str, Any] = {n: self._last[n] for n in _CHANGING if n in self._last}
+        facts, driver = self.measurer.facts, self._first.get("driver_version")
         more = {"driver": driver, "sandbox": self.measurer.confined}
         return {
             **facts,
             "software": {**facts.get("software", {}), **more},
-            "nvidia_smi": self._watch.first,
-            "environment_last": self._watch.latest(),
+            "nvidia_smi": self._first,
+            "environment_last": {**last, "age_s": round(age, 1)} if last else {},
         }
 
 

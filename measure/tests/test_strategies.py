@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from kernel_measure.strategies import HillClimbing, Puct, SearchNode, State
+from kernel_measure.strategies import Puct, SearchNode, State
 
 
 def node(ulid, reward, ancestors=(), *, seed=False):
@@ -98,12 +98,3 @@ def test_negative_rewards_work():
     state = State(archive=[node("a", -2.0, seed=True), node("b", -0.1, ["a"])])
     assert Puct(batch_size=1, c_puct=0.0).select(state)[0].ulid == "b"
     assert all(math.isfinite(s) for s, _ in Puct().scores(state))
-
-
-def test_hill_climbing_takes_the_best():
-    """The best node is the parent; every success enters."""
-    state = State(archive=[node("a", 1.0, seed=True)])
-    climb = HillClimbing()
-    climb.settle(state, {"a": [node("b", 0.5, ["a"]), node("c", 2.0, ["a"])]}, {"a": []})
-    assert [n.ulid for n in climb.select(state)] == ["c"]
-    assert len(state.archive) == 3

@@ -18,7 +18,7 @@ __all__ = ["answer", "read_run", "recording", "run_answered", "run_plan"]
 
 def recording(**how) -> Recording:
     """A recording on the stand-in device that does not wait for proposals."""
-    host = {name: how.pop(name) for name in ("compilers", "cache", "part") if name in how}
+    host = {name: how.pop(name) for name in ("compilers", "cache") if name in how}
     return Recording(host=Host(device="standin", **host), **{"wait": False, **how})
 
 
