@@ -116,14 +116,7 @@ class ChainRun(AttemptLog):
         super().__init__(directory)
         for i, row in enumerate(self.rows):
             if [row.code] != [code for code, _ in chain.attempts[i : i + 1]]:
-                self.close()
-                raise DataError.of(
-                    code="another-search",
-                    file=str(directory / "attempts.jsonl"),
-                    line=i + 1,
-                    message="the directory holds attempts that this agent did not make",
-                    fix="Record into another directory, or move this one away",
-                )
+                self._refuse(i + 1, "attempts that this agent did not make")
 
     @property
     def finished(self) -> bool:
@@ -133,14 +126,11 @@ class ChainRun(AttemptLog):
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """For ``run.json``: author and brief."""
-        author, done = self._chain.author, len(self.rows)
+        author = self._chain.author
         names = ("author", "role", "model", "experience", "style")
-        return {
-            "attempts": done,
-            "aggregation": "geomean",
-            **{name: getattr(author, name) for name in names},
-            "brief": author.chains.get(self._chain.problem, {}),
-        }
+        facts = {name: getattr(author, name) for name in names}
+        brief = author.chains.get(self._chain.problem, {})
+        return {"attempts": len(self.rows), "aggregation": "geomean", **facts, "brief": brief}
 
     def jobs(self) -> list[Job]:
         """The next attempt; empty when there is none."""

@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -15,7 +15,6 @@ from kernel_archive.cli import common, run_command
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kernel_measure.dry_run import Following
     from kernel_measure.verdict import Measurement
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -88,14 +87,7 @@ def _row(name: str, m: Measurement) -> list[object]:
 @click.argument("task")
 @click.argument("files", nargs=-1, required=True, type=_FILE)
 @common.options(_device_option, _gpu_option, _set_option, _trusted_option, common.json_option)
-def measure(
-    task: str,
-    files: tuple[Path, ...],
-    device: str,
-    gpu: str | None,
-    pairs: tuple[str, ...],
-    trusted: bool,
-) -> None:
+def measure(task: str, files: tuple[Path, ...], gpu: str | None, **how: Any) -> None:
     """Check kernel files of TASK on inputs they have not seen.
 
     A file is a Python module with custom_kernel(data). Each runs in a worker process of its own.
@@ -104,7 +96,7 @@ def measure(
     from kernel_measure.settings import settings_from
     from kernel_measure.station import measure_files
 
-    settings, host = settings_from(pairs), _host(device, trusted)
+    settings, host = settings_from(how["pairs"]), _host(how["device"], how["trusted"])
     with common.progress("Measuring") as advance:
         done = measure_files(task, files, host=host, gpu=gpu, settings=settings, advance=advance)
 
@@ -143,13 +135,11 @@ def record(plan: Path, out: Path, **how: Any) -> None:
     questions/ in the runs.
     """
     from kernel_measure.plan import read_plan
-    from kernel_measure.record import Recording
     from kernel_measure.record import record as record_plan
 
     places = {name: how.pop(name) for name in ("device", "trusted", "compilers", "cache")}
-    recording = Recording(host=_host(**places), **how)
     with common.progress("Recording") as advance:
-        done = record_plan(read_plan(plan), out, recording, advance=advance)
+        done = record_plan(read_plan(plan), out, _host(**places), advance=advance, **how)
     common.emit(done)
 
 
@@ -190,12 +180,35 @@ def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> No
     common.emit(done)
 
 
-@cli.command()
-@common.option(
-    "-o", "--output", required=True, type=_OUTPUT, help="File to write; .zst is compressed."
+_following_options = common.options(
+    common.option(
+        "-o", "--output", required=True, type=_OUTPUT, help="File to write; .zst is compressed."
+    ),
+    common.archive_option,
+    _trusted_option,
+    common.force_option,
+    common.json_option,
 )
-@common.options(common.archive_option, _trusted_option, common.force_option, common.json_option)
-def dry_run(output: Path, archive_path: str | None, trusted: bool, force: bool) -> None:
+
+
+def _follow(
+    mode: Literal["dry", "profile"], archive_path: str | None, output: Path, force: bool, **how: Any
+) -> None:
+    from kernel_archive.archive.open import open_archive
+    from kernel_measure.dry_run import Following, follow_programs
+
+    _host("cpu", how["trusted"])
+    archive = open_archive(archive_path)
+    with common.progress("Following") as advance:
+        done = follow_programs(
+            archive, output, Following(mode=mode, **how), force=force, advance=advance
+        )
+    common.emit(done)
+
+
+@cli.command()
+@_following_options
+def dry_run(**how: Any) -> None:
     """Follow the host code of an archive's programs on tensors without values.
 
     No GPU is needed, only torch: Triton is replaced by a stand-in, nothing is compiled or computed.
@@ -204,57 +217,23 @@ def dry_run(output: Path, archive_path: str | None, trusted: bool, force: bool) 
     KernelBench are followed on the inputs that their reference makes. A recipe names the file with
     launches = "..."; a program that can't be followed is in it with the reason.
     """
-    from kernel_measure.dry_run import Following
-
-    _follow(archive_path, output, Following(trusted=trusted), force=force)
+    _follow("dry", **how)
 
 
 @cli.command()
+@_following_options
 @common.option(
-    "-o", "--output", required=True, type=_OUTPUT, help="File to write; .zst is compressed."
+    "--workers", type=common.FROM_1, default=8, help="Processes that compile and share the GPU."
 )
-@common.option(
-    "--workers",
-    type=common.FROM_1,
-    default=8,
-    help="Processes that compile and share the GPU.",
-)
-@common.options(
-    _seconds_option,
-    common.archive_option,
-    _trusted_option,
-    common.force_option,
-    common.json_option,
-)
-def profile(
-    output: Path,
-    workers: int,
-    seconds: float,
-    archive_path: str | None,
-    trusted: bool,
-    force: bool,
-) -> None:
+@_seconds_option
+def profile(**how: Any) -> None:
     """Call an archive's programs on the GPU, and write every kernel that they launch.
 
     The file says, for each case of each program, what torch's profiler sees: grid, threads,
     registers and shared memory of each kernel, those of CUDA C++ and of torch included, and what
     Triton's spill. Nothing is timed. A recipe names the file in launches = [...].
     """
-    from kernel_measure.dry_run import Following
-
-    how = Following(mode="profile", trusted=trusted, workers=workers, seconds=seconds)
-    _follow(archive_path, output, how, force=force)
-
-
-def _follow(archive_path: str | None, output: Path, how: Following, *, force: bool) -> None:
-    from kernel_archive.archive.open import open_archive
-    from kernel_measure.dry_run import follow_programs
-
-    _host("cpu", how.trusted)
-    archive = open_archive(archive_path)
-    with common.progress("Following") as advance:
-        done = follow_programs(archive, output, how, force=force, advance=advance)
-    common.emit(done)
+    _follow("profile", **how)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 from ulid import ULIDGenerator
@@ -107,12 +107,6 @@ class JsonLines:
                     self.path.parent.rmdir()
         os.close(self._file)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def read_given(path: Path, kind: type[T], *, code: str, fix: str | None = None) -> T:
     """Read a file that somebody wrote for us: text for ``str``, else JSON of that type.
@@ -153,19 +147,16 @@ def read_lines(path: Path, kind: Any) -> list[Any]:
             values.append(decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             text, field = misfit(error)
-            code, says = "bad-json", "the line is damaged"
-            if isinstance(error, msgspec.ValidationError):
-                code, says = "wrong-format", "not a line that was recorded here"
-            raise unresumable(path, number, f"{says}: {text}", code=code, field=field) from error
+            message = f"damaged, or not recorded here: {text}"
+            raise unresumable(path, number, message, field) from error
     return values
 
 
-def unresumable(
-    path: Path, line: int, message: str, *, code: str = "wrong-format", field: str | None = None
-) -> DataError:
+def unresumable(path: Path, line: int, message: str, field: str | None = None) -> DataError:
     """What is said of a log that a run can't go on from."""
+    place = {"file": str(path), "line": line, "field": field}
     fix = "This run can't be resumed; move it away and record it anew"
-    return DataError.of(code=code, file=str(path), line=line, message=message, field=field, fix=fix)
+    return DataError.of(code="wrong-format", message=message, fix=fix, **place)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -51,15 +51,13 @@ class ReferenceBand:
         self.factor, self.settle = factor, settle
         self._seen: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=201))
 
-    def usual(self, case: str) -> float | None:
-        """Median of what was seen, ns; ``None`` before it is settled."""
-        seen = self._seen[case]
-        return statistics.median(seen) if len(seen) >= self.settle else None
-
     def outside(self, case: str, time: float) -> bool:
         """Whether a reference time is off the usual one by more than the factor, either way."""
-        usual = self.usual(case)
-        return usual is not None and not usual / self.factor <= time <= usual * self.factor
+        seen = self._seen[case]
+        if len(seen) < self.settle:
+            return False
+        usual = statistics.median(seen)
+        return not usual / self.factor <= time <= usual * self.factor
 
     def learn(self, case: str, time: float) -> None:
         """Remember one reference time, ns (the last 201 of a case count)."""

@@ -65,9 +65,9 @@ class _Entry(Puct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     steps: int = 40
 
     def __post_init__(self) -> None:
-        """Refuse an agentic run without chains."""
-        if self.method == "agentic" and not self.chains:
-            raise ValueError('an agentic run records chains: name them, chains = "chains/*/*"')
+        """Refuse an agentic run without chains, and a search with them."""
+        if (self.method == "agentic") != bool(self.chains):
+            raise ValueError('an agentic run alone records chains: chains = "chains/*/*"')
 
 
 class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -87,12 +87,16 @@ class PlannedRun(msgspec.Struct, kw_only=True):
     """
 
     key: str
-    method: Method
     task: str
     language: str
-    seed: int
     entry: _Entry
+    seed: int = 0
     folder: Path | None = None
+
+    @property
+    def method(self) -> Method:
+        """How its programs are made."""
+        return self.entry.method
 
     @property
     def strategy(self) -> Puct:
@@ -143,37 +147,26 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _chains(entry: _Entry, base: Path) -> Iterator[PlannedRun]:
-    """One run for every folder of a chain: ``agentic/<problem>__<h or t>_<author>``."""
-    for folder in sorted(p for p in base.glob(entry.chains) if any(p.glob("*.py"))):
-        chain = read_chain(folder)
-        task = get_task(chain.problem).name
-        role = "h" if chain.author.role == "held_out" else "t"
-        yield PlannedRun(
-            key=f"agentic/{task}__{role}_{chain.author.author}",
-            method="agentic",
-            task=task,
-            language=chain.author.language,
-            seed=0,
-            entry=msgspec.structs.replace(entry, steps=len(chain.attempts)),
-            folder=folder,
-        )
-
-
-def _runs(entry: _Entry) -> Iterator[PlannedRun]:
-    """One run for every task, language and seed: ``<method>/<task>__<name>``."""
+def _runs(entry: _Entry, base: Path) -> Iterator[PlannedRun]:
+    """One run for every folder of a chain, or for every task, language and seed of a search."""
+    for folder in sorted(base.glob(entry.chains)) if entry.chains else []:
+        if any(folder.glob("*.py")):
+            chain = read_chain(folder)
+            task, author = get_task(chain.problem).name, chain.author
+            role = "h" if author.role == "held_out" else "t"
+            yield PlannedRun(
+                key=f"agentic/{task}__{role}_{author.author}",
+                task=task,
+                language=author.language,
+                entry=msgspec.structs.replace(entry, steps=len(chain.attempts)),
+                folder=folder,
+            )
     grid = itertools.product(_list(entry.task), _list(entry.language), _list(entry.seed))
-    for task, language, seed in grid:
-        canonical = get_task(task).name
-        name = entry.name.format(seed=seed, language=language, task=canonical)
-        yield PlannedRun(
-            key=f"{entry.method}/{canonical}__{name}",
-            method=entry.method,
-            task=canonical,
-            language=language,
-            seed=seed,
-            entry=entry,
-        )
+    for stated, language, seed in grid if not entry.chains else []:
+        task = get_task(stated).name
+        name = entry.name.format(seed=seed, language=language, task=task)
+        key = f"{entry.method}/{task}__{name}"
+        yield PlannedRun(key=key, task=task, language=language, seed=seed, entry=entry)
 
 
 def read_plan(path: Path) -> SearchPlan:
@@ -192,7 +185,7 @@ def read_plan(path: Path) -> SearchPlan:
         fix = next((fix for name, fix in _GONE.items() if f"'{name}'" in message), None)
         raise fail(message=printable(message, 300), field=field, fix=fix) from None
     base = path.resolve().parent
-    runs = [run for e in file.search for run in (_chains(e, base) if e.chains else _runs(e))]
+    runs = [run for entry in file.search for run in _runs(entry, base)]
     twice = [key for key, count in Counter(r.key for r in runs).items() if count > 1]
     if twice:
         raise fail(

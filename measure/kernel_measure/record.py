@@ -15,7 +15,7 @@ from kernel_measure.chains import ChainRun
 from kernel_measure.logs import now, read_lines, write_json
 from kernel_measure.runs import earlier_run, run_document
 from kernel_measure.search import search_numbers
-from kernel_measure.station import Host, Station
+from kernel_measure.station import Station
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from kernel_measure.plan import PlannedRun, SearchPlan
     from kernel_measure.runs import Job
+    from kernel_measure.station import Host
 
 #: Let this many runs take turns, enough to hide the compilers; the next starts when one has
 #: finished.
@@ -101,32 +102,28 @@ def _document(run: PlannedRun, plan: SearchPlan, path: Path) -> dict[str, Any]:
     return {**earlier, **document, "start": earlier.get("start", document["start"])}
 
 
-class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call of ``record`` does."""
-
-    host: Host = Host()  # where programs are measured
-    only: tuple[str, ...] = ()  # patterns of run keys (``fnmatch``); all runs by default
-    seconds: float = math.inf  # begin no evaluation after this many seconds
-    wait: bool = True  # wait for proposals when nothing else is left to do
-
-
 def record(
     plan: SearchPlan,
     out: Path,
-    how: Recording,
+    host: Host,
     *,
+    only: Sequence[str] = (),
+    seconds: float = math.inf,
+    wait: bool = True,
     advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
 ) -> Recorded:
     """Record the runs of a plan into ``out``; a call after a crash or a deadline goes on.
 
-    ``advance`` is called with evaluations done, evaluations expected, and the run.
+    ``only`` are patterns of run keys (``fnmatch``). No evaluation begins after ``seconds``. Where
+    nothing else is left to do, proposals are waited for with ``wait``. ``advance`` is called with
+    evaluations done, evaluations expected, and the run.
 
     Raises:
         DataError: a run directory is damaged or of another plan, or a proposal is none.
         MeasurerError: no worker comes up.
     """
     begin = time.monotonic()
-    runs = [r for r in plan.runs if any(fnmatch.fnmatch(r.key, p) for p in how.only or "*")]
+    runs = [r for r in plan.runs if any(fnmatch.fnmatch(r.key, p) for p in only or "*")]
     for run in runs:  # refuses a plan that does not fit before anything is measured
         _document(run, plan, out / run.key / "run.json")
     result = Recorded()
@@ -136,8 +133,8 @@ def record(
         return Active(run, plan, out, seen.setdefault(run.task, set()))
 
     task = runs[0].task if runs else None
-    with Station(how.host, plan.settings, plan.gpu, task) as station:
-        turns = Turns(station, result, start, begin + how.seconds, advance, wait=how.wait)
+    with Station(host, plan.settings, plan.gpu, task) as station:
+        turns = Turns(station, result, start, begin + seconds, advance, wait=wait)
         try:
             turns.run(runs)
         finally:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
@@ -118,8 +118,10 @@ class RunLog(ExitStack):
         self.counts: Counter[str] = Counter()
         self.best: float | None = None
         with ExitStack() as stack:
-            self._log = stack.enter_context(JsonLines(path))  # this cuts off a torn last line
-            self._timing = stack.enter_context(JsonLines(path.with_name("timing.jsonl")))
+            self._log = stack.enter_context(
+                closing(JsonLines(path))
+            )  # this cuts off a torn last line
+            self._timing = stack.enter_context(closing(JsonLines(path.with_name("timing.jsonl"))))
             for number, row in enumerate(read_lines(path, kind), 1):
                 try:
                     self._apply(row)
@@ -127,6 +129,17 @@ class RunLog(ExitStack):
                     text = f"does not follow from the lines before it: {error}"
                     raise unresumable(path, number, text) from error
             self.push(stack.pop_all())
+
+    def _refuse(self, line: int, what: str) -> NoReturn:
+        """Close, and raise the error of a directory that holds another run."""
+        self.close()
+        raise DataError.of(
+            code="another-search",
+            file=str(self._log.path),
+            line=line,
+            message=f"the directory holds {what}",
+            fix="Record into another directory, or move this one away",
+        )
 
     def _emit(self, row: Any) -> None:
         self._log.append(row)

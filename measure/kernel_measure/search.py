@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kernel_archive.errors import DataError
 from kernel_archive.readers import events as ev
 from kernel_measure.logs import new_ulid, now
 from kernel_measure.runs import Job, RunLog, feedback_of
@@ -86,14 +85,7 @@ class Search(RunLog):
         self._requests: dict[str, _Mutation] = {}
         super().__init__(directory / "events.jsonl", ev.Event)
         if self._root is not None and self._root.code != provider.start:
-            self.close()
-            raise DataError.of(
-                code="another-search",
-                file=str(directory / "events.jsonl"),
-                line=1,
-                message="the directory holds a search from another starting program",
-                fix="Record into another directory, or move this one away",
-            )
+            self._refuse(1, "a search from another starting program")
 
     @property
     def finished(self) -> bool:

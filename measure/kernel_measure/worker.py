@@ -253,14 +253,7 @@ def _time_mode(config: Config) -> tuple[Answer, Facts]:
             import torch
 
             torch.cuda.set_per_process_memory_fraction(config.settings.gpu_memory_fraction)
-        evaluator = Evaluator(
-            task,
-            device,
-            config.settings,
-            salt=config.salt,
-            gpu=config.gpu,
-            scratch=Path(config.scratch),
-        )
+        evaluator = Evaluator(task, device, config)
         evaluator.warm()
     os.close(config.lock)
 
