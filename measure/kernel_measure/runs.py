@@ -11,7 +11,7 @@ import msgspec
 from kernel_archive.errors import DataError
 from kernel_archive.ids import program_id
 from kernel_archive.readers.events import Attempt, Feedback, LoggedEvaluation
-from kernel_measure.logs import JsonLines, now, read_lines, unresumable
+from kernel_measure.logs import JsonLines, now, read_given, read_lines, unresumable
 from kernel_measure.tasks import get_task
 from kernel_measure.verdict import Measurement, evaluation
 
@@ -53,12 +53,7 @@ def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
     """
     if not path.exists():
         return None
-    try:
-        earlier = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DataError.of(
-            code="bad-json", file=str(path), message=f"not valid: {error}", fix="Move the run away"
-        ) from error
+    earlier = read_given(path, dict[str, Any], code="bad-json", fix="Move the run away")
     said, asked = _with_numbers(earlier), _with_numbers(document)
     for name in (*_FIXED, *sorted(asked.keys() - document.keys())):
         before = said.get(name)

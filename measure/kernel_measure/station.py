@@ -38,8 +38,6 @@ FIELDS: Final = (
     "clocks_event_reasons.active",
 )
 _CHANGING: Final = (*FIELDS[5:9], FIELDS[-1])
-#: Ask for what changes this often, s.
-PERIOD_S: Final = 10.0
 
 
 def query() -> dict[str, str]:
@@ -61,6 +59,30 @@ def resolve_gpu(device: str, gpu: str | None) -> str:
     if gpu:
         return canonical_gpu(gpu)
     return canonical_gpu(query().get("name", "unknown")) if device == "cuda" else device
+
+
+class Watch:
+    """Samples driver, clocks, temperature and power of the GPU every few seconds."""
+
+    def __init__(self, *, enabled: bool, period_s: float = 10.0) -> None:
+        self.first = query() if enabled else {}
+        self._latest, self._at = self.first, time.monotonic()
+        self._stop, self._period = threading.Event(), period_s
+        if self.first:
+            threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._period):
+            self._latest, self._at = query() or self._latest, time.monotonic()
+
+    def latest(self) -> dict[str, Any]:
+        """Clocks, temperature and power as last seen, with the age of the sample."""
+        seen: dict[str, Any] = {n: self._latest[n] for n in _CHANGING if n in self._latest}
+        return {**seen, "age_s": round(time.monotonic() - self._at, 1)} if seen else {}
+
+    def close(self) -> None:
+        """Stop sampling."""
+        self._stop.set()
 
 
 class CompilePool:
@@ -139,9 +161,8 @@ class Station(ExitStack):
     def __init__(self, host: Host, settings: Settings, gpu: str, task: str | None) -> None:
         super().__init__()
         mine, others = share_processors()
-        self._query = query if host.device == "cuda" else dict[str, str]
-        self._first = self._last = self._query()
-        self._seen_at = time.monotonic()
+        self._watch = Watch(enabled=host.device == "cuda")
+        self.callback(self._watch.close)
         more = {"gpu": gpu, "trusted": host.trusted, "cpus": mine, "start_cpus": others}
         self.measurer = self.enter_context(
             Measurer(host.device, settings, cache=host.cache, **more)
@@ -160,21 +181,14 @@ class Station(ExitStack):
         return [self._pool.submit(task, code) for code in codes] if self._pool is not None else []
 
     def facts(self) -> dict[str, Any]:
-        """What ``run.json`` says of device and software, once something was measured.
-
-        Clocks, temperature and power are asked for between measurements, every ten seconds at most.
-        """
-        age = time.monotonic() - self._seen_at
-        if age > PERIOD_S:
-            self._last, self._seen_at, age = self._query() or self._last, time.monotonic(), 0.0
-        last: dict[str, Any] = {n: self._last[n] for n in _CHANGING if n in self._last}
-        facts, driver = self.measurer.facts, self._first.get("driver_version")
+        """What ``run.json`` says of device and software, once something was measured."""
+        facts, driver = self.measurer.facts, self._watch.first.get("driver_version")
         more = {"driver": driver, "sandbox": self.measurer.confined}
         return {
             **facts,
             "software": {**facts.get("software", {}), **more},
-            "nvidia_smi": self._first,
-            "environment_last": {**last, "age_s": round(age, 1)} if last else {},
+            "nvidia_smi": self._watch.first,
+            "environment_last": self._watch.latest(),
         }
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
-from kernel_measure import station
-from kernel_measure.settings import Settings
-from kernel_measure.station import FIELDS, Host, Station, query, share_processors
+from kernel_measure.station import FIELDS, Watch, query, share_processors
 
 
 def test_processors_for_timing_lie_apart(monkeypatch):
@@ -55,6 +54,7 @@ def test_without_figures_there_are_none(says, line):
     """A tool that fails or says nothing is like none."""
     says(line)
     assert query() == {}
+    assert Watch(enabled=True).latest() == {}
 
 
 def test_no_such_tool(monkeypatch, tmp_path):
@@ -63,14 +63,15 @@ def test_no_such_tool(monkeypatch, tmp_path):
     assert query() == {}
 
 
-def test_the_latest_figures_are_in_a_run(says, monkeypatch):
-    """Clocks as last seen, with their age."""
-    monkeypatch.setattr(station, "PERIOD_S", 0.0)
+def test_the_watch_has_the_latest_figures(says):
+    """Clocks as last seen, with their age, until it is closed."""
     says(f"echo '{SAID.format(clock=1755)}'")
-    with Station(Host(), Settings(), "H200", None) as place:
-        says(f"echo '{SAID.format(clock=900)}'")
-        facts = place.facts()
-    assert facts["nvidia_smi"]["clocks.sm"] == "1755 MHz"
-    assert facts["environment_last"]["clocks.sm"] == "900 MHz"
-    assert facts["environment_last"].keys() <= {*FIELDS, "age_s"}
-    assert facts["software"]["driver"] == "570.1"
+    assert Watch(enabled=False).latest() == {}
+    watch = Watch(enabled=True, period_s=0.01)
+    says(f"echo '{SAID.format(clock=900)}'")
+    until = time.monotonic() + 20
+    while watch.latest()["clocks.sm"] != "900 MHz":
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert set(watch.latest()) <= {*FIELDS, "age_s"}
+    watch.close()
