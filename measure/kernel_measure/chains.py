@@ -15,11 +15,11 @@ its run goes on when ``record`` is called again; a program that was measured mus
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
-from kernel_archive.errors import DataError, UsageError
+from kernel_archive.errors import DataError
 from kernel_measure.logs import read_given
 from kernel_measure.runs import AttemptLog, Job
 
@@ -34,7 +34,7 @@ class ProgramFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     title: str  # what it is, in a few words
     intent: str  # what it tries, what it reacts to, what the author expects
-    expected_speedup: float  # the author's guess, x
+    expected_speedup: Annotated[float, msgspec.Meta(gt=0)]  # the author's guess, x
     #: The author's belief over the eight bins (scheme ``paper``); sums to 1 within 0.02.
     probabilities: list[float]
     parent: int | None = None  # number of the program that it builds on; ``None`` for a new start
@@ -42,8 +42,6 @@ class ProgramFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         """Refuse a forecast that is none."""
-        if not self.expected_speedup > 0:
-            raise ValueError("expected_speedup must be above 0")
         p = self.probabilities
         if len(p) != 8 or min(p) < 0 or abs(sum(p) - 1) > 0.02:
             raise ValueError("probabilities are eight numbers of at least 0 that sum to 1")
@@ -62,7 +60,7 @@ class AuthorFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     chains: dict[str, dict[str, Any]]
 
 
-class ChainProgram(msgspec.Struct, frozen=True):
+class ChainProgram(NamedTuple):
     """One program of a chain, and what its author says of it."""
 
     code: str
@@ -117,15 +115,8 @@ class ChainRun(AttemptLog):
         self._chain = chain
         super().__init__(directory)
         for i, row in enumerate(self.rows):
-            if [row.code] != [program.code for program in chain.attempts[i : i + 1]]:
-                self.close()
-                raise DataError.of(
-                    code="another-search",
-                    file=str(directory / "attempts.jsonl"),
-                    line=i + 1,
-                    message="the directory holds attempts that this agent did not make",
-                    fix="Record into another directory, or move this one away",
-                )
+            if [row.code] != [code for code, _ in chain.attempts[i : i + 1]]:
+                self._refuse(i + 1, "attempts that this agent did not make")
 
     @property
     def finished(self) -> bool:
@@ -135,34 +126,23 @@ class ChainRun(AttemptLog):
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """For ``run.json``: author and brief."""
-        author, done = self._chain.author, len(self.rows)
+        author = self._chain.author
         names = ("author", "role", "model", "experience", "style")
-        return {
-            "attempts": done,
-            "aggregation": "geomean",
-            **{name: getattr(author, name) for name in names},
-            "brief": author.chains.get(self._chain.problem, {}),
-        }
+        facts = {name: getattr(author, name) for name in names}
+        brief = author.chains.get(self._chain.problem, {})
+        return {"attempts": len(self.rows), "aggregation": "geomean", **facts, "brief": brief}
 
     def jobs(self) -> list[Job]:
         """The next attempt; empty when there is none."""
-        number = len(self.rows)
-        following = self._chain.attempts[number : number + 1]
-        return [Job(f"attempt-{number}", program.code) for program in following]
+        return [Job(f"attempt-{len(self.rows)}", code) for code in self.ahead()[:1]]
 
     def ahead(self) -> list[str]:
-        """Programs that can be compiled before their turn: all that were not measured yet."""
-        return [program.code for program in self._chain.attempts[len(self.rows) :]]
+        """All programs that were not measured yet."""
+        return [code for code, _ in self._chain.attempts[len(self.rows) :]]
 
     def report(self, job: Job, measured: Measurement, started_at: str) -> None:
-        """Write the measurement of the attempt.
-
-        Raises:
-            UsageError: it is not this attempt's turn.
-        """
-        if job not in self.jobs():
-            raise UsageError(f"{job.request_id} is not waiting: reported before, or of another run")
-        facts = self._chain.attempts[len(self.rows)].facts
+        """Write the measurement of the attempt whose turn it is."""
+        _, facts = self._chain.attempts[len(self.rows)]
         self.add(
             job.code,
             measured,

@@ -6,15 +6,15 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
-from click.shell_completion import CompletionItem
 
 from kernel_archive.cli import common, run_command
 
 if TYPE_CHECKING:
-    from kernel_measure.dry_run import Following
+    from collections.abc import Callable
+
     from kernel_measure.verdict import Measurement
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -42,6 +42,16 @@ _trusted_option = common.option(
 )
 
 
+def _gone(name: str, instead: str, **more: Any) -> Callable[[Any], Any]:
+    """Make an option that went with 1.0 and says what to type instead."""
+
+    def refuse(ctx: click.Context, _: click.Parameter, value: object) -> None:
+        if value:
+            raise click.UsageError(f"{name!r} is gone since 1.0. Type: {instead}", ctx)
+
+    return click.option(name, hidden=True, expose_value=False, callback=refuse, **more)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="kernel-measure")
 def cli() -> None:
@@ -61,13 +71,6 @@ def _host(device: str, trusted: bool, **more: Any) -> Any:
     return Host(device=device, trusted=trusted, **more)
 
 
-def _complete_task(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Tasks that can be measured."""
-    from kernel_measure.tasks import TASK_NAMES
-
-    return [CompletionItem(name) for name in TASK_NAMES if name.startswith(begun)]
-
-
 def _row(name: str, m: Measurement) -> list[object]:
     from kernel_archive.bins import bin_of
 
@@ -81,17 +84,10 @@ def _row(name: str, m: Measurement) -> list[object]:
 
 
 @cli.command()
-@click.argument("task", shell_complete=_complete_task)
+@click.argument("task")
 @click.argument("files", nargs=-1, required=True, type=_FILE)
 @common.options(_device_option, _gpu_option, _set_option, _trusted_option, common.json_option)
-def measure(
-    task: str,
-    files: tuple[Path, ...],
-    device: str,
-    gpu: str | None,
-    pairs: tuple[str, ...],
-    trusted: bool,
-) -> None:
+def measure(task: str, files: tuple[Path, ...], gpu: str | None, **how: Any) -> None:
     """Check kernel files of TASK on inputs they have not seen.
 
     A file is a Python module with custom_kernel(data). Each runs in a worker process of its own.
@@ -100,7 +96,7 @@ def measure(
     from kernel_measure.settings import settings_from
     from kernel_measure.station import measure_files
 
-    settings, host = settings_from(pairs), _host(device, trusted)
+    settings, host = settings_from(how["pairs"]), _host(how["device"], how["trusted"])
     with common.progress("Measuring") as advance:
         done = measure_files(task, files, host=host, gpu=gpu, settings=settings, advance=advance)
 
@@ -122,48 +118,29 @@ def measure(
 @_trusted_option
 @common.option("--only", multiple=True, metavar="PATTERN", help="Runs, as METHOD/TASK__NAME.")
 @_seconds_option
-@common.option(
-    "--share", default="1/1", metavar="I/N", help="Use the I-th of N parts of the processors."
-)
-@common.option("--compilers", type=click.IntRange(min=0), help="Processes that compile ahead.")
+@common.option("--compilers", type=common.FROM_0, help="Processes that compile ahead.")
 @common.option("--cache", type=_FOLDER, help="Keep compiled programs here.")
-@common.option(
-    "--compile-only",
-    is_flag=True,
-    help="Fill --cache and measure nothing; then time with --compilers 0, undisturbed.",
-)
 @common.option("--wait/--no-wait", default=True, help="Wait for proposals as files, or end then.")
+@_gone("--share", "taskset -c PROCESSORS kernel-measure record PLAN")
+@_gone(
+    "--compile-only",
+    "record without it: chains are compiled before anything is timed",
+    is_flag=True,
+)
 @common.json_option
-def record(plan: Path, out: Path, share: str, **how: Any) -> None:
-    """Run the searches of PLAN (TOML) and write their logs; called again, go on where they end."""
+def record(plan: Path, out: Path, **how: Any) -> None:
+    """Run the searches of PLAN (TOML) and write their logs; called again, go on where they end.
+
+    What chains hold is compiled before anything is timed. Searches wait for proposals: see
+    questions/ in the runs.
+    """
     from kernel_measure.plan import read_plan
-    from kernel_measure.record import Recording
     from kernel_measure.record import record as record_plan
-    from kernel_measure.station import parse_share
 
-    part, parts = parse_share(share)
     places = {name: how.pop(name) for name in ("device", "trusted", "compilers", "cache")}
-    recording = Recording(host=_host(**places, part=part, parts=parts), **how)
     with common.progress("Recording") as advance:
-        done = record_plan(read_plan(plan), out, recording, say=common.say, advance=advance)
-
-    def text() -> None:
-        rows = []
-        for key, run in done.runs.items():
-            measured, passed = sum(run["counts"].values()), run["counts"].get("success", 0)
-            best = "-" if run["best"] is None else f"{run['best']:.3f}x"
-            finished = "yes" if run["finished"] else "no"
-            rows.append([key, measured, passed, measured - passed, best, finished])
-        rate = 60 * done.evaluations / done.seconds if done.seconds else 0.0
-        speed = f"{done.evaluations} measured in {done.seconds:.0f} s ({rate:.0f} a minute)"
-        notes = [f"{speed}, {done.restarts} workers replaced"]
-        if done.waiting:
-            notes.append(f"{done.waiting} proposals are waited for: see questions/ in the runs")
-        common.print_table(
-            ["run", "measured", "passed", "failed", "best", "finished"], rows, notes=notes
-        )
-
-    common.emit(done, text)
+        done = record_plan(read_plan(plan), out, _host(**places), advance=advance, **how)
+    common.emit(done)
 
 
 @cli.command()
@@ -174,13 +151,13 @@ def record(plan: Path, out: Path, share: str, **how: Any) -> None:
     default="edge",
     help="eval, edge, flagged, all, or a SQL condition on kernels.",
 )
-@common.option("--edge", type=float, default=0.05, help="For edge: share around a bin edge.")
 @common.option(
-    "--repeat", type=click.IntRange(min=1), default=3, help="Measurements, each in its own worker."
+    "--repeat", type=common.FROM_1, default=3, help="Measurements, each in its own worker."
 )
-@common.option("--limit", type=click.IntRange(min=1), help="Measure at most this many kernels.")
+@common.option("--limit", type=common.FROM_1, help="Measure at most this many kernels.")
 @common.option("--out", required=True, type=_FOLDER, help="Directory of the runs.")
 @common.options(_device_option, _gpu_option, _seconds_option, _set_option, _trusted_option)
+@_gone("--edge", "--select with the condition in SQL")
 @common.json_option
 def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> None:
     """Measure kernels of the archive DIR again and write the measurements as logs."""
@@ -196,28 +173,42 @@ def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> No
         deadline=time.monotonic() + how["seconds"],
     )
     archive = open_archive(archive_path)
-    chosen = choose(archive, where, edge=how["edge"], limit=how["limit"], gpu=how["gpu"])
+    chosen = choose(archive, where, limit=how["limit"], gpu=how["gpu"])
     common.say(f"{len(chosen)} kernels to measure {how['repeat']} times")
     with common.progress("Measuring") as advance:
         done = remeasure_programs(chosen, out, repetitions, advance=advance)
+    common.emit(done)
 
-    def text() -> None:
-        columns = ["task", "kernels", "measured", "spread p50", "spread p90", "in another bin"]
-        rows = [
-            [task, s.programs, s.measured, f"{s.spread_median:.2%}", f"{s.spread_p90:.2%}", s.moved]
-            for task, s in done.tasks.items()
-        ]
-        common.print_table(columns, rows, notes=done.notes)
 
-    common.emit(done, text)
+_following_options = common.options(
+    common.option(
+        "-o", "--output", required=True, type=_OUTPUT, help="File to write; .zst is compressed."
+    ),
+    common.archive_option,
+    _trusted_option,
+    common.force_option,
+    common.json_option,
+)
+
+
+def _follow(
+    mode: Literal["dry", "profile"], archive_path: str | None, output: Path, force: bool, **how: Any
+) -> None:
+    from kernel_archive.archive.open import open_archive
+    from kernel_measure.dry_run import Following, follow_programs
+
+    _host("cpu", how["trusted"])
+    archive = open_archive(archive_path)
+    with common.progress("Following") as advance:
+        done = follow_programs(
+            archive, output, Following(mode=mode, **how), force=force, advance=advance
+        )
+    common.emit(done)
 
 
 @cli.command()
-@common.option(
-    "-o", "--output", required=True, type=_OUTPUT, help="File to write; .zst is compressed."
-)
-@common.options(common.archive_option, _trusted_option, common.force_option, common.json_option)
-def dry_run(output: Path, archive_path: str | None, trusted: bool, force: bool) -> None:
+@_following_options
+def dry_run(**how: Any) -> None:
     """Follow the host code of an archive's programs on tensors without values.
 
     No GPU is needed, only torch: Triton is replaced by a stand-in, nothing is compiled or computed.
@@ -226,64 +217,23 @@ def dry_run(output: Path, archive_path: str | None, trusted: bool, force: bool) 
     KernelBench are followed on the inputs that their reference makes. A recipe names the file with
     launches = "..."; a program that can't be followed is in it with the reason.
     """
-    from kernel_measure.dry_run import Following
-
-    _follow(archive_path, output, Following(trusted=trusted), force=force)
+    _follow("dry", **how)
 
 
 @cli.command()
+@_following_options
 @common.option(
-    "-o", "--output", required=True, type=_OUTPUT, help="File to write; .zst is compressed."
+    "--workers", type=common.FROM_1, default=8, help="Processes that compile and share the GPU."
 )
-@common.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    default=8,
-    help="Processes that compile and share the GPU.",
-)
-@common.options(
-    _seconds_option,
-    common.archive_option,
-    _trusted_option,
-    common.force_option,
-    common.json_option,
-)
-def profile(
-    output: Path,
-    workers: int,
-    seconds: float,
-    archive_path: str | None,
-    trusted: bool,
-    force: bool,
-) -> None:
+@_seconds_option
+def profile(**how: Any) -> None:
     """Call an archive's programs on the GPU, and write every kernel that they launch.
 
     The file says, for each case of each program, what torch's profiler sees: grid, threads,
     registers and shared memory of each kernel, those of CUDA C++ and of torch included, and what
     Triton's spill. Nothing is timed. A recipe names the file in launches = [...].
     """
-    from kernel_measure.dry_run import Following
-
-    how = Following(mode="profile", trusted=trusted, workers=workers, seconds=seconds)
-    _follow(archive_path, output, how, force=force)
-
-
-def _follow(archive_path: str | None, output: Path, how: Following, *, force: bool) -> None:
-    from kernel_archive.archive.open import open_archive
-    from kernel_measure.dry_run import follow_programs
-
-    if how.trusted:
-        _host("cpu", how.trusted)
-    archive = open_archive(archive_path)
-    with common.progress("Following") as advance:
-        done = follow_programs(archive, output, how, force=force, advance=advance)
-
-    def text() -> None:
-        rows = [["followed", done.followed], *([r, n] for r, n in done.not_followed.items())]
-        notes = [f"{done.programs} programs, {done.lines} lines in {output}"]
-        common.print_table(["program", "count"], rows, notes=notes)
-
-    common.emit(done, text)
+    _follow("profile", **how)
 
 
 def main(argv: list[str] | None = None) -> int:

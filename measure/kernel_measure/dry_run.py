@@ -31,7 +31,7 @@ from kernel_measure.measurer import START_TIMEOUT_S, MeasurerError
 from kernel_measure.process import Lost, WorkerProcess
 from kernel_measure.settings import Settings
 from kernel_measure.tasks import TASK_NAMES
-from kernel_measure.worker import Config
+from kernel_measure.worker import Config, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -66,7 +66,6 @@ class Following(msgspec.Struct, frozen=True, kw_only=True):
     mode: Literal["dry", "profile"] = "dry"
     trusted: bool = False
     workers: int = 1  # processes; those of ``profile`` share the GPU, since nothing is timed
-    timeout_s: float = 0.0  # of one program; the mode's own when 0
     seconds: float = math.inf  # no program is begun after this time
 
 
@@ -83,35 +82,32 @@ def _follow(
     rows: Iterable[dict[str, Any]], cache: Path, how: Following
 ) -> Generator[list[LaunchLine], None, None]:
     """The lines of each program; a worker that is lost is replaced."""
-    end, timeout = time.monotonic() + how.seconds, how.timeout_s or _TIMEOUT_S[how.mode]
+    end = time.monotonic() + how.seconds
+    device = "cuda" if how.mode == "profile" else "cpu"
+    config = Config(mode=how.mode, task="", device=device, settings=Settings(), trusted=how.trusted)
     worker: WorkerProcess | None = None
     try:
         for row in rows:
             if time.monotonic() >= end:
                 return
             if worker is None:
-                worker = WorkerProcess(_config(how), cache)
+                worker = WorkerProcess(config, cache)
                 if not worker.ready(START_TIMEOUT_S):
                     said = worker.output().strip().splitlines() or ["it says nothing"]
                     raise MeasurerError(f"no worker comes up: {printable(said[-1], 300)}")
             program = cache / row["program_id"]
             ours = {"task": row["problem"]} if row["is_task"] else {"reference": row["reference"]}
-            answer = worker.ask(row["code"], program, timeout, **ours)
+            answer = worker.ask(row["code"], program, _TIMEOUT_S[how.mode], **ours)
             if isinstance(answer, Lost):
-                yield launch_lines(row, {"error": answer.why})
-            else:
-                yield launch_lines(row, {"error": answer.error} if answer.error else answer.result)
-            if isinstance(answer, Lost) or answer.sticky:
+                answer = Reply(error=answer.why, sticky=True)
+            result = {"error": answer.error} if answer.error else answer.result
+            yield launch_lines(row, result)
+            if answer.sticky:
                 worker.kill()
                 worker = None
     finally:
         if worker is not None:
             worker.kill()
-
-
-def _config(how: Following) -> Config:
-    device = "cuda" if how.mode == "profile" else "cpu"
-    return Config(mode=how.mode, task="", device=device, settings=Settings(), trusted=how.trusted)
 
 
 def launch_lines(row: dict[str, Any], result: Any) -> list[LaunchLine]:
@@ -156,16 +152,20 @@ def follow_programs(
                 # A program that calls nothing has no line.
                 advance(next(done), len(programs), made[0].problem if made else "")
 
-    with tempfile.TemporaryDirectory(prefix="kernel-archive-follow-") as folder:
-        with ThreadPoolExecutor(how.workers) as pool:
-            shares = [programs[i :: how.workers] for i in range(how.workers)]
-            served = [
-                pool.submit(serve, share, Path(folder) / str(i)) for i, share in enumerate(shares)
-            ]
-        for future in served:
-            future.result()
+    with (
+        tempfile.TemporaryDirectory(prefix="kernel-archive-follow-") as folder,
+        ThreadPoolExecutor(how.workers) as pool,
+    ):
+        shares = [programs[i :: how.workers] for i in range(how.workers)]
+        folders = [Path(folder) / str(i) for i in range(how.workers)]
+        list(pool.map(serve, shares, folders))  # raises what one of them raises
     lines.sort(key=lambda line: (line.problem, line.program_id, line.case))
-    _write(output, lines, force=force)
+    rows = map(msgspec.structs.asdict, lines)
+    stated = [{name: v for name, v in row.items() if v is not None} for row in rows]
+    data = msgspec.json.Encoder().encode_lines(stated)
+    if output.suffix == ".zst":
+        data = pa.Codec("zstd", compression_level=15).compress(data, asbytes=True)
+    write_new(output, data, force=force)
     failed = Counter(line.name.split(":")[0] for line in lines if line.kind == "not_followed")
     begun = len({(line.problem, line.program_id) for line in lines})
     return Followed(
@@ -174,12 +174,3 @@ def follow_programs(
         not_followed=dict(failed.most_common()),
         lines=len(lines),
     )
-
-
-def _write(output: Path, lines: Iterable[LaunchLine], *, force: bool) -> None:
-    rows = (msgspec.structs.asdict(line) for line in lines)
-    stated = [{name: v for name, v in row.items() if v is not None} for row in rows]
-    data = b"".join(msgspec.json.encode(row) + b"\n" for row in stated)
-    if output.suffix == ".zst":
-        data = pa.Codec("zstd", compression_level=15).compress(data, asbytes=True)
-    write_new(output, data, force=force)

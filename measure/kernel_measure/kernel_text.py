@@ -6,6 +6,7 @@ Nothing here runs a program: its syntax tree is walked.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import math
@@ -66,70 +67,60 @@ _OPERATORS: Final = {
 _FUNCTIONS: Final[dict[str, Any]] = {"cdiv": lambda a, b: -(-a // b), "min": min, "max": max}
 
 
-def _evaluate(node: ast.AST, names: dict[str, Any]) -> float | None:
-    """Evaluate an expression of numbers and names; ``None`` where that is not possible."""
-    if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, (int, float)) else None
-    if isinstance(node, ast.Name):
-        value = names.get(node.id)
-        return value if isinstance(value, (int, float)) else None
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        function: Any = _OPERATORS[type(node.op)]
-        parts = [node.left, node.right]
-    elif isinstance(node, ast.Call) and _called(node).removesuffix("imum") in _FUNCTIONS:
-        function, parts = _FUNCTIONS[_called(node).removesuffix("imum")], node.args
-    else:
-        return None
-    values = [_evaluate(part, names) for part in parts]
-    if None in values or not values:
-        return None
+#: What evaluating raises where there is no value: infinite, no number, huge, or unknown.
+_NO_VALUE: Final = (ArithmeticError, LookupError, TypeError, ValueError)
+
+
+def _evaluate(node: ast.AST, names: dict[str, Any]) -> float:
+    """Evaluate an expression of numbers and names; raises ``_NO_VALUE`` where that can't be."""
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return value
+        case ast.Name(id=name):
+            value = names[name]
+            if isinstance(value, (int, float)):
+                return value
+        case ast.BinOp(left=left, op=op, right=right):
+            operate: Any = _OPERATORS[type(op)]
+            return float(operate(_evaluate(left, names), _evaluate(right, names)))
+        case ast.Call(args=arguments):
+            function = _FUNCTIONS[_called(node).removesuffix("imum")]
+            return float(function(*(_evaluate(argument, names) for argument in arguments)))
+    raise LookupError
+
+
+def _passes(loop: ast.For | ast.While, names: dict[str, Any]) -> Any:
+    """Trips of a loop over a range, or ``while i < n`` that adds to ``i`` (or takes it off)."""
+    match loop:
+        case ast.For(iter=ast.Call(args=arguments)):
+            values = [_evaluate(argument, names) for argument in arguments[:3]]
+            start, stop, step = {1: [0, *values, 1], 2: [*values, 1]}.get(len(values), values)
+            return (stop - start) / step
+        case ast.While(
+            test=ast.Compare(left=ast.Name(id=counter), ops=[compare], comparators=[end])
+        ):
+            try:
+                limit = _evaluate(end, names)
+            finally:
+                start = names.pop(counter, None)  # within the loop it has no one value
+            (added,) = (
+                node
+                for node in ast.walk(loop)
+                if isinstance(node, ast.AugAssign) and getattr(node.target, "id", "") == counter
+            )
+            signs = {ast.Add: 1, ast.Sub: -1}
+            signed = signs[type(added.op)] * _evaluate(added.value, names)
+            if isinstance(compare, (ast.Lt, ast.LtE)) == (signed > 0):
+                passes = (limit - start) / signed
+                inclusive = isinstance(compare, (ast.LtE, ast.GtE))
+                return math.floor(passes) + 1 if inclusive else passes
+    raise LookupError
+
+
+def _trips(loop: ast.For | ast.While, names: dict[str, Any]) -> float:
     try:
-        return float(function(*values))
-    except (ArithmeticError, TypeError, ValueError):
-        return None
-
-
-def _range_trips(call: ast.AST, names: dict[str, Any]) -> float:
-    if not isinstance(call, ast.Call):
-        return UNKNOWN_TRIPS
-    values = [_evaluate(argument, names) for argument in call.args]
-    if not values:
-        return UNKNOWN_TRIPS
-    start, stop, step = {1: [0, *values, 1], 2: [*values, 1]}.get(len(values), values[:3])
-    if start is None or stop is None or not step:
-        return UNKNOWN_TRIPS
-    try:
-        return max(0.0, math.ceil((stop - start) / step))
-    except (ArithmeticError, ValueError):  # infinite, no number, huge
-        return UNKNOWN_TRIPS
-
-
-def _while_trips(loop: ast.While, names: dict[str, Any]) -> float:
-    """Count the trips of ``while i < n`` whose body adds a number to ``i`` (or takes it off)."""
-    test = loop.test
-    if not isinstance(test, ast.Compare) or not isinstance(test.left, ast.Name):
-        return UNKNOWN_TRIPS
-    if len(test.ops) > 1:
-        return UNKNOWN_TRIPS
-    counter, limit = test.left.id, _evaluate(test.comparators[0], names)
-    start = names.pop(counter, None)  # within the loop it has no one value
-    steps = [
-        node
-        for node in ast.walk(loop)
-        if isinstance(node, ast.AugAssign) and getattr(node.target, "id", "") == counter
-    ]
-    counts = len(steps) == 1 and isinstance(steps[0].op, (ast.Add, ast.Sub))
-    step = _evaluate(steps[0].value, names) if counts else None
-    if limit is None or not isinstance(start, (int, float)) or not step:
-        return UNKNOWN_TRIPS
-    signed = step if isinstance(steps[0].op, ast.Add) else -step
-    if isinstance(test.ops[0], (ast.Lt, ast.LtE)) != (signed > 0):
-        return UNKNOWN_TRIPS
-    inclusive = isinstance(test.ops[0], (ast.LtE, ast.GtE))
-    try:
-        passes = (limit - start) / signed
-        return max(0.0, math.floor(passes) + 1 if inclusive else math.ceil(passes))
-    except (ArithmeticError, ValueError):  # infinite, no number, huge
+        return float(max(0, math.ceil(_passes(loop, names))))
+    except _NO_VALUE:
         return UNKNOWN_TRIPS
 
 
@@ -143,13 +134,10 @@ def loop_trips(fn: Any, arguments: dict[str, Any]) -> float:
         total = 0.0
         for node in body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                value = _evaluate(node.value, names)
-                if value is not None:
-                    names[node.targets[0].id] = value
-            elif isinstance(node, ast.For):
-                total += _range_trips(node.iter, names) * max(1.0, trips(node.body))
-            elif isinstance(node, ast.While):
-                total += _while_trips(node, names) * max(1.0, trips(node.body))
+                with contextlib.suppress(*_NO_VALUE):
+                    names[node.targets[0].id] = _evaluate(node.value, names)
+            elif isinstance(node, (ast.For, ast.While)):
+                total += _trips(node, names) * max(1.0, trips(node.body))
             elif isinstance(node, ast.If):
                 total += max(trips(node.body), trips(node.orelse))
             elif isinstance(node, ast.With):

@@ -10,15 +10,14 @@ import fcntl
 import os
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 from ulid import ULIDGenerator
 
 from kernel_archive.errors import DataError, KernelArchiveError, printable
 from kernel_archive.storage import write_atomically
-from kernel_archive.untrusted import misfit
+from kernel_archive.untrusted import UntrustedFileError, misfit, read_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,12 +106,6 @@ class JsonLines:
                     self.path.parent.rmdir()
         os.close(self._file)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def read_given(path: Path, kind: type[T], *, code: str, fix: str | None = None) -> T:
     """Read a file that somebody wrote for us: text for ``str``, else JSON of that type.
@@ -120,21 +113,17 @@ def read_given(path: Path, kind: type[T], *, code: str, fix: str | None = None) 
     Raises:
         DataError: it is not what was asked for, with file and field; ``code`` and ``fix`` go along.
     """
-    fail = partial(DataError.of, file=str(path), fix=fix)
     try:
-        if path.stat().st_size > MAX_GIVEN:
-            raise fail(code=code, message=f"larger than {MAX_GIVEN} bytes")
-        data = path.read_bytes()
-        if kind is str:
-            return cast("T", data.decode("utf-8"))
-        return msgspec.json.decode(data, type=kind)
-    except OSError as error:
-        raise fail(code="unreadable", message=f"cannot be read: {error.strerror}") from error
+        data = read_whole(path, max_bytes=MAX_GIVEN)
+        return cast("T", data.decode()) if kind is str else msgspec.json.decode(data, type=kind)
+    except UntrustedFileError as error:
+        raise DataError.from_findings([error.finding(str(path))]) from None
     except UnicodeDecodeError as error:
-        raise fail(code=code, message=f"not UTF-8: {error}") from error
+        text, field = f"not UTF-8: {error}", None
     except msgspec.DecodeError as error:
         text, field = misfit(error)
-        raise fail(code=code, field=field, message=printable(text, 300)) from error
+    message = printable(text, 300)
+    raise DataError.of(code=code, file=str(path), field=field, message=message, fix=fix)
 
 
 def read_lines(path: Path, kind: Any) -> list[Any]:
@@ -153,19 +142,16 @@ def read_lines(path: Path, kind: Any) -> list[Any]:
             values.append(decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             text, field = misfit(error)
-            code, says = "bad-json", "the line is damaged"
-            if isinstance(error, msgspec.ValidationError):
-                code, says = "wrong-format", "not a line that was recorded here"
-            raise unresumable(path, number, f"{says}: {text}", code=code, field=field) from error
+            message = f"damaged, or not recorded here: {text}"
+            raise unresumable(path, number, message, field) from error
     return values
 
 
-def unresumable(
-    path: Path, line: int, message: str, *, code: str = "wrong-format", field: str | None = None
-) -> DataError:
+def unresumable(path: Path, line: int, message: str, field: str | None = None) -> DataError:
     """What is said of a log that a run can't go on from."""
+    place = {"file": str(path), "line": line, "field": field}
     fix = "This run can't be resumed; move it away and record it anew"
-    return DataError.of(code=code, file=str(path), line=line, message=message, field=field, fix=fix)
+    return DataError.of(code="wrong-format", message=message, fix=fix, **place)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -51,19 +51,19 @@ class ReferenceBand:
         self.factor, self.settle = factor, settle
         self._seen: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=201))
 
-    def usual(self, case: str) -> float | None:
-        """Median of what was seen, ns; ``None`` before it is settled."""
-        seen = self._seen[case]
-        return statistics.median(seen) if len(seen) >= self.settle else None
+    def check(self, times: dict[str, float]) -> list[str]:
+        """The cases whose reference time, ns, is off the usual one by more than the factor.
 
-    def outside(self, case: str, time: float) -> bool:
-        """Whether a reference time is off the usual one by more than the factor, either way."""
-        usual = self.usual(case)
-        return usual is not None and not usual / self.factor <= time <= usual * self.factor
-
-    def learn(self, case: str, time: float) -> None:
-        """Remember one reference time, ns (the last 201 of a case count)."""
-        self._seen[case].append(time)
+        All are remembered; the median of the last 201 of a case is usual.
+        """
+        outside = []
+        for case, time in times.items():
+            seen = self._seen[case]
+            usual = statistics.median(seen) if len(seen) >= self.settle else time
+            if not usual / self.factor <= time <= usual * self.factor:
+                outside.append(case)
+            seen.append(time)
+        return outside
 
 
 class Measurer(ExitStack):
@@ -85,16 +85,12 @@ class Measurer(ExitStack):
             self.enter_context(tempfile.TemporaryDirectory(prefix="kernel-archive-")), "cache"
         )
         self._lock = self.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the measurer
-        self.callback(self._end_all)
+        self.callback(lambda: [self.end(task) for task in self.tasks])
         self._workers: dict[str, WorkerProcess] = {}
         self._bands: dict[str, ReferenceBand] = {}
         self.restarts = 0
         self.confined: dict[str, str] = {}
         self.facts: dict[str, Any] = {}
-
-    def _end_all(self) -> None:
-        for task in self.tasks:
-            self.end(task)
 
     def start(self, task: str) -> None:
         """Start a worker for a task, if there is none; does not wait."""
@@ -151,7 +147,9 @@ class Measurer(ExitStack):
         best, wall, attempts = None, 0.0, 0
         while attempts <= self.settings.remeasure:
             m = self._once(task, code)
-            m.off_band = self._off_band(m, band)
+            m.off_band = band.check(
+                {case_key(c.shape): c.reference.median for c in m.cases if c.reference}
+            )
             wall, attempts = wall + m.wall_s, attempts + 1
             failed = m.outcome != "success"
             if best is None or failed or len(m.off_band) < len(best.off_band):
@@ -161,13 +159,6 @@ class Measurer(ExitStack):
         assert best is not None  # noqa: S101 - it was measured once at least
         best.wall_s, best.attempts = wall, attempts
         return best
-
-    def _off_band(self, m: Measurement, band: ReferenceBand) -> list[str]:
-        times = {case_key(c.shape): c.reference.median for c in m.cases if c.reference is not None}
-        outside = [key for key, time in times.items() if band.outside(key, time)]
-        for key, time in times.items():
-            band.learn(key, time)
-        return outside
 
     def _once(self, task: str, code: str) -> Measurement:
         """One evaluation; a loss in a worker that served others before is confirmed in a fresh one.

@@ -8,7 +8,7 @@ gpu = "H200"
 max_case_seconds = 0.35
 
 [[search]]                     # asks for programs with files (questions.py)
-method = "tree_search"         # or local_search
+method = "tree_search"
 task = ["fp8_quant", "trimul"] # a list stands for one run each, as for seed and language
 seed = [41, 42]
 name = "s{seed}"               # run directory: <method>/<task>__<name>
@@ -25,7 +25,6 @@ chains = "chains/*/*"          # folders of programs that authors wrote one by o
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter
 from functools import partial
 from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
@@ -39,42 +38,36 @@ from kernel_measure.chains import ChainRun, read_chain
 from kernel_measure.questions import FileProvider
 from kernel_measure.search import Search
 from kernel_measure.settings import Settings
-from kernel_measure.strategies import HillClimbing, Puct
+from kernel_measure.strategies import Puct
 from kernel_measure.tasks import get_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-Method = Literal["tree_search", "local_search", "agentic"]
-#: What a plan could say before 1.0 -> what to write instead.
-_GONE: Final = {
-    "templates": "programs come as proposals in files; examples/search/mutate.py writes them",
-    "surrogate": "forecasts choose which proposals to write; drop the table",
-    "compare": "record each arm into a directory of its own",
-    "fault": "failures come from the programs themselves; drop the key",
-    "target_bin": 'every search wants speed: use method = "tree_search"',
-    "bin_filling": 'every search wants speed: use method = "tree_search"',
-}
+Method = Literal["tree_search", "agentic"]
+#: Methods before 1.0 -> what to write instead.
+_GONE: Final = dict.fromkeys(
+    ("bin_filling", "local_search"), 'every search wants speed: use method = "tree_search"'
+)
 
 
-class _Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One ``[[search]]`` as written."""
+class _Entry(Puct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One ``[[search]]`` as written, with the numbers of its strategy."""
 
     method: Method
-    task: str | list[str] = []
+    task: str | list[str] = ""
     start: str = ""
     chains: str = ""
     name: str = "s{seed}"
     seed: int | list[int] = 0
     language: str | list[str] = "triton"
     steps: int = 40
-    batch_size: int = 2
-    samples_per_parent: int = 4
-    proposals_per_parent: int = 0
-    k_per_parent: int = 2
-    archive_capacity: int = 1000
-    c_puct: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse an agentic run without chains, and a search with them."""
+        if (self.method == "agentic") != bool(self.chains):
+            raise ValueError('an agentic run alone records chains: chains = "chains/*/*"')
 
 
 class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -94,26 +87,28 @@ class PlannedRun(msgspec.Struct, kw_only=True):
     """
 
     key: str
-    method: Method
     task: str
     language: str
-    seed: int
     entry: _Entry
+    seed: int = 0
     folder: Path | None = None
 
     @property
-    def strategy(self) -> Puct | HillClimbing:
+    def method(self) -> Method:
+        """How its programs are made."""
+        return self.entry.method
+
+    @property
+    def strategy(self) -> Puct:
         """Selection and admission, of a search."""
-        kind: type[Puct | HillClimbing] = HillClimbing if self.method == "local_search" else Puct
-        return msgspec.convert(self.entry, kind, from_attributes=True)
+        return msgspec.convert(self.entry, Puct, from_attributes=True)
 
     @property
     def expected(self) -> int:
         """About how many evaluations a whole run takes."""
         if self.method == "agentic":
             return self.entry.steps
-        batch = 1 if self.method == "local_search" else self.entry.batch_size
-        return 1 + self.entry.steps * batch * self.entry.samples_per_parent
+        return 1 + self.entry.steps * self.entry.batch_size * self.entry.samples_per_parent
 
     def open(self, directory: Path, plan: SearchPlan, seen: set[str]) -> Search | ChainRun:
         """Open the run in its directory; it goes on where its log ends.
@@ -152,37 +147,26 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _chains(entry: _Entry, base: Path) -> Iterator[PlannedRun]:
-    """One run for every folder of a chain: ``agentic/<problem>__<h or t>_<author>``."""
-    for folder in sorted(p for p in base.glob(entry.chains) if any(p.glob("*.py"))):
-        chain = read_chain(folder)
-        task = get_task(chain.problem).name
-        role = "h" if chain.author.role == "held_out" else "t"
-        yield PlannedRun(
-            key=f"agentic/{task}__{role}_{chain.author.author}",
-            method="agentic",
-            task=task,
-            language=chain.author.language,
-            seed=0,
-            entry=msgspec.structs.replace(entry, steps=len(chain.attempts)),
-            folder=folder,
-        )
-
-
-def _runs(entry: _Entry) -> Iterator[PlannedRun]:
-    """One run for every task, language and seed: ``<method>/<task>__<name>``."""
+def _runs(entry: _Entry, base: Path) -> Iterator[PlannedRun]:
+    """One run for every folder of a chain, or for every task, language and seed of a search."""
+    for folder in sorted(base.glob(entry.chains)) if entry.chains else []:
+        if any(folder.glob("*.py")):
+            chain = read_chain(folder)
+            task, author = get_task(chain.problem).name, chain.author
+            role = "h" if author.role == "held_out" else "t"
+            yield PlannedRun(
+                key=f"agentic/{task}__{role}_{author.author}",
+                task=task,
+                language=author.language,
+                entry=msgspec.structs.replace(entry, steps=len(chain.attempts)),
+                folder=folder,
+            )
     grid = itertools.product(_list(entry.task), _list(entry.language), _list(entry.seed))
-    for task, language, seed in grid:
-        canonical = get_task(task).name
-        name = entry.name.format(seed=seed, language=language, task=canonical)
-        yield PlannedRun(
-            key=f"{entry.method}/{canonical}__{name}",
-            method=entry.method,
-            task=canonical,
-            language=language,
-            seed=seed,
-            entry=entry,
-        )
+    for stated, language, seed in grid if not entry.chains else []:
+        task = get_task(stated).name
+        name = entry.name.format(seed=seed, language=language, task=task)
+        key = f"{entry.method}/{task}__{name}"
+        yield PlannedRun(key=key, task=task, language=language, seed=seed, entry=entry)
 
 
 def read_plan(path: Path) -> SearchPlan:
@@ -198,18 +182,10 @@ def read_plan(path: Path) -> SearchPlan:
         file = msgspec.convert(data, _File)
     except msgspec.ValidationError as error:
         message, field = misfit(error)
-        gone = re.findall("[`'](\\w+)[`']", str(error))
-        fix = next((_GONE[name] for name in gone if name in _GONE), None)
+        fix = next((fix for name, fix in _GONE.items() if f"'{name}'" in message), None)
         raise fail(message=printable(message, 300), field=field, fix=fix) from None
     base = path.resolve().parent
-    for entry in file.search:
-        if entry.method == "agentic" and not entry.chains:
-            raise fail(
-                message="an agentic run records chains of programs",
-                field="search.chains",
-                fix='Name their folders: chains = "chains/*/*"',
-            )
-    runs = [run for e in file.search for run in (_chains(e, base) if e.chains else _runs(e))]
+    runs = [run for entry in file.search for run in _runs(entry, base)]
     twice = [key for key, count in Counter(r.key for r in runs).items() if count > 1]
     if twice:
         raise fail(

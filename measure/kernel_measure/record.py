@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import math
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kernel_archive.errors import UsageError
 from kernel_archive.readers.events import TimingLine
 from kernel_measure.chains import ChainRun
 from kernel_measure.logs import now, read_lines, write_json
 from kernel_measure.runs import earlier_run, run_document
 from kernel_measure.search import search_numbers
-from kernel_measure.station import Host, Station
+from kernel_measure.station import Station
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from kernel_measure.plan import PlannedRun, SearchPlan
     from kernel_measure.runs import Job
+    from kernel_measure.station import Host
 
 #: Let this many runs take turns, enough to hide the compilers; the next starts when one has
 #: finished.
@@ -33,15 +34,14 @@ POLL_S = 0.5
 
 
 class Recorded(msgspec.Struct, kw_only=True):
-    """What a call recorded."""
+    """What a call recorded; ``runs`` has a row for each run with measurements."""
 
-    runs: dict[str, dict[str, Any]] = {}
     evaluations: int = 0
     seconds: float = 0.0
-    gpu_seconds: float = 0.0  # of the wall time ``seconds``, in evaluations
     restarts: int = 0  # workers replaced
-    unfinished: int = 0
-    waiting: int = 0  # proposals that searches wait for
+    unfinished: int = 0  # runs
+    waiting: int = 0  # proposals that searches wait for: see questions/ in the runs
+    runs: list[dict[str, Any]] = []
 
 
 class Active:
@@ -57,15 +57,14 @@ class Active:
         self.gpu_seconds = sum(row.wall_s or 0.0 for row in timing)
 
     def propose(self, station: Station) -> bool:
-        """Get the next jobs and start compiling them; ``False`` when the run has finished.
+        """Get the next jobs; ``False`` when the run has finished.
 
-        At first all of a chain that is left is compiled.
+        Those of a search begin to compile; a chain is compiled before.
         """
-        first = not self.jobs and not self.compiling
         self.jobs = self.log.jobs()
-        codes = self.log.ahead() if first and isinstance(self.log, ChainRun) else []
-        codes = codes or [job.code for job in self.jobs]
-        self.compiling = station.compile_ahead(self.run.task, codes)
+        if not isinstance(self.log, ChainRun):
+            codes = [job.code for job in self.jobs]
+            self.compiling = station.compile_ahead(self.run.task, codes)
         return bool(self.jobs or self.log.waits)
 
     def write(self, facts: dict[str, Any]) -> None:
@@ -103,43 +102,28 @@ def _document(run: PlannedRun, plan: SearchPlan, path: Path) -> dict[str, Any]:
     return {**earlier, **document, "start": earlier.get("start", document["start"])}
 
 
-class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call of ``record`` does."""
-
-    host: Host = Host()  # where programs are measured
-    only: tuple[str, ...] = ()  # patterns of run keys (``fnmatch``); all runs by default
-    seconds: float = math.inf  # begin no evaluation after this many seconds
-    #: Fill the host's cache with what is known ahead (chains, a step's proposals) and measure
-    #: nothing; a call with the same cache and ``compilers=0`` then times on a host that does
-    #: nothing else.
-    compile_only: bool = False
-    wait: bool = True  # wait for proposals when nothing else is left to do
-
-
 def record(
     plan: SearchPlan,
     out: Path,
-    how: Recording,
+    host: Host,
     *,
-    say: Callable[[str], None] = lambda _: None,
+    only: Sequence[str] = (),
+    seconds: float = math.inf,
+    wait: bool = True,
     advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
 ) -> Recorded:
     """Record the runs of a plan into ``out``; a call after a crash or a deadline goes on.
 
-    ``advance`` is called with evaluations done, evaluations expected, and the run.
+    ``only`` are patterns of run keys (``fnmatch``). No evaluation begins after ``seconds``. Where
+    nothing else is left to do, proposals are waited for with ``wait``. ``advance`` is called with
+    evaluations done, evaluations expected, and the run.
 
     Raises:
         DataError: a run directory is damaged or of another plan, or a proposal is none.
         MeasurerError: no worker comes up.
-        UsageError: ``compile_only`` without a cache or without compilers.
     """
-    if how.compile_only and (how.host.cache is None or how.host.compilers == 0):
-        raise UsageError(
-            "compiling only needs a folder to keep programs in, and compilers: "
-            "name --cache, drop --compilers 0"
-        )
     begin = time.monotonic()
-    runs = [r for r in plan.runs if any(fnmatch.fnmatch(r.key, p) for p in how.only or "*")]
+    runs = [r for r in plan.runs if any(fnmatch.fnmatch(r.key, p) for p in only or "*")]
     for run in runs:  # refuses a plan that does not fit before anything is measured
         _document(run, plan, out / run.key / "run.json")
     result = Recorded()
@@ -149,24 +133,18 @@ def record(
         return Active(run, plan, out, seen.setdefault(run.task, set()))
 
     task = runs[0].task if runs else None
-    with Station(how.host, plan.settings, plan.gpu, task) as station:
-        turns = Turns(station, result, start, begin + how.seconds, say, advance, wait=how.wait)
+    with Station(host, plan.settings, plan.gpu, task) as station:
+        turns = Turns(station, result, start, begin + seconds, advance, wait=wait)
         try:
-            if how.compile_only:
-                turns.compile(runs)
-            else:
-                turns.run(runs)
+            turns.run(runs)
         finally:
             for a in turns.active:
                 a.log.close()
                 counts = a.log.counts
-                if counts and not how.compile_only:
+                if counts:
                     a.write({})
-                    result.runs[a.run.key] = {
-                        "counts": dict(sorted(counts.items())),
-                        "finished": a.log.finished,
-                        "best": a.log.best,
-                    }
+                    row = {"run": a.run.key, "counts": dict(sorted(counts.items()))}
+                    result.runs.append({**row, "best": a.log.best, "finished": a.log.finished})
             result.waiting = sum(a.log.waits for a in turns.active)
             result.unfinished = len(runs) - sum(a.log.finished for a in turns.active)
             result.seconds = time.monotonic() - begin
@@ -175,24 +153,35 @@ def record(
 
 
 class Turns(msgspec.Struct):
-    """Takes turns: while one run's programs are measured, the others' are compiled."""
+    """Takes turns: while one run's programs are measured, the other searches' are compiled.
+
+    All of the chains is compiled before anything is timed: a host that compiles launches kernels
+    more slowly.
+    """
 
     station: Station
     result: Recorded
     start: Callable[[PlannedRun], Active]
     deadline: float
-    say: Callable[[str], None]
     advance: Callable[[int, int, str], None]
     wait: bool = True
     active: list[Active] = []
 
-    def compile(self, runs: Sequence[PlannedRun]) -> None:
-        """Compile every program that is known before its turn, and wait until all are."""
-        for run in runs:
-            self.active.append(self.start(run))
-            self.active[-1].propose(self.station)
-        futures = [future for a in self.active for future in a.compiling]
+    def _begin(self, run: PlannedRun) -> Active:
+        self.active.append(self.start(run))
+        return self.active[-1]
+
+    def _compile(self, chains: Sequence[Active]) -> None:
+        """Compile what was not measured of chains, and wait until all is done."""
+        ahead = [
+            self.station.compile_ahead(a.run.task, a.log.ahead())
+            for a in chains
+            if isinstance(a.log, ChainRun)
+        ]
+        futures = list(itertools.chain(*ahead))
         for done, future in enumerate(futures, 1):
+            if time.monotonic() >= self.deadline:
+                break
             future.result()
             self.advance(done, len(futures), "compiling")
 
@@ -200,11 +189,13 @@ class Turns(msgspec.Struct):
         """Until every run has finished or the time is used up."""
         expected = sum(run.expected for run in runs)
         measurer, queue = self.station.measurer, list(runs)
+        chains = {run.key: self._begin(run) for run in runs if run.method == "agentic"}
+        self._compile([*chains.values()])
         waiting: list[Active] = []
         while time.monotonic() < self.deadline:
             while queue and sum(bool(a.jobs) for a in waiting) < at_once:
-                following = self.start(queue.pop(0))
-                self.active.append(following)
+                run = queue.pop(0)
+                following = chains.get(run.key) or self._begin(run)
                 if following.propose(self.station):
                     waiting.append(following)
                 if following.jobs:
@@ -242,11 +233,8 @@ class Turns(msgspec.Struct):
                 break
             started = now()
             measured = self.station.measurer.measure(a.run.task, job.code)
-            self.result.gpu_seconds += measured.wall_s
             a.log.report(job, measured, started)
             a.gpu_seconds += measured.wall_s
             self.result.evaluations += 1
             self.advance(self.result.evaluations, expected, a.run.key)
         a.write(self.station.facts())
-        best = "-" if a.log.best is None else f"{a.log.best:.3f}"
-        self.say(f"{a.run.key}: {a.log.counts.total()} measured, best {best}x")

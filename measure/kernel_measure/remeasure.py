@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from kernel_archive.bins import SCHEMES, bin_of
+from kernel_archive.bins import SCHEMES
 from kernel_archive.errors import DataError, UsageError, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_measure.logs import now, write_json
@@ -20,82 +20,63 @@ from kernel_measure.station import Host, Station, resolve_gpu
 from kernel_measure.tasks import TASK_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.readers.events import Attempt, Feedback
 
 
-class Program(msgspec.Struct, frozen=True):
-    """A kernel to measure again, with its label so far, x."""
+class Program(NamedTuple):
+    """A kernel to measure again."""
 
     task: str
     code: str
-    speedup: float | None = None
-
-
-class TaskSpread(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the measurements of a task's kernels agree."""
-
-    programs: int
-    measured: int  # successful measurements
-    #: (largest - least) / median over a kernel's measurements, its median over the kernels
-    spread_median: float
-    spread_p90: float  # the same, 90th percentile
-    moved: int  # kernels whose median lies in another bin than their label so far
 
 
 class Again(msgspec.Struct):
-    """What was measured again."""
+    """What was measured again; the spread is for an archive of the logs to say."""
 
-    tasks: dict[str, TaskSpread] = {}
-    notes: list[str] = []
+    kernels: int
+    measurements: int
+    failed: int  # kernels that failed at least once: see the logs for the reasons
+    unreached: int  # kernels that the time did not suffice for; a further call goes on
 
 
 def choose(
-    archive: Archive,
-    where: str,
-    *,
-    edge: float = 0.05,
-    limit: int | None = None,
-    gpu: str | None = None,
+    archive: Archive, where: str, *, limit: int | None = None, gpu: str | None = None
 ) -> list[Program]:
     """Kernels of an archive that a task's reference can be timed beside.
 
-    ``where`` is ``eval`` (rows of the evaluation split), ``edge`` (within that share of a bin
-    edge), ``flagged``, ``all``, or a SQL condition on the table kernels.
+    ``where`` is ``eval`` (rows of the evaluation split), ``edge`` (within 5 % of a bin edge),
+    ``flagged``, ``all``, or a SQL condition on the table kernels.
 
     Raises:
         UsageError: the condition is not valid SQL, or the archive has no evaluation split.
     """
-    edges = " OR ".join(
-        f"abs(ln(speedup / {e!r})) < ln(1 + {edge!r})" for e in SCHEMES["paper"].edges
-    )
-    conditions = {
-        "all": "true",
-        "edge": f"({edges})",
-        "flagged": "len(flags) > 0",
-        "eval": "kernel_id IN (SELECT kernel_id FROM eval)",
-    }
-    condition = conditions.get(where, f"({where})")
     if where == "eval" and "eval" not in archive.tables:
         raise UsageError(
             "the archive has no evaluation split yet. Make it with: kernel-archive build-eval"
         )
-    given: list[Any] = [TASK_NAMES]
-    query = "SELECT problem, code, speedup FROM kernels WHERE list_contains(?, problem)"
-    query += f" AND {condition}"
-    if gpu:
-        query, given = f"{query} AND gpu = ?", [*given, canonical_gpu(gpu)]
-    query += " ORDER BY kernel_id" + (f" LIMIT {limit}" if limit else "")
+    edges = SCHEMES["paper"].edges
+    conditions = {
+        "all": "true",
+        "edge": " OR ".join(f"abs(ln(speedup / {e!r})) < ln(1.05)" for e in edges),
+        "flagged": "len(flags) > 0",
+        "eval": "kernel_id IN (SELECT kernel_id FROM eval)",
+    }
+    query = f"""
+    SELECT problem, code FROM kernels
+    WHERE list_contains($1, problem) AND ($2 IS NULL OR gpu = $2)
+        AND ({conditions.get(where, where)})
+    ORDER BY kernel_id LIMIT {limit or "ALL"}"""
     import duckdb
 
     try:
-        rows = archive.sql(query, given).to_pylist()
+        rows = archive.sql(query, [TASK_NAMES, canonical_gpu(gpu) if gpu else None])
     except duckdb.Error as error:
         raise UsageError(f"--select: {printable(str(error).splitlines()[0], 200)}") from error
-    return [Program(r["problem"], r["code"], r["speedup"]) for r in rows]
+    return [Program(row["problem"], row["code"]) for row in rows.to_pylist()]
 
 
 class Repetitions(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,39 +107,44 @@ def remeasure_programs(
         DataError: a log there was damaged, or made with other settings.
         MeasurerError: no worker comes up.
     """
-    labels: dict[str, dict[str, float | None]] = {}
+    codes: dict[str, dict[str, None]] = {}  # by task, each once and in order
     for program in programs:
-        labels.setdefault(program.task, {}).setdefault(program.code, program.speedup)
-    measured: dict[str, dict[str, list[Feedback]]] = {task: {} for task in labels}
-    total, done = how.repeat * sum(map(len, labels.values())), 0
-    missing = {task: _missing(task, codes, out, how) for task, codes in labels.items()}
+        codes.setdefault(program.task, {})[program.code] = None
+    rounds = list(itertools.product(range(1, how.repeat + 1), codes))
+    total, done = how.repeat * sum(map(len, codes.values())), 0
     name = resolve_gpu(how.host.device, how.gpu)
-    with Station(how.host, how.settings, name, next(iter(labels), None)) as station:
-        compiling = [station.compile_ahead(task, codes) for task, codes in missing.items()]
+    with ExitStack() as stack:
+        runs = {
+            (r, task): stack.enter_context(_Repetition(out, task, r, how.settings))
+            for r, task in rounds
+        }
+        station = stack.enter_context(
+            Station(how.host, how.settings, name, next(iter(codes), None))
+        )
+        missing = {(t, c): None for r, t in rounds for c in codes[t] if c not in runs[r, t].have}
+        compiling = [station.compile_ahead(task, [code]) for task, code in missing]
         for future in itertools.chain(*compiling):
             future.result()
-        for r in range(1, how.repeat + 1):
-            for task, codes in labels.items():
-                with _Repetition(out, task, r, how.settings) as run:
-                    for code in codes:
-                        if code not in run.have and time.monotonic() < how.deadline:
-                            run.measure(code, station)
-                        if code in run.have:
-                            done += 1
-                            advance(done, total, task)
-                            measured[task].setdefault(code, []).append(run.have[code])
-                    run.finish(set(codes))
-                station.measurer.end(task)
-    again = Again({task: _spread(labels[task], measured[task]) for task in labels})
-    unreached = sum(len(labels[task]) - len(measured[task]) for task in labels)
-    if unreached:
-        again.notes.append(f"{unreached} kernels were not reached in time; call again to go on")
-    feedbacks = itertools.chain(*(measured[task].values() for task in labels))
-    failed = sum(any(f.aggregated_speedup is None for f in values) for values in feedbacks)
-    if failed:
-        text = f"{failed} kernels failed at least once now: see the logs for the reasons"
-        again.notes.append(text)
-    return again
+        for (_, task), run in runs.items():
+            for code in codes[task]:
+                if code not in run.have and time.monotonic() < how.deadline:
+                    run.measure(code, station)
+                if code in run.have:
+                    done += 1
+                    advance(done, total, task)
+            run.finish(set(codes[task]))
+            station.measurer.end(task)
+    found: dict[tuple[str, str], list[bool]] = {}
+    for (_, task), run in runs.items():
+        for code in run.have.keys() & codes[task]:
+            found.setdefault((task, code), []).append(run.have[code].kind == "success")
+    kernels = sum(map(len, codes.values()))
+    return Again(
+        kernels=kernels,
+        measurements=sum(map(len, found.values())),
+        failed=sum(not all(passed) for passed in found.values()),
+        unreached=kernels - len(found),
+    )
 
 
 class _Repetition(AttemptLog):
@@ -200,48 +186,12 @@ class _Repetition(AttemptLog):
 
     def finish(self, wanted: set[str]) -> None:
         """State what the directory holds now, and whether that is all that was asked for."""
-        finished = wanted <= self.have.keys()
-        if self._station is not None:
-            self._write(self._station.facts(), finished=finished)
-        elif self._earlier is not None and self._earlier.get("evaluations") != len(self.rows):
-            self._write(self._earlier, finished=finished)
+        facts = self._station.facts() if self._station is not None else self._earlier
+        if facts is not None:
+            self._write(facts, finished=wanted <= self.have.keys())
 
     def _write(self, facts: dict[str, Any], *, finished: bool) -> None:
         rows = self.rows
         start, end = (rows[0].started_at, rows[-1].completed_at) if rows else (None, None)
         held = {"finished": finished, "evaluations": len(rows), "start": start, "end": end}
         write_json(self._path, {**facts, **self._document, **held})
-
-
-def _missing(task: str, codes: Iterable[str], out: Path, how: Repetitions) -> list[str]:
-    """The programs that some repetition has not measured yet; only they need compiling."""
-    everywhere = set(codes)
-    for r in range(1, how.repeat + 1):
-        have = set[str]()
-        if (out / f"{task}__r{r}" / "attempts.jsonl").exists():
-            with _Repetition(out, task, r, how.settings) as run:
-                have = set(run.have)
-        everywhere &= have
-    return [code for code in codes if code not in everywhere]
-
-
-def _spread(labels: dict[str, float | None], measured: dict[str, list[Feedback]]) -> TaskSpread:
-    """How far the measurements of a task's kernels agree, with each other and with the labels."""
-    runs = {
-        code: [f.aggregated_speedup for f in feedbacks if f.aggregated_speedup is not None]
-        for code, feedbacks in measured.items()
-    }
-    medians = {code: statistics.median(values) for code, values in runs.items() if values}
-    spread = sorted((max(v) - min(v)) / medians[code] for code, v in runs.items() if len(v) > 1)
-    moved = [
-        label is not None and bin_of(label) != bin_of(medians[code])
-        for code, label in labels.items()
-        if code in medians
-    ]
-    return TaskSpread(
-        programs=len(labels),
-        measured=sum(map(len, runs.values())),
-        spread_median=statistics.median(spread) if spread else 0.0,
-        spread_p90=spread[min(len(spread) - 1, int(0.9 * len(spread)))] if spread else 0.0,
-        moved=sum(moved),
-    )

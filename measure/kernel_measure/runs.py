@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
 from kernel_archive.errors import DataError
 from kernel_archive.ids import program_id
 from kernel_archive.readers.events import Attempt, Feedback, LoggedEvaluation
-from kernel_measure.logs import JsonLines, now, read_lines, unresumable
+from kernel_measure.logs import JsonLines, now, read_given, read_lines, unresumable
 from kernel_measure.tasks import get_task
 from kernel_measure.verdict import Measurement, evaluation
 
@@ -53,12 +53,7 @@ def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
     """
     if not path.exists():
         return None
-    try:
-        earlier = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DataError.of(
-            code="bad-json", file=str(path), message=f"not valid: {error}", fix="Move the run away"
-        ) from error
+    earlier = read_given(path, dict[str, Any], code="bad-json", fix="Move the run away")
     said, asked = _with_numbers(earlier), _with_numbers(document)
     for name in (*_FIXED, *sorted(asked.keys() - document.keys())):
         before = said.get(name)
@@ -118,8 +113,10 @@ class RunLog(ExitStack):
         self.counts: Counter[str] = Counter()
         self.best: float | None = None
         with ExitStack() as stack:
-            self._log = stack.enter_context(JsonLines(path))  # this cuts off a torn last line
-            self._timing = stack.enter_context(JsonLines(path.with_name("timing.jsonl")))
+            self._log = stack.enter_context(
+                closing(JsonLines(path))
+            )  # this cuts off a torn last line
+            self._timing = stack.enter_context(closing(JsonLines(path.with_name("timing.jsonl"))))
             for number, row in enumerate(read_lines(path, kind), 1):
                 try:
                     self._apply(row)
@@ -127,6 +124,17 @@ class RunLog(ExitStack):
                     text = f"does not follow from the lines before it: {error}"
                     raise unresumable(path, number, text) from error
             self.push(stack.pop_all())
+
+    def _refuse(self, line: int, what: str) -> NoReturn:
+        """Close, and raise the error of a directory that holds another run."""
+        self.close()
+        raise DataError.of(
+            code="another-search",
+            file=str(self._log.path),
+            line=line,
+            message=f"the directory holds {what}",
+            fix="Record into another directory, or move this one away",
+        )
 
     def _emit(self, row: Any) -> None:
         self._log.append(row)

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kernel_archive.errors import DataError, UsageError
 from kernel_archive.readers import events as ev
 from kernel_measure.logs import new_ulid, now
-from kernel_measure.questions import Proposal
 from kernel_measure.runs import Job, RunLog, feedback_of
 from kernel_measure.strategies import SearchNode, State
 from kernel_measure.verdict import evaluation
@@ -24,11 +22,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_measure.questions import FileProvider
-    from kernel_measure.strategies import HillClimbing, Puct
+    from kernel_measure.strategies import Puct
     from kernel_measure.verdict import Measurement
 
 
-def search_numbers(strategy: Puct | HillClimbing, steps: int, seed: int) -> dict[str, Any]:
+def search_numbers(strategy: Puct, steps: int, seed: int) -> dict[str, Any]:
     """What ``run.json`` says of a search before it begins."""
     return {
         "total_budget_steps": steps,
@@ -67,7 +65,7 @@ class Search(RunLog):
         self,
         directory: Path,
         *,
-        strategy: Puct | HillClimbing,
+        strategy: Puct,
         provider: FileProvider,
         steps: int,
         seed: int,
@@ -87,14 +85,7 @@ class Search(RunLog):
         self._requests: dict[str, _Mutation] = {}
         super().__init__(directory / "events.jsonl", ev.Event)
         if self._root is not None and self._root.code != provider.start:
-            self.close()
-            raise DataError.of(
-                code="another-search",
-                file=str(directory / "events.jsonl"),
-                line=1,
-                message="the directory holds a search from another starting program",
-                fix="Record into another directory, or move this one away",
-            )
+            self._refuse(1, "a search from another starting program")
 
     @property
     def finished(self) -> bool:
@@ -194,9 +185,8 @@ class Search(RunLog):
         for key, mutation in self._mutations.items():
             if mutation.code is not None or mutation.failed:
                 continue
-            node = self._state.node(mutation.parent)
-            evicted = Proposal(failed="parent evicted from archive before recovery")
-            answer = self._provider.propose(key, node, self._seen) if node else evicted
+            (parent,) = (n for n in self._state.archive if n.ulid == mutation.parent)
+            answer = self._provider.propose(key, parent, self._seen)
             if answer is None:
                 self.waits += 1
             elif answer.code is None:
@@ -251,25 +241,13 @@ class Search(RunLog):
                     self._emit(choice(request_id=key, selection_score=proposed[key].expected))
 
     def report(self, job: Job, measured: Measurement, started_at: str) -> None:
-        """Write the measurement of a job.
-
-        Raises:
-            UsageError: the job is not waiting (it was reported before).
-        """
+        """Write the measurement of a job that waits."""
         logged = evaluation(measured)
         event: ev.SearchInitialized | ev.EvaluationCompleted
         if job.request_id == "root":
-            if self._started:
-                raise UsageError("the starting program was reported before")
             root = ev.Node(program_code=job.code, ulid=new_ulid(), evaluation=logged, is_seed=True)
             event = ev.SearchInitialized(root=root)
         else:
-            request = self._requests.get(job.request_id)
-            if request is None or request.result is not None:
-                raise UsageError(
-                    f"the evaluation {job.request_id} is not waiting: reported before, "
-                    "or of another search"
-                )
             event = ev.EvaluationCompleted(
                 request_id=job.request_id, evaluation=logged, completed_at=now()
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -13,48 +13,39 @@ if TYPE_CHECKING:
 
 #: Raised when a change of the protocol makes older measurements not comparable.
 PROTOCOL_VERSION = 2
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Above0 = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The protocol's numbers."""
 
     seed: int = 42  # from which all inputs are made, with the salt of a measurement
-    min_runs: int = 3  # least timed pairs (candidate and reference) per case
-    max_runs: int = 100  # most timed pairs per case
+    min_runs: _Count = 3  # least timed pairs (candidate and reference) per case
+    max_runs: _Count = 100  # most timed pairs per case
     #: Stop when the standard error of both means is under this share of the mean.
     stop_relative_error: float = 0.001
     #: Stop when candidate and reference together have run this long on one case, s.
-    max_case_seconds: float = 10.0
-    ring: int = 3  # distinct inputs per case; every timed call gets a fresh copy of the next one
-    warm_calls: int = 2  # calls before timing, all checked in full (the first may compile)
+    max_case_seconds: _Above0 = 10.0
+    ring: _Count = 3  # distinct inputs per case; every timed call gets a fresh copy of the next one
+    warm_calls: _Count = 2  # calls before timing, all checked in full (the first may compile)
     #: A case whose reference is off its usual time by more than this factor is measured again.
-    reference_band: float = 1.10
+    reference_band: Annotated[float, msgspec.Meta(gt=1)] = 1.10
     remeasure: int = 2  # how often a case outside the band is measured again before it is marked
-    timeout_s: float = 180.0  # limit of one evaluation, s; the worker is killed then
-    compile_timeout_s: float = 90.0  # limit of compiling one program ahead, s
-    host_memory_gb: float = 32.0  # resident memory of a worker at which it is killed, GB
+    timeout_s: _Above0 = 180.0  # limit of one evaluation, s; the worker is killed then
+    compile_timeout_s: _Above0 = 90.0  # limit of compiling one program ahead, s
+    host_memory_gb: _Above0 = 32.0  # resident memory of a worker at which it is killed, GB
     gpu_memory_fraction: float = 0.9  # share of the device's memory that a worker may take
-    output_mb: int = 64  # largest file that a program may write, and largest standard output, MB
+    output_mb: _Count = 64  # largest file that a program may write, and largest standard output, MB
     #: Evaluations after which a worker is replaced; 1 isolates every program from the next.
-    candidates_per_worker: int = 1
+    candidates_per_worker: _Count = 1
     #: ``benchmark``, or ``small`` for rehearsals and tests, never archived.
     cases: Literal["benchmark", "small"] = "benchmark"
 
     def __post_init__(self) -> None:
         """Refuse numbers that make no protocol."""
-        if not 1 <= self.min_runs <= self.max_runs:
-            raise UsageError(
-                f"min_runs must be between 1 and max_runs (got {self.min_runs} and {self.max_runs})"
-            )
-        for name in ("ring", "warm_calls", "candidates_per_worker"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1 (got {getattr(self, name)})")
-        if self.reference_band <= 1.0:
-            raise UsageError(f"reference_band is a factor above 1 (got {self.reference_band})")
-        limits = ("timeout_s", "compile_timeout_s", "host_memory_gb", "output_mb")
-        for name in ("max_case_seconds", *limits):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"{name} must be above 0 (got {getattr(self, name)})")
+        if self.min_runs > self.max_runs:
+            raise ValueError(f"max_runs is under min_runs ({self.max_runs} and {self.min_runs})")
 
     def describe(self) -> dict[str, Any]:
         """For ``run.json``: the numbers and what they mean."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kernel_archive.errors import UsageError
 from kernel_archive.gpus import canonical_gpu, gpu_facts
 from kernel_archive.ids import program_id
 from kernel_archive.readers.events import LoggedEvaluation  # noqa: TC001 - msgspec reads the annotations
@@ -129,31 +128,14 @@ class CompilePool:
             worker.kill()
 
 
-def share_processors(part: int = 0, parts: int = 1) -> tuple[list[int], list[int]]:
-    """Processors for timing and for everything else, for one of several stations on a machine.
+def share_processors() -> tuple[list[int], list[int]]:
+    """Processors for timing and for everything else; fewer than six serve both.
 
-    With fewer than six to share, all serve both.
+    They are those that this process may use: ``taskset`` gives several stations their own.
     """
     usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
-    size = len(usable) // parts
-    mine = usable[part * size : (part + 1) * size]
     # Not the very first: interrupts are served there.
-    return (mine[1:3], mine[3:]) if size >= 6 else (usable, usable)
-
-
-def parse_share(text: str) -> tuple[int, int]:
-    """``2/4`` as the part counted from 0 and the number of parts.
-
-    Raises:
-        UsageError: it is not of that form.
-
-    >>> parse_share("2/4")
-    (1, 4)
-    """
-    part, sign, parts = text.partition("/")
-    if sign and part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts):
-        return int(part) - 1, int(parts)
-    raise UsageError(f"--share takes I/N with 1 <= I <= N (got {text!r})")
+    return (usable[1:3], usable[3:]) if len(usable) >= 6 else (usable, usable)
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,8 +143,6 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
     device: str = "cuda"  # ``cuda``, ``cpu`` or ``standin``
     trusted: bool = False  # run programs without any isolation
-    part: int = 0  # which of the ``parts`` of the processors to use, from 0
-    parts: int = 1  # shares of the machine's processors
     #: Processes that compile ahead; as many as processors are left by default.
     compilers: int | None = None
     cache: Path | None = None  # where compiled programs are kept; a temporary directory by default
@@ -180,7 +160,7 @@ class Station(ExitStack):
 
     def __init__(self, host: Host, settings: Settings, gpu: str, task: str | None) -> None:
         super().__init__()
-        mine, others = share_processors(host.part, host.parts)
+        mine, others = share_processors()
         self._watch = Watch(enabled=host.device == "cuda")
         self.callback(self._watch.close)
         more = {"gpu": gpu, "trusted": host.trusted, "cpus": mine, "start_cpus": others}

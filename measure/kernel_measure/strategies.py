@@ -44,10 +44,6 @@ class State(msgspec.Struct):
     best_child: dict[str, float] = {}  # largest reward of its children
     expansions: int = 0  # all expansions
 
-    def node(self, ulid: str) -> SearchNode | None:
-        """The node of that id, while it is in the archive."""
-        return next((n for n in self.archive if n.ulid == ulid), None)
-
 
 class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Max-reward PUCT."""
@@ -104,30 +100,6 @@ class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             seeds = sum(n.is_seed for n in state.archive)
             keep = {n.ulid for n in order[: max(seeds, self.archive_capacity)]}
             state.archive = [n for n in state.archive if n.ulid in keep]
-
-
-class HillClimbing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Always from the best program so far, ``samples_per_parent`` programs a step."""
-
-    samples_per_parent: int = 4
-    proposals_per_parent: int = 0
-
-    def scores(self, state: State) -> list[tuple[float, SearchNode]]:
-        """Every node with its reward."""
-        return [(node.reward, node) for node in state.archive]
-
-    def select(self, state: State) -> list[SearchNode]:
-        """The best node."""
-        return [min(state.archive, key=lambda n: (-n.reward, n.ulid))]
-
-    def settle(
-        self, state: State, children: dict[str, list[SearchNode]], lineage: dict[str, list[str]]
-    ) -> None:
-        """All successes enter."""
-        del lineage
-        for nodes in children.values():
-            state.expansions += 1
-            _admit(state, nodes)
 
 
 def _admit(state: State, nodes: Sequence[SearchNode]) -> None:

@@ -54,11 +54,6 @@ def describe(times: Sequence[float]) -> Distribution:
     )
 
 
-def candidate_first(index: int) -> bool:
-    """Who runs first in pair ``index``: pairs alternate, so that a drift takes both alike."""
-    return index % 2 == 0
-
-
 def stop_reason(
     candidate: Sequence[float], reference: Sequence[float], settings: Settings
 ) -> StopReason | None:

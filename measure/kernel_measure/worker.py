@@ -42,9 +42,9 @@ from kernel_measure.tasks import get_task
 from kernel_measure.torch_device import TorchDevice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from kernel_measure.tasks.base import Task
+    from kernel_measure.tasks.base import Data
     from kernel_measure.torch_device import AnyDevice
 
 
@@ -52,7 +52,7 @@ class Config(msgspec.Struct, kw_only=True):
     """What a worker is started for."""
 
     mode: Literal["time", "compile", "dry", "profile"]
-    task: str  # the task, or any task of the framework for ``compile``
+    task: str  # the task; for ``compile`` any task of the framework, else none
     device: str
     settings: Settings
     gpu: str = ""  # canonical name, for the physical limit and for compiling ahead
@@ -67,7 +67,7 @@ class Config(msgspec.Struct, kw_only=True):
 
 
 class Request(msgspec.Struct, kw_only=True):
-    """One program, with its own compiler cache, and its task where the worker serves several."""
+    """One program, with its own compiler cache; the task of a worker that times is its own."""
 
     nonce: str
     code: str
@@ -132,60 +132,53 @@ def _fake_triton(architecture: int) -> None:
     jit.JITFunction.run = run
 
 
-def _compile(code: str, task: Task, folder: Path, name: str, mode: Any) -> None:
-    """Import a program and call it on tensors that have shapes alone, under a mode of torch."""
-    # A program that fails here fails in its evaluation, with a verdict.
-    with contextlib.suppress(BaseException), mode:
-        module = import_code(code, folder, name)
-        if task.framework == "torch" and "triton" in code:
-            for case in (*task.correctness_cases, *task.benchmark_cases):
-                # Shapes alone can't do everything: what compiled is kept.
-                with contextlib.suppress(Exception):
-                    module.custom_kernel(task.input_of(case, 0, "standard", "meta"))
-    sys.modules.pop(name, None)
-
-
 def _compile_mode(config: Config) -> tuple[Answer, Facts]:
+    """Import programs and call them on tensors that have shapes alone."""
     mode: Any = contextlib.nullcontext()
     if get_task(config.task).framework == "torch":
         _import_torch()
         import torch
 
         facts = gpu_facts(config.gpu)
-        _fake_triton(int((facts.compute_capability or "9.0").replace(".", "")))
         major, minor = map(int, (facts.compute_capability or "9.0").split("."))
+        _fake_triton(10 * major + minor)
         fake_gpu(torch, facts.multiprocessors or 132, (major, minor))  # isolated, it sees none
         mode = on_meta(torch)
-    serial = itertools.count(1)
+    folder, serial = Path(config.scratch), itertools.count(1)
 
     def answer(request: Request) -> Reply:
-        task = get_task(request.task or config.task)
-        _compile(request.code, task, Path(config.scratch), f"ahead_{next(serial)}", mode)
+        name = f"ahead_{next(serial)}"
+        # A program that fails here fails in its evaluation, with a verdict.
+        with contextlib.suppress(BaseException), mode:
+            module = import_code(request.code, folder, name)
+            task = get_task(request.task)
+            if task.framework == "torch" and "triton" in request.code:
+                for case in (*task.correctness_cases, *task.benchmark_cases):
+                    # Shapes alone can't do everything: what compiled is kept.
+                    with contextlib.suppress(Exception):
+                        module.custom_kernel(task.input_of(case, 0, "standard", "meta"))
+        sys.modules.pop(name, None)
         return Reply()
 
     return answer, {}
 
 
-def _follow(request: Request, config: Config, modes: list[Any], device: Any) -> dict[str, Any]:
-    """The calls of a program by case, equal ones as one with ``n``; or why there are none."""
-    cases = []
+def _calls(follow_cases: Callable[[], Iterable[list[dict[str, Any]]]]) -> dict[str, Any]:
+    """The calls of a program by case; or why there are none."""
     try:
-        if request.reference:
-            followed = [follow_model(request.code, request.reference, modes, device)]
-        else:
-            task = get_task(request.task or config.task)
-            inputs = (task.input_of(case, 0, "standard", "meta") for case in task.benchmark_cases)
-            followed = [follow(request.code, data, modes) for data in inputs]
-        for calls in followed:
-            alike = Counter(msgspec.json.encode(call) for call in calls)
-            cases.append([{**msgspec.json.decode(call), "n": n} for call, n in alike.items()])
+        return {"cases": list(follow_cases())}
     except BaseException as error:  # noqa: BLE001 - whatever a program raises
         failure = failure_by(error)
         return {"error": f"{failure.name}: {failure.error}"[:200]}
-    return {"cases": cases}
 
 
-def _dry_mode(config: Config) -> tuple[Answer, Facts]:
+def _inputs(request: Request, device: str) -> Iterator[Data]:
+    """The inputs of the timed cases of a request's task."""
+    task = get_task(request.task)
+    return (task.input_of(case, 0, "standard", device) for case in task.benchmark_cases)
+
+
+def _dry_mode(_: Config) -> tuple[Answer, Facts]:
     import torch
     import torch._meta_registrations  # loaded before the first program's time runs
 
@@ -194,9 +187,18 @@ def _dry_mode(config: Config) -> tuple[Answer, Facts]:
     install_triton()
     modes, device = install_torch(torch, 132), torch.device("meta")
 
+    def cases(request: Request) -> Iterator[list[dict[str, Any]]]:
+        if request.reference:
+            followed = [follow_model(request.code, request.reference, modes, device)]
+        else:
+            followed = [follow(request.code, data, modes) for data in _inputs(request, "meta")]
+        for calls in followed:  # equal ones as one with ``n``
+            alike = Counter(msgspec.json.encode(call) for call in calls)
+            yield [{**msgspec.json.decode(call), "n": n} for call, n in alike.items()]
+
     def answer(request: Request) -> Reply:
         torch.set_default_dtype(torch.float32)  # the program before may have set another
-        return Reply(result=_follow(request, config, modes, device))
+        return Reply(result=_calls(lambda: cases(request)))
 
     return answer, {}
 
@@ -210,37 +212,33 @@ def _profile_mode(config: Config) -> tuple[Answer, Facts]:
     spills = record_spills()
     scratch, serial = Path(config.scratch), itertools.count(1)
 
+    def cases(request: Request, name: str) -> Iterator[list[dict[str, Any]]]:
+        program = import_code(request.code, scratch, name).custom_kernel
+        for data in _inputs(request, "cuda"):
+            yield profile_call(program, data, scratch, spills)
+
     def answer(request: Request) -> Reply:
         name = f"profiled_{next(serial)}"
-        task = get_task(request.task or config.task)
-        try:
-            program = import_code(request.code, scratch, name).custom_kernel
-            inputs = (task.input_of(case, 0, "standard", "cuda") for case in task.benchmark_cases)
-            cases = [profile_call(program, data, scratch, spills) for data in inputs]
-            if torch.cuda.memory_reserved() > 4 * 2**30:  # others share the GPU
-                torch.cuda.empty_cache()
-            return Reply(result={"cases": cases})
-        except BaseException as error:  # noqa: BLE001 - whatever a program raises
-            failure = failure_by(error)
-            message = f"{failure.name}: {failure.error}"[:200]
-            return Reply(result={"error": message}, sticky=_unusable(device))
-        finally:
-            sys.modules.pop(name, None)
+        result = _calls(lambda: cases(request, name))
+        sys.modules.pop(name, None)
+        return _checked(Reply(result=result), device, keep_gb=4)  # others share the GPU
 
     return answer, device.facts()
 
 
-def _unusable(device: AnyDevice) -> bool:
-    """Whether a program has broken the CUDA context."""
+def _checked(reply: Reply, device: AnyDevice, *, keep_gb: int) -> Reply:
+    """An answer, which says so where the program broke the CUDA context; with memory given back."""
     try:
         device.synchronize()
         if device.name == "cuda":
             import torch
 
             torch.zeros(1, device="cuda").item()
+            if torch.cuda.memory_reserved() > keep_gb * 2**30:
+                torch.cuda.empty_cache()
     except Exception:  # noqa: BLE001 - whatever the driver raises, the context is gone
-        return True
-    return False
+        reply.sticky = True
+    return reply
 
 
 def _time_mode(config: Config) -> tuple[Answer, Facts]:
@@ -255,26 +253,13 @@ def _time_mode(config: Config) -> tuple[Answer, Facts]:
             import torch
 
             torch.cuda.set_per_process_memory_fraction(config.settings.gpu_memory_fraction)
-        evaluator = Evaluator(
-            task,
-            device,
-            config.settings,
-            salt=config.salt,
-            gpu=config.gpu,
-            scratch=Path(config.scratch),
-        )
+        evaluator = Evaluator(task, device, config)
         evaluator.warm()
     os.close(config.lock)
 
     def answer(request: Request) -> Reply:
-        result = evaluator.evaluate(request.code)
-        sticky = _unusable(device)
-        if config.device == "cuda" and not sticky:
-            import torch
-
-            if torch.cuda.memory_reserved() > 60 * 2**30:
-                torch.cuda.empty_cache()
-        return Reply(result=msgspec.to_builtins(result), sticky=sticky)
+        result = msgspec.to_builtins(evaluator.evaluate(request.code))
+        return _checked(Reply(result=result), device, keep_gb=60)
 
     return answer, device.facts()
 

@@ -66,7 +66,8 @@ def test_json_holds_the_log_s_evaluation(files, capsys):
         (["measure", "rehearsal", "FILE", *STANDIN, "--set", "max_runs=0"], "max_runs"),
         (["measure", "rehearsal", "nowhere.py", *STANDIN], "nowhere.py"),
         (["measure", "rehearsal"], "FILES"),
-        ([*CHAIN, "OUT", "--share", "5/4"], "--share"),
+        ([*CHAIN, "OUT", "--share", "5/4"], "Type: taskset"),
+        ([*CHAIN, "OUT", "--compile-only"], "Type: record without it"),
         (["remeasure", "--out", "OUT", "--repeat", "0"], "--repeat"),
     ],
 )
@@ -79,28 +80,14 @@ def test_wrong_usage_is_said_in_a_line(files, tmp_path, capsys, arguments, text)
     assert "Traceback" not in err
 
 
-def test_record_prints_runs_and_rate(tmp_path, capsys):
-    """A line per run, and how many were measured a minute; a second call finds nothing to do.
-
-    The programs of the run, given to measure as files, have the same verdicts.
-    """
+def test_record_prints_runs(tmp_path, capsys):
+    """A line per run, and how many were measured; a second call finds nothing to do."""
     assert main([*CHAIN, str(tmp_path / "runs")]) == 0
     out = capsys.readouterr().out
     assert "agentic/rehearsal__t_a00" in out
-    assert "4 measured" in out
+    assert "evaluations: 4" in out
     assert main([*CHAIN, str(tmp_path / "runs"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["evaluations"] == 0
-    log = tmp_path / "runs/agentic/rehearsal__t_a00/attempts.jsonl"
-    rows = [json.loads(line) for line in log.read_text().splitlines()]
-    programs = [tmp_path / f"{i}.py" for i in range(len(rows))]
-    for file, row in zip(programs, rows, strict=True):
-        file.write_text(row["code"])
-    assert main(["measure", "rehearsal", *map(str, programs), *SHORT, "--json"]) == 1
-    kinds = [
-        [r["evaluation"]["observation"]["feedback"]["kind"] for r in results]
-        for results in (json.loads(capsys.readouterr().out)["results"], rows)
-    ]
-    assert kinds[0] == kinds[1]
 
 
 def test_remeasure_without_an_archive(tmp_path, capsys, monkeypatch):

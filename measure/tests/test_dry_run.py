@@ -248,7 +248,7 @@ def test_an_archive_is_followed(archive, tmp_path, name):
     """A line per kind of call and case, and one for each program that can't be followed."""
     pytest.importorskip("torch")
     seen = []
-    how = Following(trusted=True, timeout_s=5, workers=2)
+    how = Following(trusted=True, workers=2)
     done = follow_programs(archive, tmp_path / name, how, advance=lambda *a: seen.append(a))
     assert (done.programs, done.followed) == (4, 1)
     assert done.not_followed == {"KeyError": 1, "SystemExit": 1, "timeout": 1}
@@ -296,7 +296,7 @@ def test_a_program_in_the_form_of_kernelbench_is_followed(tmp_path):
     codes = [MODEL, MODEL_REFERENCE + "# again\n", MODEL.replace("x.numel(), B", "x.item(), B")]
     runs = [Run("s", code, 1.0 + i) for i, code in enumerate(codes)]
     opened = open_archive(make_archive(tmp_path / "a", searches, runs))
-    done = follow_programs(opened, tmp_path / "o.jsonl", Following(trusted=True, timeout_s=20))
+    done = follow_programs(opened, tmp_path / "o.jsonl", Following(trusted=True))
     assert (done.programs, done.followed, done.not_followed) == (3, 2, {"RuntimeError": 1})
     read = Lines(tmp_path / "o.jsonl", max_bytes=1 << 20, max_lines=100)
     lines = [msgspec.json.decode(text, type=FULL_LAUNCH_LINE) for _, text in read]
@@ -317,7 +317,7 @@ def test_a_program_changes_nothing_for_the_next(tmp_path):
     searches = [Search(s, p, reference=MODEL_REFERENCE) for s, p in problems.items()]
     runs = [Run("s", change + MODEL, 1.1), Run("t", MODEL_REFERENCE + "# again\n", 1.2)]
     opened = open_archive(make_archive(tmp_path / "a", searches, runs))
-    follow_programs(opened, tmp_path / "o.jsonl", Following(trusted=True, timeout_s=20))
+    follow_programs(opened, tmp_path / "o.jsonl", Following(trusted=True))
     read = Lines(tmp_path / "o.jsonl", max_bytes=1 << 20, max_lines=100)
     lines = [msgspec.json.decode(text, type=FULL_LAUNCH_LINE) for _, text in read]
     (product,) = [line for line in lines if line.problem == "kernelbench_l1_p2"]

@@ -16,6 +16,7 @@ from kernel_measure.measurer import Measurer
 from kernel_measure.settings import Settings
 from kernel_measure.tasks import TASK_NAMES, get_task
 from kernel_measure.tasks.base import Work
+from kernel_measure.worker import Config
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="needs torch (the extra gpu)")
@@ -144,10 +145,10 @@ def test_clocks_are_asked_twice(tmp_path, monkeypatch, stalls, outcome):
 
     monkeypatch.setattr(guards, "check_clock", check)
     settings = Settings(cases="small", max_runs=5, ring=2, warm_calls=1, remeasure=0)
-    evaluator = Evaluator(
-        get_task("rehearsal"), StandIn(), settings, salt="s", gpu="standin", scratch=tmp_path
+    config = Config(
+        mode="time", task="rehearsal", device="standin", settings=settings, scratch=str(tmp_path)
     )
-    result = evaluator.evaluate(cheats.NUMPY_HONEST)
+    result = Evaluator(get_task("rehearsal"), StandIn(), config).evaluate(cheats.NUMPY_HONEST)
     assert [case.failure_kind for case in result.cases][-1] == (
         "none" if outcome == "success" else outcome
     )

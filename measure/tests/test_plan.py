@@ -21,7 +21,6 @@ def test_plan_is_expanded():
     plan = read_plan(PLAN)
     assert [r.key for r in plan.runs] == [
         "tree_search/rehearsal__s1",
-        "local_search/rehearsal__s1",
         "agentic/rehearsal__t_a00",
     ]
     assert plan.settings.max_runs == 5
@@ -42,7 +41,7 @@ def test_plan_is_expanded():
             "magic",
         ),
         (
-            'name = "x"\ngpu = "H200"\n[[search]]\nmethod="bin_filling"\ntask="trimul"',
+            'name = "x"\ngpu = "H200"\n[[search]]\nmethod="local_search"\ntask="trimul"',
             "every search wants speed",
         ),
         (

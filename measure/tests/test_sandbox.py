@@ -14,11 +14,12 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from support import fuzz_programs
 from support.cheats import NUMPY_HONEST
-from support.hostile import ATTACKS, table
+from support.hostile import ATTACKS, facts_of, table
 
 from kernel_measure import sandbox
 from kernel_measure.measurer import Measurer
@@ -85,31 +86,11 @@ def neighbour(tmp_path_factory):
     worker.kill()
 
 
-class Target:
-    """What there is to attack, and whether an attack reached it."""
+class Target(NamedTuple):
+    """What there is to attack, and where the driver's secret lies."""
 
-    def __init__(self, folder, sockets, neighbour):
-        self.secret = secrets.token_hex(8)
-        self.buffer = ctypes.create_string_buffer(self.secret.encode(), 16)
-        home = folder / "home"
-        home.write_text(self.secret)
-        (folder / "cache").mkdir()
-        self.file = home.open("rb")
-        self.facts = {
-            "driver": os.getpid(),
-            "address": ctypes.addressof(self.buffer),
-            "secret": self.secret,
-            "descriptor": self.file.fileno(),
-            "worker": neighbour.pid,
-            "home": str(home),
-            "outside": str(folder / "outside"),
-            "sockets": sockets,
-            "packages": site.getsitepackages()[0],
-            "cache": str(folder / "cache"),
-            "mark": f"mark-{self.secret}",
-            "bytes": 1_000_000_000,
-            "file_limit": SETTINGS.output_mb * 2**20,
-        }
+    facts: dict[str, object]
+    buffer: ctypes.Array
 
 
 @pytest.fixture
@@ -126,9 +107,18 @@ def target(neighbour):
                 server.listen()
                 paths.append(f"{place}/x.sock")
                 Path(paths[-1]).chmod(0o777)
-        target = Target(Path(folder), paths, neighbour)
-        yield target
-        target.file.close()
+        secret = secrets.token_hex(8)
+        buffer = ctypes.create_string_buffer(secret.encode(), 16)
+        file = stack.enter_context((Path(folder) / "home").open("w+b"))
+        (Path(folder) / "cache" / "another").mkdir(parents=True)
+        facts = {
+            **facts_of(Path(folder), secret, ctypes.addressof(buffer), file.fileno()),
+            "worker": neighbour.pid,
+            "sockets": paths,
+            "packages": site.getsitepackages()[0],
+            "bytes": 1_000_000_000,
+        }
+        yield Target(facts, buffer)
 
 
 @isolated
@@ -143,7 +133,7 @@ def test_claim(measurer, target, attack):
         measurer.replace("rehearsal")
         got_through = bool(fuzz_programs.left_behind(target.facts["mark"]))
     elif attack.name == "write_the_drivers_memory":
-        got_through = target.buffer.raw != target.secret.encode()
+        got_through = target.buffer.raw != target.facts["secret"].encode()
     else:
         got_through = verdict.outcome == "success"
     assert got_through is not attack.stopped, verdict
@@ -163,7 +153,7 @@ def test_attack_works_where_nothing_stops_it(target, attack):
         command = [sys.executable, "-c", code, target.facts["mark"]]
         done = subprocess.run(command, cwd=folder, stderr=errors, check=False, timeout=60)
         assert done.returncode == 0 or attack.name in MAY_FAIL, (folder / "errors").read_text()
-    assert (target.buffer.raw != target.secret.encode()) == (
+    assert (target.buffer.raw != target.facts["secret"].encode()) == (
         attack.name == "write_the_drivers_memory"
     )
     survivors = fuzz_programs.left_behind(target.facts["mark"])

@@ -10,7 +10,7 @@ import pytest
 from kernel_archive.readers.events import Feedback, LoggedEvaluation, Observation
 from kernel_measure.runs import feedback_of
 from kernel_measure.timing import CaseResult, Result, describe
-from kernel_measure.verdict import Measurement, case_key, evaluation, measurement
+from kernel_measure.verdict import Measurement, evaluation, measurement
 
 
 def case(mine, theirs, **shape):
@@ -85,8 +85,3 @@ def test_result_without_its_speedup_is_refused():
     ):
         with pytest.raises(ValueError, match=r"feedback|speedup"):
             feedback_of(LoggedEvaluation(observation=Observation(feedback=feedback)))
-
-
-def test_case_as_text():
-    """Shape fields in order."""
-    assert case_key({"B": 1, "T": 64}) == "B=1,T=64"

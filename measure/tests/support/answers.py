@@ -10,16 +10,10 @@ from support.cheats import NUMPY_HONEST
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
 from kernel_measure.plan import read_plan
-from kernel_measure.record import Recording, record
+from kernel_measure.record import record
 from kernel_measure.station import Host
 
-__all__ = ["answer", "read_run", "recording", "run_answered", "run_plan"]
-
-
-def recording(**how) -> Recording:
-    """A recording on the stand-in device that does not wait for proposals."""
-    host = {name: how.pop(name) for name in ("compilers", "cache", "part") if name in how}
-    return Recording(host=Host(device="standin", **host), **{"wait": False, **how})
+__all__ = ["answer", "read_run", "run_answered", "run_plan"]
 
 
 def answer(out) -> int:
@@ -43,10 +37,10 @@ def answer(out) -> int:
 
 
 def run_plan(plan, out, **how):
-    """Record the plan in a file, or a plan; nobody answers."""
-    advance = how.pop("advance", lambda *_: None)
+    """Record the plan in a file, or a plan, on the stand-in device; nobody answers."""
+    host = {name: how.pop(name) for name in ("compilers", "cache") if name in how}
     plan = read_plan(plan) if isinstance(plan, Path) else plan
-    return record(plan, out, recording(**how), advance=advance)
+    return record(plan, out, Host(device="standin", **host), wait=False, **how)
 
 
 def run_answered(plan, out, **how):

@@ -15,7 +15,6 @@ measure/tests/support/fuzz_programs.py SEED COUNT``.
 from __future__ import annotations
 
 import ctypes
-import os
 import random
 import resource
 import secrets
@@ -26,7 +25,7 @@ from pathlib import Path
 
 import msgspec
 from support.cheats import NUMPY_HONEST
-from support.hostile import ATTACKS
+from support.hostile import ATTACKS, facts_of
 
 from kernel_measure.measurer import Measurer
 from kernel_measure.settings import Settings
@@ -160,22 +159,12 @@ def run(seed: int, count: int, *, quiet: bool = True) -> None:
     buffer = ctypes.create_string_buffer(secret, 16)
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as held:
         cache = Path(folder) / "cache"
-        home = Path(folder) / "home"
-        home.write_text(secret.decode())
         facts = {
-            "driver": os.getpid(),
-            "address": ctypes.addressof(buffer),
-            "secret": secret.decode(),
+            **facts_of(Path(folder), secret.decode(), ctypes.addressof(buffer), held.fileno()),
             "worker": 2**22,
-            "descriptor": held.fileno(),
-            "home": str(home),
-            "outside": f"{folder}/outside",
             "sockets": [f"{folder}/socket"],
             "packages": folder,
-            "cache": f"{folder}/cache/another",
-            "mark": f"mark-{secret.decode()}",
             "bytes": 700_000_000,
-            "file_limit": 2**20,
         }
         with Measurer("standin", SETTINGS, cache=cache) as measurer:
             assert measurer.measure("rehearsal", NUMPY_HONEST).outcome == "success"

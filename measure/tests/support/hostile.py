@@ -20,12 +20,14 @@ says what there is to attack:
 from __future__ import annotations
 
 import inspect
+import os
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-__all__ = ["ATTACKS", "Attack", "table"]
+__all__ = ["ATTACKS", "Attack", "facts_of", "table"]
 
 
 class Attack(NamedTuple):
@@ -57,6 +59,23 @@ def attack(*, stopped: bool = True) -> Callable[[Callable[[dict], None]], Callab
         return function
 
     return register
+
+
+def facts_of(folder: Path, secret: str, address: int, descriptor: int) -> dict[str, object]:
+    """What there is to attack in a folder, where the user's file is made."""
+    home = folder / "home"
+    home.write_text(secret)
+    return {
+        "driver": os.getpid(),
+        "address": address,
+        "secret": secret,
+        "descriptor": descriptor,
+        "home": str(home),
+        "outside": str(folder / "outside"),
+        "cache": str(folder / "cache" / "another"),
+        "mark": f"mark-{secret}",
+        "file_limit": 2**20,
+    }
 
 
 def table() -> str:
