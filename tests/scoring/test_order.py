@@ -165,13 +165,6 @@ def test_shares_above_the_cutoffs(cutoff, scheme, expected):
     np.testing.assert_allclose(shares_above(cutoff, scheme), expected, atol=5e-7)
 
 
-def test_a_cutoff_inside_an_open_bin_is_refused():
-    """An end bin has no width to share out."""
-    for cutoff in (0.1, 8.0):
-        with pytest.raises(ValueError, match="open end bin"):
-            shares_above(cutoff)
-
-
 def test_average_precision_agrees_with_scikit_learn(rng):
     """Also with ties, which are one step; the curve without the end point that it appends."""
     for places in (1, 2, 6):
