@@ -23,9 +23,9 @@ from kernel_archive.archive.open import Archive
 from kernel_archive.errors import UsageError
 from kernel_archive.scoring.arrays import Bools, Floats
 from kernel_archive.scoring.figures import bootstrap, interval, measure, repeats_of
-from kernel_archive.scoring.load import as_split
+from kernel_archive.scoring.load import load_split
 from kernel_archive.scoring.metrics import COMPARED, METRICS
-from kernel_archive.scoring.reader import ForecastSource, forecasts_of
+from kernel_archive.scoring.reader import ForecastSource, read_forecasts
 from kernel_archive.scoring.record import ForecastFacts, Terms
 from kernel_archive.scoring.samples import REPEAT_FIELDS, ForecastRows, RowSample, chunk_sizes
 from kernel_archive.scoring.scorer import ScoreOptions, forecast_facts, means, terms_of
@@ -78,8 +78,8 @@ def compare(
     seed, draws = options.get("seed", 0), options.get("draws", 10_000)
     if draws < 1:
         raise UsageError("a comparison needs draws")
-    rows, rule = as_split(archive, split, bins), options.get("predicted_bin", "argmax")
-    casts = [forecasts_of(source, rows) for source in (a, b)]
+    rows, rule = load_split(archive, split, bins), options.get("predicted_bin", "argmax")
+    casts = [read_forecasts(source, rows) for source in (a, b)]
     names = COMPARED[rows.kind]
     sides = [ForecastRows.of(rows, cast, rule) for cast in casts]
     values = [means(repeats_of(side, names, groups=False).overall) for side in sides]

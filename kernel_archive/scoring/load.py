@@ -37,7 +37,7 @@ from kernel_archive.storage import content_path
 
 
 def load_split(
-    archive: Archive | str | Path | None = None,
+    archive: Archive | Split | str | Path | None = None,
     split: str = "eval",
     scheme: str | None = None,
     *,
@@ -46,16 +46,18 @@ def load_split(
 ) -> Split:
     """Load the rows of an archive's split.
 
-    ``archive`` is one, or its directory (default: ``gpu-forecasters/kernels``). ``split`` names a
-    split that is forecast, or its table. Under another ``scheme`` than the split's own labels are
-    computed anew. ``labels`` is the folder of withheld labels; ``blind`` loads rows without theirs:
-    every speedup is then 1.
+    ``archive`` is one, its directory (default: ``gpu-forecasters/kernels``), or a split that is
+    loaded. ``split`` names a split that is forecast, or its table. Under another ``scheme`` than
+    the split's own labels are computed anew. ``labels`` is the folder of withheld labels; ``blind``
+    loads rows without theirs: every speedup is then 1.
 
     Raises:
         ArchiveNotFoundError: there is no archive.
         ArchiveMismatchError: the files are not those of the manifest, or the labels are others'.
         UsageError: unknown split or scheme, no such split yet, or its labels are withheld.
     """
+    if isinstance(archive, Split):
+        return archive if scheme is None else archive.under(scheme_of(scheme).name)
     spec = forecast_split(split)
     opened = archive if isinstance(archive, Archive) else open_archive(archive)
     if spec.name == REPLAY.name:
@@ -111,13 +113,6 @@ def load_split(
     )
     loaded = replace(loaded, withheld=withheld, others=partial(_other_splits, opened, spec))
     return loaded if scheme is None else loaded.under(scheme_of(scheme).name)
-
-
-def as_split(archive: Archive | Split | str | Path | None, split: str, bins: str | None) -> Split:
-    """Return a split as it is or load it; under another scheme when one is named."""
-    if not isinstance(archive, Split):
-        return load_split(archive, split, bins)
-    return archive if bins is None else archive.under(scheme_of(bins).name)
 
 
 class _StoredZero(msgspec.Struct):

@@ -30,10 +30,9 @@ from kernel_archive.scoring.split import Split
 from kernel_archive.untrusted import Lines, UntrustedFileError, is_parquet, regular_file
 from kernel_archive.untrusted_tables import parquet_rows
 
-#: Where rows can come from: a file, a data frame that gives an Arrow stream (Polars, Arrow, pandas,
-#: DuckDB), or objects with the fields of a line.
-RowSource: TypeAlias = Any
-ForecastSource: TypeAlias = "Forecasts | RowSource"
+#: Where forecasts can come from: a file, a data frame that gives an Arrow stream (Polars, Arrow,
+#: pandas, DuckDB), objects with the fields of a line, or Forecasts.
+ForecastSource: TypeAlias = Any
 #: Keep this many findings in full; further ones are only counted.
 KEPT_FINDINGS: Final = 20_000
 #: Remember this many labels, unknown ids and unknown fields; a file with more is hostile.
@@ -60,23 +59,20 @@ class ReadOptions(TypedDict, total=False):
     raw_sum_bounds: tuple[float, float]  # A raw sum outside counts as a parse failure
 
 
-def forecasts_of(source: ForecastSource, split: Split, **options: Unpack[ReadOptions]) -> Forecasts:
-    """Return forecasts as they are, or read them as :func:`read_forecasts` does."""
-    if not isinstance(source, Forecasts):
-        return read_forecasts(source, split, **options)
-    return dataclasses.replace(source, name=options.get("name") or source.name)
-
-
-def read_forecasts(source: RowSource, split: Split, **options: Unpack[ReadOptions]) -> Forecasts:
+def read_forecasts(
+    source: ForecastSource, split: Split, **options: Unpack[ReadOptions]
+) -> Forecasts:
     """Read forecasts of a split in any of the accepted forms; options: :class:`ReadOptions`.
 
     A source is a file (JSON lines, plain, gzip or zstd, or Parquet), a data frame that gives an
-    Arrow stream, or objects with the fields of a line.
+    Arrow stream, or objects with the fields of a line. Forecasts stay as they are.
 
     Raises:
         ForecastError: the forecasts have a fault; it carries every one.
         UsageError: this is nothing that forecasts can be read from.
     """
+    if isinstance(source, Forecasts):
+        return dataclasses.replace(source, name=options.get("name") or source.name)
     forecasts, report = check_forecasts(source, split, **options)
     if forecasts is None:
         errors = [f for f in report.findings if f.severity == "error"]
@@ -86,7 +82,7 @@ def read_forecasts(source: RowSource, split: Split, **options: Unpack[ReadOption
 
 
 def check_forecasts(
-    source: RowSource, split: Split, **options: Unpack[ReadOptions]
+    source: ForecastSource, split: Split, **options: Unpack[ReadOptions]
 ) -> tuple[Forecasts | None, CheckReport]:
     """Report every fault of some forecasts, and return the forecasts when they have none.
 
@@ -376,7 +372,7 @@ def _read_parquet(path: Path, collector: _Collector) -> str:
         return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
 
-def _read_objects(source: RowSource, collector: _Collector) -> str:
+def _read_objects(source: ForecastSource, collector: _Collector) -> str:
     """Read objects of this process; the digest is that of the same objects as JSON lines."""
     if hasattr(source, "__arrow_c_stream__"):
         source = (row for batch in pa.table(source).to_batches(1024) for row in batch.to_pylist())
