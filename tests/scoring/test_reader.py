@@ -227,7 +227,7 @@ def test_every_fault_of_a_file_is_listed_in_one_pass(write, target):
         ("repeated-forecast", 5),
         ("not-finite", 7),
         ("bad-utf8", 8),
-        ("nested-too-deeply", 9),
+        ("bad-json", 9),
         ("unknown-row", 10),
         ("out-of-range", 11),
         *[("not-a-number", 11)] * 8,
