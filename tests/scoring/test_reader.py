@@ -284,15 +284,6 @@ def test_findings_are_bounded_and_all_counted(write, target, monkeypatch):
     assert len(report.findings) == 10
 
 
-def test_a_table_that_is_no_parquet_or_too_large_is_a_finding(tmp_path, target):
-    """Broken bytes behind the magic, and more rows than forecasts could be."""
-    path = tmp_path / "p.parquet"
-    path.write_bytes(b"PAR1" + b"\0" * 100 + b"PAR1")
-    assert [c for c, _ in codes(path, target)] == ["unreadable"]
-    pq.write_table(pa.table({"row_id": pa.array(["a1b2c3d4"] * 20_000)}), path)
-    assert [c for c, _ in codes(path, target)] == ["file-too-large"]
-
-
 def test_a_long_line_and_a_bomb_take_little_memory_and_time(tmp_path, target):
     """A line of 200 MB inside 20 kB of zstd: bounded by the split's size, not by the file."""
     path = tmp_path / "bomb.jsonl.zst"
