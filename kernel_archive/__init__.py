@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kernel_archive.pipeline import build, validate
     from kernel_archive.publishing.pull import load
     from kernel_archive.scoring import metrics, rewards
-    from kernel_archive.scoring.compare import compare_files as compare
+    from kernel_archive.scoring.compare import compare
     from kernel_archive.scoring.forecasts import Forecasts
     from kernel_archive.scoring.load import load_split
     from kernel_archive.scoring.reader import check_forecasts, read_forecasts
@@ -43,7 +43,7 @@ _PUBLIC: Final = {
     ),
 }
 #: Public name -> its name in its module, where that differs.
-_INNER: Final = {"compare": "compare_files", "score": "score_file"}
+_INNER: Final = {"score": "score_file"}
 #: Name before 1.0 -> name from then on.
 _RENAMED: Final = {"ScoreRecord": "Score", "Target": "Split", "load_target": "load_split"}
 

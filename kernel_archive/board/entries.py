@@ -107,7 +107,7 @@ def findings_of(error: Exception, folder: Path) -> tuple[Finding, ...]:
 def _read_stored(folder: Path, submission: Submission, split: Split) -> Forecasts:
     """Read the stored forecasts of a submission, which must be those that its record names."""
     path = folder / FORECASTS_FILE
-    forecasts = read_forecasts(path, split, name=submission.name, keep_rationales=True)
+    forecasts = read_forecasts(path, split, name=submission.name)
     if forecasts.digest.removeprefix("sha256:") != submission.forecasts_sha256:
         raise DataError.of(
             code="changed-forecasts",
@@ -120,7 +120,7 @@ def _read_stored(folder: Path, submission: Submission, split: Split) -> Forecast
 
 def _rationales(forecasts: Forecasts) -> dict[int, str]:
     first: dict[int, str] = {}
-    for (_, row), text in sorted((forecasts.rationales or {}).items()):
+    for (_, row), text in sorted(forecasts.rationales.items()):
         if row not in first and text.strip():
             cut = text[:RATIONALE_CHARACTERS]
             first[row] = cut + "…" if len(text) > len(cut) else cut

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 import kernel_archive
 from kernel_archive.cli import common
@@ -126,7 +127,6 @@ def score(
     the full score record (a list of them for several files); -o writes it to a file besides.
     """
     from kernel_archive.scoring import score as score_one
-    from kernel_archive.scoring.record import records_to_json
     from kernel_archive.scoring.summary import score_remarks, score_sheets, several_sheet
 
     if output is not None:
@@ -135,8 +135,10 @@ def score(
     # All files are read before the first is scored: a fault in the last one need not wait for that.
     forecasts = [kernel_archive.read_forecasts(file, target) for file in files]
     records = [score_one(target, cast, **options) for cast in forecasts]
+    payload = records if len(records) > 1 else records[0]
     if output is not None:
-        write_new(output, records_to_json(records), force=force)
+        data = msgspec.json.format(msgspec.json.encode(payload), indent=1) + b"\n"
+        write_new(output, data, force=force)
 
     def text() -> None:
         if len(records) > 1:
@@ -150,7 +152,7 @@ def score(
         for cast in forecasts:
             common.print_findings(cast.remarks)
 
-    common.emit(records if len(records) > 1 else records[0], text)
+    common.emit(payload, text)
 
 
 @click.command()

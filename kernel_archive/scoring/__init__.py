@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from kernel_archive.scoring import metrics, rewards
-from kernel_archive.scoring.compare import Comparison, MetricDifference, compare, compare_files
+from kernel_archive.scoring.compare import Comparison, MetricDifference, compare
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.load import load_split
 from kernel_archive.scoring.metrics import HEADLINE, METRICS, MetricInfo
@@ -34,7 +34,6 @@ __all__ = [
     "SplitIdentity",
     "check_forecasts",
     "compare",
-    "compare_files",
     "load_split",
     "metrics",
     "read_forecasts",

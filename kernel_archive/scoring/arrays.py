@@ -24,11 +24,6 @@ EDGE: Final = 1e-9
 _FEW: Final = 16
 
 
-def single_draw(n: int) -> Floats:
-    """Weigh a single draw that holds each of n rows once: shape (n, 1)."""
-    return np.ones((n, 1))
-
-
 def row_sums(values: Floats) -> Floats:
     """Sum over the last axis in one fixed order, so that equal rows have equal sums."""
     total = values[..., 0].copy()

@@ -23,19 +23,12 @@ from kernel_archive.archive.open import Archive
 from kernel_archive.errors import UsageError
 from kernel_archive.scoring.arrays import Bools, Floats
 from kernel_archive.scoring.figures import bootstrap, interval, measure, repeats_of
-from kernel_archive.scoring.forecasts import Forecasts
-from kernel_archive.scoring.load import as_split
+from kernel_archive.scoring.load import load_split
 from kernel_archive.scoring.metrics import COMPARED, METRICS
-from kernel_archive.scoring.reader import ForecastSource, forecasts_of
+from kernel_archive.scoring.reader import ForecastSource, read_forecasts
 from kernel_archive.scoring.record import ForecastFacts, Terms
 from kernel_archive.scoring.samples import REPEAT_FIELDS, ForecastRows, RowSample, chunk_sizes
-from kernel_archive.scoring.scorer import (
-    PredictedBin,
-    ScoreOptions,
-    forecast_facts,
-    means,
-    terms_of,
-)
+from kernel_archive.scoring.scorer import ScoreOptions, forecast_facts, means, terms_of
 from kernel_archive.scoring.split import Split
 
 #: Two submissions differ in a metric when the corrected p-value is below this.
@@ -66,31 +59,35 @@ class Comparison(Terms, frozen=True, kw_only=True):
 
 
 def compare(
-    split: Split,
-    a: Forecasts,
-    b: Forecasts,
+    a: ForecastSource,
+    b: ForecastSource,
+    archive: Archive | Split | str | Path | None = None,
+    split: str = "eval",
     *,
-    seed: int = 0,
-    draws: int = 10_000,
-    predicted_bin: PredictedBin = "argmax",
+    bins: str | None = None,
+    **options: Unpack[ScoreOptions],
 ) -> Comparison:
-    """Compare two submissions on the same rows, by the metrics :data:`COMPARED` of their split.
+    """Compare two forecasters on the rows of a split, by the metrics :data:`COMPARED` of its kind.
 
-    Seed and draws are those of the bootstrap and of the swaps.
+    Seed and draws are those of the bootstrap and of the swaps; arguments and errors else are those
+    of :func:`~kernel_archive.scoring.scorer.score_file`.
 
     Raises:
         UsageError: there are no draws.
     """
-    names = COMPARED[split.kind]
+    seed, draws = options.get("seed", 0), options.get("draws", 10_000)
     if draws < 1:
         raise UsageError("a comparison needs draws")
-    sides = rows_a, rows_b = [ForecastRows.of(split, cast, predicted_bin) for cast in (a, b)]
-    values = [means(repeats_of(rows, names, groups=False).overall) for rows in sides]
+    rows, rule = load_split(archive, split, bins), options.get("predicted_bin", "argmax")
+    casts = [read_forecasts(source, rows) for source in (a, b)]
+    names = COMPARED[rows.kind]
+    sides = [ForecastRows.of(rows, cast, rule) for cast in casts]
+    values = [means(repeats_of(side, names, groups=False).overall) for side in sides]
     drawn = [
-        bootstrap(rows, seed=seed, draws=draws, names=names, groups=False).overall for rows in sides
+        bootstrap(side, seed=seed, draws=draws, names=names, groups=False).overall for side in sides
     ]
     defined = [name for name in names if None not in (values[0][name], values[1][name])]
-    p = permutation_p(rows_a, rows_b, defined, seed=seed, draws=draws)
+    p = permutation_p(sides[0], sides[1], defined, seed=seed, draws=draws)
     corrected = holm(p)
     table: dict[str, MetricDifference] = {}
     for name in names:
@@ -109,33 +106,11 @@ def compare(
             better=_better(name, difference, corrected.get(name)),
         )
     return Comparison(
-        **terms_of(split, predicted_bin, seed=seed, draws=draws),
-        a=forecast_facts(a),
-        b=forecast_facts(b),
+        **terms_of(rows, rule, seed=seed, draws=draws),
+        a=forecast_facts(casts[0]),
+        b=forecast_facts(casts[1]),
         differences=table,
     )
-
-
-def compare_files(
-    a: ForecastSource,
-    b: ForecastSource,
-    archive: Archive | Split | str | Path | None = None,
-    split: str = "eval",
-    *,
-    bins: str | None = None,
-    names: tuple[str | None, str | None] = (None, None),
-    **options: Unpack[ScoreOptions],
-) -> Comparison:
-    """Compare two forecasters, wherever their forecasts are, on the rows of a split.
-
-    ``names`` are those of the two forecasters; the other arguments and the errors are those of
-    :func:`~kernel_archive.scoring.scorer.score_file`.
-    """
-    rows = as_split(archive, split, bins)
-    one, other = (
-        forecasts_of(source, rows, name=name) for source, name in zip((a, b), names, strict=True)
-    )
-    return compare(rows, one, other, **options)
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:

@@ -12,13 +12,6 @@ from kernel_archive.bins import N_BINS
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS
 from kernel_archive.scoring.formats import TOOL_FIELDS, ForecastLine, LineError, read_line
 
-#: Why an answer gives no distribution. The caller adds ``refused`` and ``cut`` (at the limit of
-#: tokens); ``in-reasoning`` is a distribution that is only in the text before the answer.
-UNPARSED: Final = frozenset(
-    {"empty", "no-json", "in-reasoning", "half-json", "missing-field", "wrong-length"}
-    | {"wrong-shape", "not-a-number", "not-finite", "negative", "zero-sum", "raw-sum"}
-    | {"contradiction", "bad-field", "refused", "cut"}
-)
 #: A completion does not say which row it is about; the caller knows.
 _ROW: Final = "completion"
 #: Characters of an answer that are read, from its end.
@@ -42,9 +35,10 @@ _REASONING: Final = re.compile(r"<(/?)(?:think|thinking|reasoning)>")
 def read_completion(answer: Any) -> ForecastLine:
     """Read the forecast in a model's answer; ``parse_error`` says why there is none.
 
-    Takes the text of an answer, the arguments of a tool call, a message, or a chat. Of a text the
-    last JSON object with probabilities counts, whatever stands around it; reasoning before the
-    answer does not. Percentages are read, too: with the sign, or numbers that sum to 95 to 105.
+    It is the code of the fault, or ``empty``, ``no-json``, ``half-json``, ``in-reasoning``. Takes
+    the text of an answer, the arguments of a tool call, a message, or a chat. Of a text the last
+    JSON object with probabilities counts, whatever stands around it; reasoning before the answer
+    does not. Percentages are read, too: with the sign, or numbers that sum to 95 to 105.
 
     >>> read_completion('So: {"probabilities": [0, 0, 0, 40, 60, 0, 0, 0]}').probabilities
     [0.0, 0.0, 0.0, 0.4, 0.6, 0.0, 0.0, 0.0]
@@ -65,7 +59,7 @@ def read_completion(answer: Any) -> ForecastLine:
 
 
 def _unparsed(why: str, **facts: Any) -> ForecastLine:
-    """Make the line of an answer without a distribution; ``why`` is one of :data:`UNPARSED`."""
+    """Make the line of an answer without a distribution."""
     return ForecastLine(row_id=_ROW, parse_failed=True, parse_error=why, **facts)
 
 
@@ -75,9 +69,7 @@ def _line(answer: dict[str, Any]) -> ForecastLine:
     try:
         line = read_line({"row_id": _ROW, **_fractions(fields)})
     except LineError as error:
-        code = error.findings[0].code
-        why = code if code in UNPARSED else "bad-field"
-        line = _unparsed(why, defer=fields.get("defer") is True)
+        line = _unparsed(error.findings[0].code, defer=fields.get("defer") is True)
     low, high = RAW_SUM_BOUNDS
     if line.probabilities is not None and not low <= math.fsum(line.probabilities) <= high:
         line = _unparsed("raw-sum", defer=line.defer, predicted_bin=line.predicted_bin)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -44,8 +44,7 @@ class Forecasts:
     #: Prompts that the lines answer, in order; the empty text where some name none.
     prompts: tuple[str, ...] = ("",)
     remarks: tuple[Finding, ...] = ()  # warnings of the reader
-    #: (repeat, row) -> text, when the reader was asked to keep them.
-    rationales: dict[tuple[int, int], str] | None = None
+    rationales: dict[tuple[int, int], str] = field(default_factory=dict)  # by repeat and row
 
     @classmethod
     def from_arrays(
@@ -140,7 +139,7 @@ class Forecasts:
         arrays: dict[str, Any] = {
             k: v[:, rows] for k, v in vars(self).items() if isinstance(v, np.ndarray)
         }
-        return replace(self, rationales=None, **arrays)
+        return replace(self, rationales={}, **arrays)
 
 
 def _shaped(

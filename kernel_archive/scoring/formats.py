@@ -110,10 +110,7 @@ def decode_line(text: bytes) -> dict[str, Any]:
     """
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except RecursionError:
-        fault = fault_of("nested-too-deeply", "nested too deeply to be a forecast")
-        raise LineError(fault) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         shown = text[:80].decode(errors="replace")
         fault = fault_of("bad-json", f"not a JSON object in a line: {error}", value=shown)
     try:  # which takes NaN, Infinity and 1e400, so that their fault can name the field

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from kernel_archive.archive.manifest import SplitFacts, shard_faults
-from kernel_archive.archive.open import Archive, archives_here, open_archive
+from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, UsageError
@@ -26,7 +25,6 @@ from kernel_archive.scoring.replay import load_worlds
 from kernel_archive.scoring.rules import normalise
 from kernel_archive.scoring.split import (
     Clusters,
-    OtherRows,
     Split,
     SplitIdentity,
     Zero,
@@ -39,7 +37,7 @@ from kernel_archive.storage import content_path
 
 
 def load_split(
-    archive: Archive | str | Path | None = None,
+    archive: Archive | Split | str | Path | None = None,
     split: str = "eval",
     scheme: str | None = None,
     *,
@@ -48,16 +46,18 @@ def load_split(
 ) -> Split:
     """Load the rows of an archive's split.
 
-    ``archive`` is one, or its directory (default: ``gpu-forecasters/kernels``). ``split`` names a
-    split that is forecast, or its table. Under another ``scheme`` than the split's own labels are
-    computed anew. ``labels`` is the folder of withheld labels; ``blind`` loads rows without theirs:
-    every speedup is then 1.
+    ``archive`` is one, its directory (default: ``gpu-forecasters/kernels``), or a split that is
+    loaded. ``split`` names a split that is forecast, or its table. Under another ``scheme`` than
+    the split's own labels are computed anew. ``labels`` is the folder of withheld labels; ``blind``
+    loads rows without theirs: every speedup is then 1.
 
     Raises:
         ArchiveNotFoundError: there is no archive.
         ArchiveMismatchError: the files are not those of the manifest, or the labels are others'.
         UsageError: unknown split or scheme, no such split yet, or its labels are withheld.
     """
+    if isinstance(archive, Split):
+        return archive if scheme is None else archive.under(scheme_of(scheme).name)
     spec = forecast_split(split)
     opened = archive if isinstance(archive, Archive) else open_archive(archive)
     if spec.name == REPLAY.name:
@@ -111,15 +111,8 @@ def load_split(
             n_rows=table.num_rows,
         ),
     )
-    loaded = replace(loaded, withheld=withheld, others=partial(_other_rows, opened, spec))
+    loaded = replace(loaded, withheld=withheld, others=partial(_other_splits, opened, spec))
     return loaded if scheme is None else loaded.under(scheme_of(scheme).name)
-
-
-def as_split(archive: Archive | Split | str | Path | None, split: str, bins: str | None) -> Split:
-    """Return a split as it is or load it; under another scheme when one is named."""
-    if not isinstance(archive, Split):
-        return load_split(archive, split, bins)
-    return archive if bins is None else archive.under(scheme_of(bins).name)
 
 
 class _StoredZero(msgspec.Struct):
@@ -142,31 +135,10 @@ def read_zero(digest: str, version: str, spec: SplitSpec, row_ids: Sequence[str]
     return Zero(name=stored.forecast, probabilities=normalise(raw=p))
 
 
-def _other_rows(archive: Archive, split: SplitSpec) -> Iterator[OtherRows]:
-    """List the archive's other splits, those of archives here, and released ones, newest first."""
-    from kernel_archive.selection.freeze import read_frozen
-
-    here = [path for path in archives_here() if not path.samefile(archive.path)]
-    for path in (None, *here[:10]):
-        with suppress(ArchiveMismatchError):  # of a damaged archive nothing is said
-            opened = archive if path is None else open_archive(path)
-            of, option = ("", "") if path is None else (f" of {path}", f" --archive {path}")
-            for other in FORECAST_SPLITS.values():
-                ids = {row for (row,) in table_rows(opened, other.table, "row_id")}
-                if ids and (path or other.table != split.table):
-                    named = f" --split {other.name}" if not path or other.name != "eval" else ""
-                    yield OtherRows(f"{other.name}{of}", f"Use{named}{option}", ids)
-    version = archive.manifest.version
-    folders = [f for f in (content_path("splits") / "frozen").iterdir() if f.name != version]
-    for folder in sorted(folders, key=lambda f: [int(n) for n in f.name.split(".")], reverse=True):
-        for spec in FORECAST_SPLITS.values():
-            path = folder / f"{spec.table}.json"
-            if path.is_file():
-                fix = (
-                    f"This archive is version {version}: forecast its rows, or build the other one"
-                )
-                name = f"{spec.name} in data version {folder.name}"
-                yield OtherRows(name, fix, {row[0] for row in read_frozen(path).rows})
+def _other_splits(archive: Archive, split: SplitSpec) -> dict[str, set[str]]:
+    """Map the other splits of an archive to the ids of their rows."""
+    others = [other for other in FORECAST_SPLITS.values() if other.table != split.table]
+    return {o.name: {row for (row,) in table_rows(archive, o.table, "row_id")} for o in others}
 
 
 def _with_labels(

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from kernel_archive.scoring import calibration, order, rules
-from kernel_archive.scoring.arrays import Bools, Floats, Ints, single_draw
+from kernel_archive.scoring.arrays import Bools, Floats, Ints
 from kernel_archive.scoring.recovery import BUDGETS, fastest_tenth, recovery_area
 from kernel_archive.scoring.samples import ForecastRows, RowSample
 from kernel_archive.splits import Kind, SplitSpec
@@ -145,7 +145,7 @@ def _lift(sample: RowSample, cutoff: float) -> Floats:
     cues = [split.surface.cues[name] for name in SHORTCUTS if name in split.surface.cues]
     if not cues:
         return np.full(sample.weights.shape[1], np.nan)
-    once = single_draw(len(split))
+    once = np.ones((len(split), 1))
     better = max(cues, key=lambda cue: precision(scores=cue, weights=once).item())
     value = METRICS[f"average_precision_{cutoff:g}"].of(sample)
     return value - precision(scores=better, weights=sample.weights)

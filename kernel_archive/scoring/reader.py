@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import math
 import operator
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from pathlib import Path
@@ -30,10 +30,9 @@ from kernel_archive.scoring.split import Split
 from kernel_archive.untrusted import Lines, UntrustedFileError, is_parquet, regular_file
 from kernel_archive.untrusted_tables import parquet_rows
 
-#: Where rows can come from: a file, a data frame that gives an Arrow stream (Polars, Arrow, pandas,
-#: DuckDB), or objects with the fields of a line.
-RowSource: TypeAlias = Any
-ForecastSource: TypeAlias = "Forecasts | RowSource"
+#: Where forecasts can come from: a file, a data frame that gives an Arrow stream (Polars, Arrow,
+#: pandas, DuckDB), objects with the fields of a line, or Forecasts.
+ForecastSource: TypeAlias = Any
 #: Keep this many findings in full; further ones are only counted.
 KEPT_FINDINGS: Final = 20_000
 #: Remember this many labels, unknown ids and unknown fields; a file with more is hostile.
@@ -44,8 +43,12 @@ _LEAST_READ: Final = 0.05
 _NAMED_ROWS: Final = 5
 #: A sum further from 1 than this is remarked on: it may be a slip of the writer's.
 _SUM_SLACK: Final = 0.01
-#: A sum far from 1 is a warning.
-_SUM: Final = {"severity": "warning", "field": "probabilities"}
+#: Code of a sum that is not 1 -> what becomes of the lines.
+_SUMS: Final = {
+    "percent": "Divide percentages by 100: each of these lines counts as no forecast",
+    "raw-sum": "Without a sum of 0.5 to 1.5 each of these lines counts as no forecast",
+    "scaled": "They are scaled to 1",
+}
 _AMOUNTS: Final = ("expected_speedup", "input_tokens", "output_tokens", "latency_s")
 
 
@@ -54,26 +57,22 @@ class ReadOptions(TypedDict, total=False):
 
     name: str | None  # name of the forecaster; the file's name without its endings when not given
     raw_sum_bounds: tuple[float, float]  # A raw sum outside counts as a parse failure
-    keep_rationales: bool  # keep the rationales, too
 
 
-def forecasts_of(source: ForecastSource, split: Split, **options: Unpack[ReadOptions]) -> Forecasts:
-    """Return forecasts as they are, or read them as :func:`read_forecasts` does."""
-    if not isinstance(source, Forecasts):
-        return read_forecasts(source, split, **options)
-    return dataclasses.replace(source, name=options.get("name") or source.name)
-
-
-def read_forecasts(source: RowSource, split: Split, **options: Unpack[ReadOptions]) -> Forecasts:
+def read_forecasts(
+    source: ForecastSource, split: Split, **options: Unpack[ReadOptions]
+) -> Forecasts:
     """Read forecasts of a split in any of the accepted forms; options: :class:`ReadOptions`.
 
     A source is a file (JSON lines, plain, gzip or zstd, or Parquet), a data frame that gives an
-    Arrow stream, or objects with the fields of a line.
+    Arrow stream, or objects with the fields of a line. Forecasts stay as they are.
 
     Raises:
         ForecastError: the forecasts have a fault; it carries every one.
         UsageError: this is nothing that forecasts can be read from.
     """
+    if isinstance(source, Forecasts):
+        return dataclasses.replace(source, name=options.get("name") or source.name)
     forecasts, report = check_forecasts(source, split, **options)
     if forecasts is None:
         errors = [f for f in report.findings if f.severity == "error"]
@@ -83,7 +82,7 @@ def read_forecasts(source: RowSource, split: Split, **options: Unpack[ReadOption
 
 
 def check_forecasts(
-    source: RowSource, split: Split, **options: Unpack[ReadOptions]
+    source: ForecastSource, split: Split, **options: Unpack[ReadOptions]
 ) -> tuple[Forecasts | None, CheckReport]:
     """Report every fault of some forecasts, and return the forecasts when they have none.
 
@@ -122,7 +121,6 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     n_present: int  # row and repeat cells with a good line
     n_parsed: int  # of those, cells with a distribution
     n_deferred: int
-    missing: tuple[str, ...]  # ids of the first rows that lack a forecast in some repeat
     coverage: float  # n_present over rows x repeats
     parse_rate: float | None  # good lines with a distribution, of those that need one
     n_errors: int
@@ -139,7 +137,6 @@ class _Collector:
         self.split = split
         self.form = "p_passes" if split.kind == "validity" else "probabilities"
         self.options = options
-        self.keep_rationales = options.get("keep_rationales", False)
         # Bound the bytes, uncompressed, and the lines that forecasts of the split can take.
         self.max_bytes = min((16 << 20) + len(split) * (256 << 10), 4 << 30)
         self.max_lines = 10_000 + len(split) * formats.MAX_REPEATS
@@ -150,8 +147,8 @@ class _Collector:
         self.labels: set[str] = set()
         self.strangers: set[str] = set()  # ids of no row
         self.unread: Counter[str] = Counter()
-        self.percent: list[int] = []  # lines whose probabilities sum to about 100
-        self.scaled: list[tuple[int, float]] = []  # lines that are scaled to 1, and their sums
+        #: Key of ``_SUMS`` -> lines whose probabilities don't sum to 1, and their sums.
+        self.off: dict[str, list[tuple[int, float]]] = defaultdict(list)
         #: (repeat, row) -> number of the line, forecast, its raw sum.
         self.cells: dict[tuple[int, int], tuple[int, ForecastLine, float]] = {}
 
@@ -203,21 +200,14 @@ class _Collector:
             raise LineError(fault_of("other-form", message, form, fix=f"Give {self.form}"))
         raw_sum = reduce(operator.add, line.probabilities or (np.nan,))
         low, high = self.options.get("raw_sum_bounds", RAW_SUM_BOUNDS)
-        if low <= raw_sum <= high and round(abs(raw_sum - 1), 9) > _SUM_SLACK:
-            self.scaled.append((number, raw_sum))
-        is_percent, message = 95 < raw_sum < 105, "the probabilities sum"
+        is_off, is_percent = round(abs(raw_sum - 1), 9) > _SUM_SLACK, 95 < raw_sum < 105
         if low <= raw_sum <= high and line.raw_probability_sum is not None:
-            raw_sum, message = line.raw_probability_sum, "before renormalisation they summed"
+            raw_sum = line.raw_probability_sum
         if raw_sum < low or raw_sum > high:
-            message += f" to {raw_sum:.4g}, not {low:g} to {high:g}"
-            fix = "Without a sum near 1 it counts as no forecast"
             line.probabilities = None
-            if is_percent:
-                self.percent.append(number)
-            else:
-                self.fault("raw-sum", message, line=number, fix=fix, **_SUM)
-        if not self.keep_rationales:
-            line.rationale = None
+            self.off["percent" if is_percent else "raw-sum"].append((number, raw_sum))
+        elif is_off:
+            self.off["scaled"].append((number, raw_sum))
         first, *_ = self.cells.setdefault((line.repeat, row), (number, line, raw_sum))
         if first != number:
             message = f"repeat {line.repeat} of this row was already forecast in line {first}"
@@ -228,7 +218,6 @@ class _Collector:
         """Return the forecasts when there is no fault, and the report."""
         self._check_whole()
         forecasts = self._forecasts(self.options.get("name") or name, source, digest)
-        lacking = np.flatnonzero(~forecasts.present.all(axis=0)).tolist()
         report = CheckReport(
             file=self.file,
             ok=not self.n_errors,
@@ -238,7 +227,6 @@ class _Collector:
             n_present=int(forecasts.present.sum()),
             n_parsed=int(forecasts.parsed.sum()),
             n_deferred=int(forecasts.deferred.sum()),
-            missing=tuple(self.split.row_ids[i] for i in lacking[:_NAMED_ROWS]),
             coverage=forecasts.coverage,
             parse_rate=forecasts.parse_rate,
             n_errors=self.n_errors,
@@ -285,52 +273,45 @@ class _Collector:
             self.fault("missing-rows", message, severity="warning", fix=fix)
 
     def _check_sums(self) -> None:
-        """Say in one warning that lines hold percentages, or sums off 1; refuse a file of none."""
-        if self.percent:
-            lines = f"{len(self.percent):,} of {counted(self.n_lines, 'line')}"
-            message = f"the probabilities of {lines} sum to about 100, first in this one"
-            fix = "Divide percentages by 100: each of these lines counts as no forecast"
-            self.fault("percent", message, line=self.percent[0], fix=fix, **_SUM)
-        if self.scaled:
-            n, mean = len(self.scaled), sum(s for _, s in self.scaled) / len(self.scaled)
-            message = f"the probabilities of {n:,} of {counted(self.n_lines, 'line')} sum to "
-            message += f"{mean:.3g} on average, first in this one: they are scaled to 1"
-            self.fault("scaled", message, line=self.scaled[0][0], **_SUM)
+        """Say in one warning of a kind that sums are not 1; refuse a file without forecasts."""
         stored = [(line, raw_sum) for _, line, raw_sum in self.cells.values()]
         n_read = sum(line.probabilities is not None for line, _ in stored)
         n_deferred = sum(line.defer and math.isnan(raw_sum) for line, raw_sum in stored)
-        if n_read >= _LEAST_READ * (len(stored) - n_deferred):
-            return
-        message = f"{n_read or 'none'} of {counted(self.n_lines, 'line')} can be read as a forecast"
-        reason = next((f for f in self.findings if f.code in ("percent", "raw-sum")), None)
-        if reason is None:
+        is_refused = n_read < _LEAST_READ * (len(stored) - n_deferred)
+        lines_in = counted(self.n_lines, "line")
+        refusal = f"{n_read or 'none'} of {lines_in} can be read as a forecast"
+        for code, lines in self.off.items():
+            mean = sum(raw_sum for _, raw_sum in lines) / len(lines)
+            shown = "about 100" if code == "percent" else f"{mean:.3g} on average"
+            message = f"the probabilities of {len(lines):,} of {lines_in} sum to {shown}"
+            severity = "error" if is_refused and code != "scaled" else "warning"
+            message = f"{refusal}: {message}" if severity == "error" else message
+            place = {"line": lines[0][0], "field": "probabilities", "severity": severity}
+            self.fault(code, f"{message}, first in this one", fix=_SUMS[code], **place)
+        if is_refused and not self.off.keys() & {"percent", "raw-sum"}:
             fix = "See what the forecaster answered, then forecast again"
-            self.fault("no-forecasts", f"{message}: they say parse_failed", fix=fix)
-            return
-        for code in ("percent", "raw-sum"):
-            self._take_back(code, severity="warning")
-        message += f": {reason.message}"
-        self.add(replace(reason, severity="error", message=message))
+            self.fault("no-forecasts", f"{refusal}: they say parse_failed", fix=fix)
 
     def _check_split(self) -> None:
-        """Say in one fault that many lines are of another split or data version, and of which."""
+        """Say in one fault that many lines are of another split or data version."""
         n, facts = self.counts["unknown-row"], self.split.facts
         version = f"{printable(facts.archive_name)} {printable(facts.archive_version)}"
         message = f"{n:,} of {self.n_lines:,} ids are not of the {facts.table} split ({version})"
         fix = "Name its split with --split. Is it for another version of the archive?"
-        fits = {other: len(other.row_ids & self.strangers) for other in self.split.others()}
+        others = self.split.others()
+        fits = {name: len(ids & self.strangers) for name, ids in others.items()}
         other = max(fits, key=fits.__getitem__, default=None)
         if other is not None and 2 * fits[other] > len(self.strangers):
-            message, fix = f"{message}: they are of {other.name}", other.fix
+            message, fix = f"{message}: they are of {other}", f"Use --split {other}"
         elif self.cells:
             return
         value = printable(min(self.strangers))
         self._take_back("unknown-row")
         self.fault("wrong-split", message, field="row_id", value=value, fix=fix)
 
-    def _take_back(self, code: str, severity: str = "error") -> None:
-        """Drop findings of single lines that one of the whole file says better."""
-        self.n_errors -= self.counts.pop(code, 0) * (severity == "error")
+    def _take_back(self, code: str) -> None:
+        """Drop faults of single lines that one of the whole file says better."""
+        self.n_errors -= self.counts.pop(code, 0)
         self.findings = [finding for finding in self.findings if finding.code != code]
 
     def _forecasts(self, name: str, source: str, digest: str) -> Forecasts:
@@ -350,14 +331,13 @@ class _Collector:
             field: spread([getattr(line, field) for line in lines], np.nan) for field in _AMOUNTS
         }
         texts = {cell: line.rationale for cell, (_, line, _) in self.cells.items()}
-        rationales = {cell: text for cell, text in texts.items() if text is not None}
         return Forecasts(
             name=name,
             source=source,
             digest=digest,
             prompts=tuple(sorted({line.prompt or "" for line in lines})),
             remarks=tuple(sorted(self.findings, key=lambda finding: finding.line or 0)),
-            rationales=rationales if self.keep_rationales else None,
+            rationales={cell: text for cell, text in texts.items() if text is not None},
             probabilities=normalise(raw=raw),
             parsed=spread([line.probabilities is not None for line in lines], False, bool),
             present=spread([True] * len(lines), False, bool),
@@ -379,11 +359,10 @@ def _read_lines(path: Path, collector: _Collector) -> str:
 
 def _read_parquet(path: Path, collector: _Collector) -> str:
     """Read a Parquet file; the digest is that of its bytes."""
-    unread = frozenset() if collector.keep_rationales else {"rationale", "reasoning"}
     for item in parquet_rows(
         path,
         name=collector.file,
-        wanted=formats.READ - unread,
+        wanted=formats.READ,
         max_rows=collector.max_lines,
         max_bytes=collector.max_bytes,
     ):
@@ -393,7 +372,7 @@ def _read_parquet(path: Path, collector: _Collector) -> str:
         return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
 
-def _read_objects(source: RowSource, collector: _Collector) -> str:
+def _read_objects(source: ForecastSource, collector: _Collector) -> str:
     """Read objects of this process; the digest is that of the same objects as JSON lines."""
     if hasattr(source, "__arrow_c_stream__"):
         source = (row for batch in pa.table(source).to_batches(1024) for row in batch.to_pylist())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -238,12 +237,6 @@ class Score(Terms, frozen=True, kw_only=True):
     def headline(self) -> dict[str, Metric]:
         """The headline metrics of this kind of split."""
         return {name: self.metrics[name] for name in HEADLINE[self.kind]}
-
-
-def records_to_json(records: Sequence[Score]) -> bytes:
-    """Write one record as JSON, several as a JSON list."""
-    data = msgspec.json.encode(records[0] if len(records) == 1 else records)
-    return msgspec.json.format(data, indent=1) + b"\n"
 
 
 def read_record(source: bytes | str | Path) -> Score:

@@ -178,25 +178,15 @@ class PolicyFigures(msgspec.Struct, frozen=True):
 
 
 class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How worlds are searched.
+    """How worlds are searched."""
 
-    Raises:
-        UsageError: a share is not above 0 and at most 1, or fewer than one parent or repeat.
-    """
-
-    share: float = 0.25  # share of the children seen in a step that is measured, at least one
+    #: Above 0, at most 1: share of the children seen in a step that is measured, at least one.
+    share: float = 0.25
     parents: int = 4  # parents per step
     #: Runs of each policy, with other ties and random choices; figures are their means.
     repeats: int = 8
     seed: int = 0
     draws: int = 2000  # draws of worlds, for the intervals
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        if not 0.0 < self.share <= 1.0 or self.parents < 1 or self.repeats < 1:
-            raise UsageError(
-                "replay needs a share above 0 and at most 1, and at least one parent and one repeat"
-            )
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from kernel_archive.scoring import order, recovery
-from kernel_archive.scoring.arrays import Bools, Floats, Ints, product, single_draw
+from kernel_archive.scoring.arrays import Bools, Floats, Ints, product
 from kernel_archive.scoring.controls import best_control, zero_of
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.rules import confidence, expected_speedup, forecast_errors
@@ -157,7 +157,7 @@ class RowSample:
     @classmethod
     def single(cls, rows: ForecastRows) -> RowSample:
         """Make the single draw that holds every row once."""
-        return cls(rows, single_draw(len(rows)))
+        return cls(rows, np.ones((len(rows), 1)))
 
     @classmethod
     def bootstrap(cls, rows: ForecastRows, *, seed: int, draws: int) -> Iterator[RowSample]:
@@ -185,7 +185,7 @@ class RowSample:
 
     def inside(self, positions: Ints) -> Floats:
         """Weigh the rows of one task: how often each is in each draw of that task."""
-        return single_draw(len(positions)) if self.whole_tasks else self.weights[positions]
+        return np.ones((len(positions), 1)) if self.whole_tasks else self.weights[positions]
 
     def mean(self, value: Callable[[int], Floats]) -> Floats:
         """Average over the repeats what a formula gives for a repeat number: shape (..., D)."""

@@ -26,11 +26,11 @@ from kernel_archive.scoring.figures import (
     repeats_of,
 )
 from kernel_archive.scoring.forecasts import Forecasts
-from kernel_archive.scoring.load import as_split
+from kernel_archive.scoring.load import load_split
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.order import CUTOFFS, precision_recall
 from kernel_archive.scoring.pairs import pair_bands
-from kernel_archive.scoring.reader import ForecastSource, forecasts_of
+from kernel_archive.scoring.reader import ForecastSource, read_forecasts
 from kernel_archive.scoring.record import ControlFigures, ForecastFacts, Metric, Score
 from kernel_archive.scoring.recovery import CURVE, budget_ranks
 from kernel_archive.scoring.rules import confusion
@@ -123,8 +123,8 @@ def score_file(
     >>> score_file(rows, split, draws=100).metrics["accuracy"].mean
     0.5
     """
-    rows = as_split(archive, split, bins)
-    return score(rows, forecasts_of(forecasts, rows, name=name), **options)
+    rows = load_split(archive, split, bins)
+    return score(rows, read_forecasts(forecasts, rows, name=name), **options)
 
 
 def means(values: Mapping[str, Floats]) -> dict[str, float | None]:

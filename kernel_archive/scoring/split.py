@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, Final, TypedDict, TypeVar, Unpack
@@ -84,15 +84,6 @@ class Zero:
     probabilities: Floats  # shape (n, 8), rows sum to 1
 
 
-@dataclass(frozen=True, eq=False)
-class OtherRows:
-    """Rows of another split or data version, to tell whose forecasts a file holds."""
-
-    name: str
-    fix: str  # what to do with their forecasts
-    row_ids: set[str]
-
-
 class SplitOptions(TypedDict, total=False):
     """What is known of rows beside their ids, tasks and speedups."""
 
@@ -128,8 +119,8 @@ class Split:
     relabelled: bool = False  # the bins follow another scheme than the split was frozen with
     #: The labels are hidden from the public: no figure of a single row is shown.
     withheld: bool = False
-    #: Lists where rows of other ids may be from.
-    others: Callable[[], Iterable[OtherRows]] = field(default=tuple, repr=False)
+    #: Maps the other splits of the archive to the ids of their rows.
+    others: Callable[[], Mapping[str, set[str]]] = field(default=dict, repr=False)
     _made: dict[Callable[[Split], Any], Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod

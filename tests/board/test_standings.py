@@ -119,7 +119,7 @@ def test_differences_are_those_of_the_comparison_command(standings, board, targe
     a, b = (
         read_forecasts(board / "submissions" / n / "forecasts.jsonl.zst", target) for n in names[:2]
     )
-    reference = compare(target, a, b, draws=DRAWS)
+    reference = compare(a, b, target, draws=DRAWS)
     for metric in ("crps", "ece"):
         d = reference.differences[metric]
         pairs = standings.pairs[metric]

@@ -161,7 +161,7 @@ def test_a_comparison_is_the_one_of_the_function(run, files, archive):
     assert "p (Holm)" in out
     result = json.loads(run("compare", *files, "--draws", 400, "--json")[1])
     target = load_split(archive)
-    direct = compare(target, *(read_forecasts(f, target) for f in files), draws=400)
+    direct = compare(*(read_forecasts(f, target) for f in files), target, draws=400)
     assert result["differences"]["crps"]["p"] == direct.differences["crps"].p
     assert result["differences"]["crps"]["better"] == direct.differences["crps"].better
 

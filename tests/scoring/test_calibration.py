@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from kernel_archive.scoring.arrays import single_draw
 from kernel_archive.scoring.calibration import (
     aurc,
     bucket_of,
@@ -47,7 +46,7 @@ def test_bucket_edges(q, bucket):
 )
 def test_ece_by_hand(q, correct, expected):
     """The mean distance of hits and confidence by bucket; certain hits and misses."""
-    got = ece(confidence=np.array(q), correct=np.array(correct, bool), weights=single_draw(len(q)))
+    got = ece(confidence=np.array(q), correct=np.array(correct, bool), weights=np.ones((len(q), 1)))
     assert got == pytest.approx([expected], abs=1e-15)
 
 
@@ -68,7 +67,7 @@ def test_confidence_monotonicity_by_hand(q, errors, expected):
     moves; not defined without a row.
     """
     got = confidence_monotonicity(
-        confidence=np.array(q), errors=np.array(errors), weights=single_draw(len(q))
+        confidence=np.array(q), errors=np.array(errors), weights=np.ones((len(q), 1))
     )
     assert got == pytest.approx([expected], abs=1e-15, nan_ok=True)
 
@@ -82,6 +81,6 @@ def test_ties_have_their_exact_expectation():
         curves.append(np.cumsum([loss[i] for i in ranked]) / np.arange(1, 6))
     rows = {"confidence": np.array(q), "losses": np.array(loss)}
     np.testing.assert_allclose(selective_risk(**rows), np.mean(curves, axis=0), rtol=1e-12)
-    assert aurc(**rows, weights=single_draw(5)) == pytest.approx([np.mean(curves)], rel=1e-12)
+    assert aurc(**rows, weights=np.ones((5, 1))) == pytest.approx([np.mean(curves)], rel=1e-12)
     assert np.isnan(aurc(**rows, weights=np.zeros((5, 1)))).all()
-    assert np.isnan(aurc(confidence=np.empty(0), losses=np.empty(0), weights=single_draw(0))).all()
+    assert np.isnan(aurc(confidence=np.empty(0), losses=np.empty(0), weights=np.ones((0, 1)))).all()

@@ -10,7 +10,7 @@ from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.errors import UsageError
 from kernel_archive.scoring import Forecasts, compare, load_split, read_forecasts, score
-from kernel_archive.scoring.compare import compare_files, holm, permutation_p
+from kernel_archive.scoring.compare import holm, permutation_p
 from kernel_archive.scoring.figures import repeats_of
 from kernel_archive.scoring.metrics import COMPARED, METRICS
 from kernel_archive.scoring.samples import ForecastRows
@@ -43,8 +43,8 @@ def test_differences_are_those_of_the_scores(rng, target):
     turned.
     """
     a, b = make_forecasts(rng, target, noise=0.4), make_forecasts(rng, target, noise=1.2)
-    there = compare(target, a, b, draws=200)
-    back = compare(target, b, a, draws=200)
+    there = compare(a, b, target, draws=200)
+    back = compare(b, a, target, draws=200)
     score_a, score_b = score(target, a, draws=0), score(target, b, draws=0)
     for name, d in there.differences.items():
         assert d.a == score_a.metrics[name].mean
@@ -63,7 +63,7 @@ def test_a_submission_can_not_be_told_from_itself(rng, target):
         stated_bins=np.repeat(a.stated_bins, 2, axis=0),
     )
     for other in (a, twice):
-        for d in compare(target, a, other, draws=50).differences.values():
+        for d in compare(a, other, target, draws=50).differences.values():
             assert d.difference == pytest.approx(0, abs=1e-12)
             assert d.p == 1.0
             assert d.better == "neither"
@@ -81,17 +81,17 @@ def test_files_are_compared_like_forecasts(archive, tmp_path):
         paths[-1].write_text(
             "\n".join(json.dumps({"row_id": row, "probabilities": q}) for row, q in rows)
         )
-    got = compare_files(*paths, archive.path, draws=50)
-    assert got == compare(target, *(read_forecasts(path, target) for path in paths), draws=50)
+    got = compare(*paths, archive.path, draws=50)
+    assert got == compare(*(read_forecasts(path, target) for path in paths), target, draws=50)
     assert (got.a.name, got.b.name) == ("a", "b")
-    released = compare_files(*paths, target, bins="released", draws=50)
+    released = compare(*paths, target, bins="released", draws=50)
     assert released.scheme == "released"
 
 
 def test_wrong_calls_are_refused(rng, target, forecasts):
     """No draws."""
     with pytest.raises(UsageError, match="needs draws"):
-        compare(target, forecasts, forecasts, draws=0)
+        compare(forecasts, forecasts, target, draws=0)
 
 
 @pytest.mark.parametrize(

@@ -33,14 +33,6 @@ def test_deferral_by_hand():
     assert "Deferred: 50.0 % of the forecasts" in " ".join(score_remarks(record))
 
 
-def test_all_or_none_deferred():
-    """Without a kept row its figures are not defined; without a deferred one there is no part."""
-    record = record_of([2, 4, 5, 7], [True] * 4)
-    assert record.forecasts.deferral_rate == 1.0
-    assert record.deferral.accepted["accuracy"].mean is None
-    assert record_of([2, 4, 5, 7], [False] * 4).deferral is None
-
-
 def test_risk_and_buckets_by_hand():
     """The surest three are right: the error rate is 0 up to 75 % and a quarter at the end."""
     record = record_of([2, 4, 5, 3], None)

@@ -95,11 +95,6 @@ def test_authors_that_differ_make_intervals_wide(rng):
     assert widths[1] > 3 * widths[0]
 
 
-def test_intervals_are_percentiles():
-    """2.5 % and 97.5 % of the draws."""
-    assert interval(np.arange(1001.0)) == pytest.approx((25.0, 975.0))
-
-
 def test_undefined_draws_take_the_interval_away():
     """A few are left out; with more than one in twenty there is no interval."""
     values = np.arange(100.0)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from kernel_archive.scoring import calibration as formulas
-from kernel_archive.scoring.arrays import single_draw
 from kernel_archive.scoring.metrics import COMPARED, HEADLINE, METRICS, metrics_of
 from kernel_archive.scoring.recovery import recovered_at
 from kernel_archive.scoring.rules import (
@@ -52,7 +51,7 @@ def test_renormalisation_changes_no_metric(rng):
             (
                 predicted.tolist(),
                 formulas.bucket_of(confidence=q).tolist(),
-                recovered_at(expected=s_hat, speedups=speedups, weights=single_draw(200))
+                recovered_at(expected=s_hat, speedups=speedups, weights=np.ones((200, 1)))
                 .round(9)
                 .tolist(),
                 formulas.selective_risk(confidence=q, losses=speedups).round(9).tolist(),

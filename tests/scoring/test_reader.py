@@ -3,33 +3,26 @@
 import gzip
 import json
 import math
-import os
 import time
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.archives import make_archive
 from support.made_forecasts import make_forecasts, make_target
-from support.parents import RUNS, SEARCHES
 
-from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import ForecastError, UsageError
 from kernel_archive.scoring import (
     Split,
     check_forecasts,
-    compare_files,
+    compare,
     load_split,
     read_forecasts,
     score_file,
 )
 from kernel_archive.scoring.reader import name_of
-from kernel_archive.selection.make import make_splits
-from kernel_archive.storage import content_path
 
 P = [0, 0, 0, 0.1, 0.2, 0.7, 0, 0]
 
@@ -84,7 +77,7 @@ def test_a_good_file_is_read_into_arrays(write, target):
         row("a1b2c3d4", 0, [0.8, 0, 0, 0, 0, 0, 0, 0]),
         row("b1b2c3d4", 0, defer=True),
     )
-    f = read_forecasts(path, target, keep_rationales=True)
+    f = read_forecasts(path, target)
     assert f.name == "mine"
     assert f.present.tolist() == [[True, True, False], [False, False, True]]
     assert f.parsed.tolist() == f.present.tolist()
@@ -129,7 +122,7 @@ def test_the_published_predictions_table(tmp_path, target):
     path = tmp_path / "predictions.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
     _, report = check_forecasts(path, target)
-    assert report.counts == {"raw-sum": 2, "several-forecasters": 1}
+    assert report.counts == {"raw-sum": 1, "several-forecasters": 1}
 
     one = pq.read_table(path).slice(0, 3)
     f = read_forecasts(one, target)
@@ -142,38 +135,36 @@ def test_the_published_predictions_table(tmp_path, target):
 
 
 def test_raw_sums_far_from_one_are_parse_failures(write, target):
-    """Whatever raw_probability_sum says of masses that sum to 80; a stated sum of 80 counts too."""
+    """Whatever raw_probability_sum says of masses that sum to 80; a stated sum of 80 counts too.
+    They are one warning, percentages another; each names its first line and the count.
+    """
     path = write(
         row(p=[10.0] * 8, raw_probability_sum=1.0),
         row("b1b2c3d4", raw_probability_sum=80.0),
         row("c1b2c3d4", raw_probability_sum=1.2),
+        *(row(name, 1, p=[12.5] * 8) for name in target.row_ids),
     )
     f, report = check_forecasts(path, target)
     assert report.ok
-    assert report.counts == {"raw-sum": 2}
-    assert "the probabilities sum to 80" in report.findings[0].message
-    assert "before renormalisation they summed to 80" in report.findings[1].message
-    assert f.parsed.tolist() == [[False, False, True]]
+    assert [(r.code, r.line, r.severity) for r in f.remarks] == [
+        ("raw-sum", 1, "warning"),
+        ("percent", 4, "warning"),
+    ]
+    assert "of 2 of 6 lines sum to 80 on average, first in this one" in f.remarks[0].message
+    assert "of 3 of 6 lines sum to about 100, first in this one" in f.remarks[1].message
+    assert f.parsed.tolist() == [[False, False, True], [False] * 3]
     assert f.raw_sums[0].tolist() == pytest.approx([80.0, 80.0, 1.2])
-
-
-def test_percentages_are_one_warning(write, target):
-    """It names the first line and the count; no further warning follows for the same lines."""
-    names = ("a1b2c3d4", "b1b2c3d4", "c1b2c3d4")
-    f = read_forecasts(write(row(names[0]), *(row(n, p=[12.5] * 8) for n in names[1:])), target)
-    (remark,) = f.remarks
-    assert (remark.code, remark.line, remark.severity) == ("percent", 2, "warning")
-    assert "of 2 of 3 lines sum to about 100, first in this one" in remark.message
-    mixed = write(row(names[0]), row(names[1], p=[12.5] * 8), row(names[2], p=[1.0] * 8), name="m")
-    assert codes(mixed, target) == [("percent", 2), ("raw-sum", 3)]
-    assert check_forecasts(mixed, target)[1].n_warnings == 2
 
 
 @pytest.mark.parametrize(
     ("lines", "code", "seen"),
     [
         (({"p": [12.5] * 8}, {"p": [12.5] * 8}), "percent", "2 of 2 lines sum to about 100"),
-        (({"p": [5] * 8}, {"p": [5] * 8, "defer": True}), "raw-sum", "sum to 40, not 0.5 to 1.5"),
+        (
+            ({"p": [5] * 8}, {"p": [5] * 8, "defer": True}),
+            "raw-sum",
+            "2 of 2 lines sum to 40 on average",
+        ),
         (({"p": None, "parse_failed": True},), "no-forecasts", "they say parse_failed"),
         (({"p": None, "defer": True},) * 3, None, ""),
     ],
@@ -236,7 +227,7 @@ def test_every_fault_of_a_file_is_listed_in_one_pass(write, target):
         ("repeated-forecast", 5),
         ("not-finite", 7),
         ("bad-utf8", 8),
-        ("nested-too-deeply", 9),
+        ("bad-json", 9),
         ("unknown-row", 10),
         ("out-of-range", 11),
         *[("not-a-number", 11)] * 8,
@@ -293,15 +284,6 @@ def test_findings_are_bounded_and_all_counted(write, target, monkeypatch):
     assert len(report.findings) == 10
 
 
-def test_a_table_that_is_no_parquet_or_too_large_is_a_finding(tmp_path, target):
-    """Broken bytes behind the magic, and more rows than forecasts could be."""
-    path = tmp_path / "p.parquet"
-    path.write_bytes(b"PAR1" + b"\0" * 100 + b"PAR1")
-    assert [c for c, _ in codes(path, target)] == ["unreadable"]
-    pq.write_table(pa.table({"row_id": pa.array(["a1b2c3d4"] * 20_000)}), path)
-    assert [c for c, _ in codes(path, target)] == ["file-too-large"]
-
-
 def test_a_long_line_and_a_bomb_take_little_memory_and_time(tmp_path, target):
     """A line of 200 MB inside 20 kB of zstd: bounded by the split's size, not by the file."""
     path = tmp_path / "bomb.jsonl.zst"
@@ -317,15 +299,6 @@ def test_a_long_line_and_a_bomb_take_little_memory_and_time(tmp_path, target):
     assert found == [("line-too-long", 1), ("file-too-large", 1)]
     assert peak < 12 << 20
     assert time.perf_counter() - start < 10
-
-
-def test_pipes_and_directories_are_refused(tmp_path, target):
-    """Reading neither blocks nor crashes."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    for path in (pipe, tmp_path, tmp_path / "nothing"):
-        with pytest.raises(ForecastError):
-            check_forecasts(path, target)
 
 
 def packed(lines, how, tmp_path):
@@ -367,8 +340,7 @@ def test_forecasts_are_read_alike_from_every_kind_of_source(write, rng, tmp_path
     assert (one.digest == two.digest) == (form in {"gzip", "zstd"})
     expected, got = (score_file(f, target, draws=20) for f in (one, two))
     assert (got.metrics, got.groups) == (expected.metrics, expected.groups)
-    both = compare_files(two, path, target, draws=20, names=("a", "b"))
-    assert (both.a.name, both.b.name) == ("a", "b")
+    both = compare(two, path, target, draws=20)
     assert all(d.difference == 0 for d in both.differences.values())
 
 
@@ -390,31 +362,14 @@ def test_what_forecasts_can_not_be_read_from_is_a_wrong_call(target, source):
         check_forecasts(source, target)
 
 
-def test_ids_of_another_archive_here_name_it(archive, tmp_path, monkeypatch):
-    """The way out names the archive, and its split; a damaged archive is passed over."""
-    monkeypatch.chdir(tmp_path)
-    mine = make_archive(tmp_path / "me/mine", SEARCHES, RUNS)
-    make_splits(mine)
-    make_archive(tmp_path / "me/damaged", SEARCHES, RUNS)
-    Path("me/damaged/manifest.json").write_text("{")
-    for split, fix in (("eval", ""), ("discovery_pairs", " --split discovery")):
-        ids = open_archive(mine).arrow(split)["row_id"].to_pylist()
-        (finding,) = check_forecasts([row(i) for i in ids], load_split(archive))[1].findings
-        assert finding.message.endswith(f" of {Path('me/mine')}")
-        assert finding.fix == f"Use{fix} --archive me/mine"
-
-
 @pytest.mark.parametrize("known", [0, 2])
-def test_a_file_for_another_split_or_version_is_one_line(archive, known):
-    """It names where most rows are from, with the way out; ids of nowhere are single faults."""
+def test_a_file_for_another_split_is_one_line(archive, known):
+    """It names the split that most rows are from; ids of nowhere are single faults."""
     target = load_split(archive, "eval")
     pairs = archive.arrow("discovery_pairs")["row_id"].to_pylist()
-    frozen = content_path("splits") / "frozen" / "2026.11.3" / "eval.json"
-    old = [line[0] for line in json.loads(frozen.read_bytes())["rows"]]
     nowhere = [f"nobody{i}" for i in range(20)]
     for ids, name, fix in (
         (pairs, "they are of discovery", "Use --split discovery"),
-        (old, "they are of eval in data version 2026.11.3", "This archive is version"),
         (nowhere, "eval split (gpu-forecasters/kernels test-1)", "Name its split"),
     ):
         _, report = check_forecasts([row(i) for i in (*ids, *target.row_ids[:known])], target)

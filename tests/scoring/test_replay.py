@@ -115,13 +115,6 @@ def test_sure_forecasts_of_the_right_bins_are_an_oracle_and_the_seed_decides_alo
     assert replay(worlds, right, ReplayOptions(seed=8, draws=50)) != first
 
 
-def test_impossible_settings_are_refused():
-    """No share, no parents."""
-    for wrong in ({"share": 0.0}, {"share": 1.5}, {"parents": 0}, {"repeats": 0}):
-        with pytest.raises(UsageError, match="share"):
-            ReplayOptions(**wrong)
-
-
 def chain(tmp_path):
     """Two authors of one problem: x -> y (failed) -> z, and w; a search over the same problem that
     learns; another problem.

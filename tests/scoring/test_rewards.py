@@ -98,36 +98,6 @@ def test_completions_earn_what_the_scorer_says(rng):
 CANONICAL = json.dumps({"probabilities": P})
 
 
-@pytest.mark.parametrize(
-    "completion",
-    [
-        "",
-        "about 1.5x",
-        "{",
-        '{"probabilities": [1, 2]}',
-        '{"probabilities": [NaN, 1, 0, 0, 0, 0, 0, 0]}',
-        json.dumps(dict.fromkeys(TOOL_FIELDS[:7], 0.1)),
-        None,
-        5,
-        [],
-        "[" * 500_000 + '"probabilities"',
-        "{" * 200_000 + '"p_severe_slowdown"',
-    ],
-)
-def test_what_gives_no_distribution_earns_nothing(completion):
-    """In all three, and quickly."""
-    for kind in rewards.KINDS:
-        assert rewards.of_completions([completion], bins=[6], kind=kind) == [0.0]
-
-
-def test_a_stated_bin_breaks_ties():
-    """Two equally probable bins: the one that is named."""
-    tied = {"probabilities": [0, 0, 0.5, 0, 0, 0.5, 0, 0]}
-    answers = [json.dumps(tied | {"predicted_bin": b}) for b in (3, 6, 1)]
-    assert rewards.of_completions(answers, bins=[3, 6, 3]) == [1.0, 1.0, 1.0]
-    assert rewards.of_completions(answers, bins=[6, 3, 6]) == [0.0, 0.0, 0.0]
-
-
 def test_wrong_calls_are_refused():
     """An unknown kind, lengths that differ, a bin that is none; no completions give no rewards."""
     with pytest.raises(UsageError, match="unknown reward"):
@@ -187,6 +157,9 @@ TRICKS = {
     "in its own rationale": (json.dumps({"rationale": SURE[0], "probabilities": [0] * 7 + [1]}), 8),
     "said by the user": ([{"role": "user", "content": SURE[0]}, {"content": "?"}], None),
     "its own sum": ('{"probabilities": [80,0,0,0,0,0,0,0], "raw_probability_sum": 1}', None),
+    "nested without end": ("[" * 500_000 + '"probabilities"', None),
+    "objects without end": ("{" * 200_000 + '"p_severe_slowdown"', None),
+    "no answer at all": (None, None),
     "its own row": ('{"probabilities": [0,0,0,0,0,0,0,1], "true_bin": 1, "row_id": "x"}', 8),
 }
 

@@ -227,15 +227,12 @@ def test_tiny_splits_are_scored(rng, sizes):
     [({"draws": -1}, "negative"), ({"seed": -1}, "negative"), ({"predicted_bin": "x"}, "rule 'x'")],
 )
 def test_wrong_calls_are_refused(small, options, message):
-    """With what can be chosen."""
+    """With what can be chosen; forecasts of another split by their number of rows."""
+    forecasts = Forecasts.from_arrays(small, np.full((4, 8), 0.125))
     with pytest.raises(UsageError, match=message):
-        score(small, Forecasts.from_arrays(small, np.full((4, 8), 0.125)), **options)
-
-
-def test_forecasts_of_another_split_are_refused(small, target, forecasts):
-    """By their number of rows."""
-    with pytest.raises(UsageError, match="rows of the forecasts: 28, of the split: 4"):
-        score(small, forecasts)
+        score(small, forecasts, **options)
+    with pytest.raises(UsageError, match="rows of the forecasts: 4, of the split: 2"):
+        score(small.take(np.arange(2)), forecasts)
 
 
 def test_the_fastest_tenth_is_the_same_in_every_draw(rng):

@@ -123,13 +123,6 @@ def test_missing_archive_and_missing_split_say_what_to_do(archive, tmp_path):
         load_split(copy, "discovery")
 
 
-def test_a_variant_split_is_never_taken_for_the_canonical_one(archive):
-    """Its name is in the facts that every score carries."""
-    facts = load_split(archive).facts
-    assert facts.canonical
-    assert not msgspec.structs.replace(facts, split_name="cap-3").canonical
-
-
 def test_an_edited_label_is_not_scored_under_the_old_digest(archive, tmp_path):
     """The split's file must have the bytes that the manifest names."""
     copy = _copy(archive, tmp_path / "copy", lambda m: m)

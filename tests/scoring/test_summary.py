@@ -132,7 +132,7 @@ def test_a_comparison_is_a_table(rng, kind):
     """A row per metric with its unit, signs on the differences, names in place of A and B."""
     target = make_target(rng, split=kind)
     a, b = make_forecasts(rng, target, name="one"), make_forecasts(rng, target, noise=3, name="two")
-    comparison = compare(target, a, b, draws=50)
+    comparison = compare(a, b, target, draws=50)
     sheet = comparison_sheet(comparison)
     assert len(sheet.rows) == len(comparison.differences)
     assert sheet.columns[1:3] == ["one", "two"]
@@ -148,6 +148,6 @@ def test_a_comparison_is_a_table(rng, kind):
 def test_names_reach_no_table_raw(target, forecasts):
     """A forecaster's name may hold anything."""
     f = replace(forecasts, name="\x1b[31mred")
-    sheet = comparison_sheet(compare(target, f, forecasts, draws=20))
+    sheet = comparison_sheet(compare(f, forecasts, target, draws=20))
     assert "\x1b" not in text_of([sheet])
     assert msgspec.json.encode(sheet.rows)
