@@ -194,11 +194,9 @@ def build_eval(name: str, withhold: str | None, **options: Any) -> None:
 
         directory = options["archive_path"] or default_directory()
         before = open_archive(directory).manifest.splits
-        files = withhold_labels(directory, withhold)
-        names = ", ".join(path.name for path in files)
-        common.say(
-            f"Labels withheld in {withhold}: {names}. Keep that folder out of what you publish."
-        )
+        withhold_labels(directory, withhold)
+        names = ", ".join(open_archive(withhold).tables)
+        common.say(f"Labels of {names}: {withhold}. Keep that folder out of what you publish.")
         _say_emptied(before, open_archive(directory).manifest.splits)
 
 
