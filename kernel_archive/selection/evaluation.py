@@ -18,6 +18,7 @@ from kernel_archive.bins import assign_bins
 from kernel_archive.ids import sha256_hex
 from kernel_archive.schema import OUTCOMES
 from kernel_archive.selection.definitions import (
+    HELD_OUT,
     LEAST_BINS,
     CloseDefinition,
     EvalDefinition,
@@ -71,8 +72,8 @@ def candidates(
     references = tables.references.select(reference)["reference_id"]
     reasons = {
         "other_problem": ~pl.col("problem").is_in(rule.problems),
-        "not_held_out": ~tables.of_searches(pl.col("role") == rule.role),
-        "other_builder": ~tables.of_searches(rule=rule),
+        "not_held_out": ~tables.of_searches(pl.col("role") == HELD_OUT),
+        "other_builder": ~tables.of_searches(rule.allows_builder(tables)),
         "other_language": ~pl.col("language").is_in(rule.languages) & bool(rule.languages),
         "unknown_reference": ~reference.is_in(references.implode()) & (not own_archive),
         # The shipped definitions keep what they selected before this rule.
@@ -177,7 +178,7 @@ def problems_left_out(archive: Archive) -> list[dict[str, Any]]:
     kernels = tables.kernels(columns=columns).filter(~pl.col("problem").is_in(asked))
     kernels = kernels.with_columns(
         bin=pl.Series(assign_bins(kernels["speedup"].to_numpy())),
-        is_held_out=tables.of_searches(pl.col("role") == rule.role),
+        is_held_out=tables.of_searches(pl.col("role") == HELD_OUT),
         is_written=pl.col("language").is_in(rule.languages) | (not rule.languages),
     )
     left_out = []
@@ -260,7 +261,7 @@ def select_transfer(
         SplitNotMadeError: no program was measured on two GPUs.
     """
     kernels = tables.held_out.filter(
-        tables.of_searches(pl.col("role") == rule.role, rule=rule),
+        tables.of_searches(pl.col("role") == HELD_OUT, rule.allows_builder(tables)),
         ~has_flag(rule.exclude_flags),
         pl.col("program_id") != pl.col("reference_id"),
         ~pl.col("token_id").is_in(tables.training["token_id"].implode()),
