@@ -15,7 +15,6 @@ import polars as pl
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.bins import assign_bins
-from kernel_archive.ids import sha256_hex
 from kernel_archive.schema import OUTCOMES
 from kernel_archive.selection.definitions import (
     HELD_OUT,
@@ -31,6 +30,7 @@ from kernel_archive.selection.definitions import (
 )
 from kernel_archive.selection.selected import (
     ChosenRows,
+    by_hash,
     cell_counts,
     count_values,
     rows_of,
@@ -39,21 +39,6 @@ from kernel_archive.selection.selected import (
 from kernel_archive.selection.similarity import near_copies, overlap
 from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out
 from kernel_archive.splits import SPLIT_TABLES
-
-
-def selection_hash(key: str, kernel_id: str) -> str:
-    """Return what orders the kernels of a cell.
-
-    >>> selection_hash("eval:", "00")[:8]
-    '87ce2183'
-    """
-    return sha256_hex(f"{key}{kernel_id}".encode())
-
-
-def by_hash(kernels: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Sort kernels by their :func:`selection_hash`."""
-    hashes = [selection_hash(key, name) for name in kernels["kernel_id"]]
-    return kernels.with_columns(pl.Series("hash", hashes, pl.String)).sort("hash").drop("hash")
 
 
 def candidates(
@@ -117,7 +102,7 @@ def _fill_cells(
     grams = tables.grams(kernels["program_id"])
     cells: dict[tuple[str, int], list[str]] = {}
     chosen: list[str] = []
-    columns = by_hash(kernels, rule.selection_key).select(
+    columns = by_hash(kernels, "kernel_id", rule.selection_key).select(
         "kernel_id", "program_id", "problem", "bin"
     )
     for name, program, problem, number in columns.iter_rows():
@@ -137,7 +122,7 @@ def select_eval(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None = N
 
     Kernels of the definition's problems, languages and one GPU, measured often enough in searches
     of its role and with a known reference program. Each task and bin takes the ``cap`` kernels with
-    the smallest :func:`selection_hash`, without near copies of each other. Nothing depends on the
+    the smallest hashes, without near copies of each other. Nothing depends on the
     order of the input.
     """
     kernels, reasons, chosen_gpu, gpus = candidates(tables, rule, gpu)
@@ -268,7 +253,7 @@ def select_transfer(
     )
     if kernels["gpu"].n_unique() < 2:
         raise SplitNotMadeError("no held-out program was measured on two GPUs")
-    kernels = by_hash(kernels, rule.selection_key)
+    kernels = by_hash(kernels, "kernel_id", rule.selection_key)
     # One program of each class of near duplicates, which share their tokens.
     program = ["problem", "reference_id", "token_id"]
     first = pl.col("program_id").first().over(program)

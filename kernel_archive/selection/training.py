@@ -23,7 +23,13 @@ import polars as pl
 
 from kernel_archive.selection.definitions import STRATA, TrainDefinition
 from kernel_archive.selection.discovery import EDGE_COLUMNS, EDGE_ENDS, find_edges
-from kernel_archive.selection.selected import ChosenRows, count_values, rows_of, with_pair_ids
+from kernel_archive.selection.selected import (
+    ChosenRows,
+    count_values,
+    pair_keys,
+    rows_of,
+    with_pair_ids,
+)
 from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out, pair_key
 
 #: Hash at most this many pairs of a stratum; of more, only those whose slower program has a small
@@ -73,9 +79,7 @@ def held_out_programs(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]
     forbidden = tables.training.filter(
         pl.col("program_id").is_in(programs) | pl.col("token_id").is_in(tokens)
     )
-    keys = [pair_key(f"anchor_{kind}", f"candidate_{kind}") for kind in ("program", "token")]
-    asked_pairs = pl.concat([pairs.select(pair=key)["pair"] for key in keys])
-    return HeldOut(forbidden["program_id"].unique(), asked_pairs.unique())
+    return HeldOut(forbidden["program_id"].unique(), pair_keys(pairs)["key"].unique())
 
 
 def select_train(

@@ -24,7 +24,7 @@ from kernel_archive.errors import ArchiveMismatchError, Finding, TargetExistsErr
 from kernel_archive.ids import program_id
 from kernel_archive.schema import OUTCOMES, TABLES
 from kernel_archive.selection.make import locked_archive, make_splits
-from kernel_archive.selection.selected import hashed_order, name_rows
+from kernel_archive.selection.selected import by_hash, name_rows
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 
 #: Columns of an evaluation row that are withheld, and what the public part has in their place.
@@ -36,6 +36,8 @@ LABELS: Final[dict[str, Any]] = {
 GOALS: Final = ("goal_bin", "aim")
 #: Facts of a split that say nothing of its labels.
 _OPEN_FACTS: Final = {"gpus"}
+#: Tables of which the public part keeps what is said of training kernels.
+_PUBLIC: Final = {"kernels", "failures", "evaluations", "launches"}
 
 
 def labelled(archive: Archive, table: str, folder: Path) -> tuple[pa.Table, SplitFacts]:
@@ -105,8 +107,7 @@ def _write_public(archive: Archive, new: Path, labels: Path, hidden: Sequence[st
     moved = {}
     for name in hidden:
         # In an archive of before data version 2026.12.0 the order of the rows tells their bins.
-        rows = archive.polars(name)
-        rows = rows[hashed_order(rows["row_id"].to_list())]
+        rows = by_hash(archive.polars(name))
         moved[name] = write_table(labels, name, {"test": rows.to_arrow()})
         tables[name] = write_table(new, name, {"test": rows.with_columns(blank).to_arrow()})
         splits[name] = msgspec.structs.replace(
@@ -136,11 +137,16 @@ def _public_rows(archive: Archive, hidden: Sequence[str]) -> dict[str, pl.DataFr
 
     Goals, and parents that are gone, are null. Searches are counted anew.
     """
-    evaluations = archive.polars("evaluations").filter(_is_shown(archive, "evaluations", hidden))
+    rows = {
+        name: archive.polars(name, "train").filter(_is_shown(archive, name, hidden))
+        for name in archive.manifest.tables.keys() & _PUBLIC
+    }
+    evaluations, outcome = rows["evaluations"], pl.col("outcome")
     has_parent = pl.col("parent_kernel_id").is_in(evaluations["kernel_id"].implode())
     lineage = pl.col("parent_kernel_id", "parent_distance")
     changes = [pl.when(has_parent).then(lineage), *(pl.lit(None).alias(name) for name in GOALS)]
-    outcome = pl.col("outcome")
+    for name in ("kernels", "evaluations"):
+        rows[name] = rows[name].with_columns(changes)
     counts = evaluations.group_by("search_id").agg(
         n_evaluations=pl.len(),
         n_successes=(outcome == "success").sum(),
@@ -150,49 +156,41 @@ def _public_rows(archive: Archive, hidden: Sequence[str]) -> dict[str, pl.DataFr
         gpu_seconds=pl.lit(None),
     )
     searches = archive.polars("searches").drop(counts.columns[1:])
-    rows = {
-        "kernels": archive.polars("kernels", "train").with_columns(changes),
-        "failures": archive.polars("failures").clear(),
-        "evaluations": evaluations.with_columns(changes),
-        "searches": searches.join(counts, on="search_id", maintain_order="left"),
-    }
-    if "launches" in archive.manifest.tables:
-        rows["launches"] = archive.polars("launches").filter(_is_shown(archive, "launches", hidden))
-    return rows
+    return {**rows, "searches": searches.join(counts, on="search_id", maintain_order="left")}
 
 
 def _is_shown(archive: Archive, table: str, hidden: Sequence[str]) -> pl.Expr:
     """Whether a row is of a training kernel; launches are also shown of programs asked about."""
     key = "program_id" if table == "launches" else "kernel_id"
-    shown = [archive.polars("kernels", "train", [key])[key]]
+    shown = {*archive.polars("kernels", "train", [key])[key]}
     for name in hidden if table == "launches" else ():
-        codes = archive.polars(name, columns=["candidate_code"])["candidate_code"]
-        shown.append(pl.Series(map(program_id, codes), dtype=pl.String))
-    return pl.col(key).is_in(pl.concat(shown).implode())
-
-
-def _telling_rows(archive: Archive, hidden: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each table that can tell withheld labels, and its rows that do.
-
-    That no training kernel is asked about, the check of leaks finds.
-    """
-    for name in hidden:
-        labels = archive.polars(name, columns=["row_id", *LABELS])
-        shown = [pl.col(column).ne_missing(pl.lit(blank)) for column, blank in LABELS.items()]
-        yield name, labels.filter(pl.any_horizontal(shown))["row_id"].to_list()
-        yield f"{name} facts", sorted(archive.manifest.splits[name].facts.keys() - _OPEN_FACTS)
-    for name in archive.manifest.tables.keys() & {"kernels", "failures", "evaluations", "launches"}:
-        rows = archive.polars(name).filter(~_is_shown(archive, name, hidden))
-        yield name, rows[TABLES[name].key].to_list()
+        shown.update(map(program_id, archive.polars(name)["candidate_code"]))
+    return pl.col(key).is_in(shown)
 
 
 def check_withheld(archive: Archive) -> Iterator[Finding]:
-    """Find what the public part holds of rows whose labels are withheld."""
+    """Find what the public part holds of rows whose labels are withheld.
+
+    That no training kernel is asked about, the check of leaks finds.
+    """
     splits = archive.manifest.splits
     hidden = [name for name, facts in splits.items() if facts.origin == "withheld"]
-    fix = "Build the archive again from its logs, and withhold once more: build-eval --withhold"
-    for name, rows in _telling_rows(archive, hidden) if hidden else ():
-        if rows:
-            message = f"the public part tells withheld labels: {len(rows)}, {name_rows(rows, 100)}"
-            code, value = "withheld-label", rows[0][:200]
-            yield Finding(code=code, message=message, field=name, value=value, fix=fix)
+    telling: dict[str, list[str]] = {}
+    for name in hidden:
+        labels = archive.polars(name, columns=["row_id", *LABELS])
+        shown = [pl.col(column).ne_missing(pl.lit(blank)) for column, blank in LABELS.items()]
+        telling[name] = labels.filter(pl.any_horizontal(shown))["row_id"].to_list()
+        telling[f"{name} facts"] = sorted(splits[name].facts.keys() - _OPEN_FACTS)
+    for name in archive.manifest.tables.keys() & _PUBLIC if hidden else ():
+        rows = archive.polars(name).filter(~_is_shown(archive, name, hidden))
+        telling[name] = rows[TABLES[name].key].to_list()
+    for name, ids in telling.items():
+        if ids:
+            yield Finding(
+                code="withheld-label",
+                message=f"the public part tells withheld labels: {len(ids)}, {name_rows(ids, 100)}",
+                field=name,
+                value=ids[0][:200],
+                fix="Build the archive again from its logs, and withhold once more: "
+                "build-eval --withhold",
+            )

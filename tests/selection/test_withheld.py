@@ -30,7 +30,7 @@ from kernel_archive.scoring.replay import load_worlds
 from kernel_archive.scoring.scorer import score_file
 from kernel_archive.selection.freeze import freeze
 from kernel_archive.selection.make import make_splits
-from kernel_archive.selection.selected import hashed_order
+from kernel_archive.selection.selected import by_hash
 from kernel_archive.selection.withheld import GOALS, LABELS, check_withheld
 
 SEARCHES = [
@@ -129,9 +129,9 @@ def test_rows_that_stood_by_their_bins_do_so_no_more(place, tmp_path):
     """An archive whose rows are sorted by bin, as once, gives a public part in another order."""
     replant(place, "eval", lambda rows: sorted(rows, key=lambda row: row["bin"]))
     withhold_labels(place, tmp_path / "labels")
-    ids = open_archive(place).arrow("eval")["row_id"].to_pylist()
-    assert ids == [ids[i] for i in hashed_order(ids)]
-    assert len(load_split(place, "eval", labels=tmp_path / "labels")) == len(ids)
+    rows = open_archive(place).polars("eval", columns=["row_id"])
+    assert rows.equals(by_hash(rows))
+    assert len(load_split(place, "eval", labels=tmp_path / "labels")) == len(rows)
 
 
 def test_scores_with_the_labels_are_those_of_the_open_archive(place, tmp_path):
@@ -238,9 +238,12 @@ def test_what_other_held_out_programs_launch_is_not_shown(place, tmp_path):
     row = {"problem": "softmax", "case": 0, "kind": "launch", "name": "k", "n": 1, "bytes": 0}
     rows = [row | {"launch_id": p[::-1], "program_id": p, "canary": CANARY} for p in programs]
     table = pa.Table.from_pylist(rows, TABLES["launches"].schema).sort_by("launch_id")
-    facts = write_table(place, "launches", {"train": table})
-    tables = {**archive.manifest.tables, "launches": facts}
-    write_manifest(place, msgspec.structs.replace(archive.manifest, tables=tables))
+
+    def write(manifest):
+        tables = {**manifest.tables, "launches": write_table(place, "launches", {"train": table})}
+        write_manifest(place, msgspec.structs.replace(manifest, tables=tables))
+
+    write(archive.manifest)
     withhold_labels(place, tmp_path / "own labels")
     public = open_archive(place)
     shown = set(public.arrow("launches")["program_id"].to_pylist())
@@ -249,14 +252,5 @@ def test_what_other_held_out_programs_launch_is_not_shown(place, tmp_path):
     assert program_id(program("broken")) not in shown
     assert program_id(program("train1")) in shown
     assert not list(check_withheld(public))
-    write_manifest(
-        place,
-        msgspec.structs.replace(
-            public.manifest,
-            tables={
-                **public.manifest.tables,
-                "launches": write_table(place, "launches", {"train": table}),
-            },
-        ),
-    )
+    write(public.manifest)
     assert [finding.field for finding in check_withheld(open_archive(place))] == ["launches"]
