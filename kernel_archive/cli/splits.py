@@ -60,7 +60,7 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
         common.print_facts({name: split.facts.get(name) for name in ("kinds", "cutoffs")})
         if differ := split.facts.get("label_differences"):
             common.tell(f"The two bin schemes label {differ:,} of {split.rows:,} differently.")
-        _show_warnings(split, kept=remade.kept)
+        _show_warnings(split)
         unchanged = "" if changed else ", as it was"
         common.tell(
             f"{directory}: {table} ({split.name}), {counted(split.rows, 'row')}, "
@@ -73,7 +73,7 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
         _say_whose(table, split, archive)
     result = {"path": str(directory), "table": table, "changed": changed}
     result |= {"problems_left_out": left_out} if left_out else {}
-    common.emit(result | {"published_and_kept": remade.kept, "split": split}, text)
+    common.emit(result | {"split": split}, text)
 
 
 def _say_whose(table: str, split: SplitFacts, archive: Archive) -> None:
@@ -92,16 +92,6 @@ def _say_whose(table: str, split: SplitFacts, archive: Archive) -> None:
         f"cp {shipped} mine.toml, write in it {lines}, natural = false and your languages, then: "
         f"{again} --archive {common.argument(str(archive.path))}"
     )
-
-
-def _say_emptied(before: Mapping[str, SplitFacts], after: Mapping[str, SplitFacts]) -> None:
-    """Say which splits a public part has no rows of any more."""
-    names = [n for n, facts in before.items() if facts.rows and not (n in after and after[n].rows)]
-    if names:
-        common.say(
-            f"No row is left of: {', '.join(names)}. Their rows tell what is withheld, and no "
-            "folder holds them. Build the archive again from its logs to score them."
-        )
 
 
 def show_left_out(split: SplitFacts, problems: Sequence[Mapping[str, Any]]) -> None:
@@ -125,7 +115,7 @@ def show_left_out(split: SplitFacts, problems: Sequence[Mapping[str, Any]]) -> N
 def _show_cells(split: SplitFacts, *, is_outcome: bool) -> None:
     """Print rows per problem and bin or outcome; cells with fewer rows than the cap are marked."""
     cells: dict[str, list[int]] = split.facts["cells"]
-    cap = (split.parameters.get("cap") or 0) if split.origin == "selected" else 0
+    cap = split.parameters.get("cap") or 0
     short = sum(n < cap for counts in cells.values() for n in counts)
     n_cells, notes = sum(map(len, cells.values())), []
     if short:
@@ -147,11 +137,9 @@ def _show_cells(split: SplitFacts, *, is_outcome: bool) -> None:
     common.print_table(["problem", *columns, "all"], rows, title=title, notes=notes)
 
 
-def _show_warnings(split: SplitFacts, *, kept: bool) -> None:
+def _show_warnings(split: SplitFacts) -> None:
     """Say what a reader of scores on the split must know."""
-    if kept:
-        common.say("The split was published by others and is kept as it is.")
-    elif split.name != "canonical":
+    if split.name != "canonical":
         common.say(
             f"This is the variant {split.name!r}, not the canonical split: its scores compare "
             "with no others. Without options the command makes the canonical one again."
@@ -193,13 +181,13 @@ def build_eval(name: str, withhold: str | None, **options: Any) -> None:
         from kernel_archive.pipeline import withhold_labels
 
         directory = options["archive_path"] or default_directory()
-        before = open_archive(directory).manifest.splits
-        files = withhold_labels(directory, withhold)
-        names = ", ".join(path.name for path in files)
+        withhold_labels(directory, withhold)
+        names = ", ".join(open_archive(withhold).tables)
         common.say(
-            f"Labels withheld in {withhold}: {names}. Keep that folder out of what you publish."
+            f"Labels of {names}: {withhold}. Keep that folder out of what you publish. What else "
+            "their searches ran is gone, and with it its discovery pairs: to score those, build "
+            "the archive again from its logs."
         )
-        _say_emptied(before, open_archive(directory).manifest.splits)
 
 
 @click.command("build-discovery")

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 import polars as pl
@@ -25,7 +24,7 @@ from kernel_archive.problems import HELD_OUT_PROBLEMS, normalise_problem
 from kernel_archive.program_text import LANGUAGE_ORDER
 from kernel_archive.selection.selected import CANONICAL, ChosenRows, count_values
 from kernel_archive.selection.tables import ArchiveTables, has_flag
-from kernel_archive.splits import Kind, SplitSpec, split_of
+from kernel_archive.splits import SPLITS, Kind, SplitSpec, split_of
 from kernel_archive.storage import content_path
 from kernel_archive.untrusted import misfit, read_toml
 
@@ -46,10 +45,11 @@ _Text = Annotated[str, msgspec.Meta(min_length=1)]
 _Flag = Annotated[str, _one_of(flag.name for flag in FLAGS)]
 _Language = Annotated[str, _one_of(LANGUAGE_ORDER)]
 _Cutoff = Annotated[float, msgspec.Meta(gt=1, le=1e300)]
-#: |log2| of a ratio of two measured times is under 64: a nanosecond against five centuries.
-_Stratum = Annotated[float, msgspec.Meta(ge=0, lt=64)]
 _AtLeastOne: Final = msgspec.Meta(min_length=1)
-_KINDS: Final = ("seed", "parent_edit", "pair")
+#: Role of the searches that evaluation splits are made of.
+HELD_OUT: Final = "held_out"
+#: Lower ends of the strata of |log2 ratio| that pairs of training programs are spread over.
+STRATA: Final = (0.0, 0.1, 0.5, 1.0, 2.0)
 #: A problem with kernels in fewer bins says too little about telling them apart.
 LEAST_BINS: Final = 3
 
@@ -65,11 +65,26 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         without_builders: no programs of these builders.
     """
 
+    #: What all splits of a kind have in common, which their facts record, too.
+    common: ClassVar[Mapping[str, Any]] = {}
+
     scheme: Scheme
     exclude_flags: list[_Flag]
     natural: bool = False
     builders: list[_Text] = []
     without_builders: list[_Text] = []
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What the facts of a split record of its definition."""
+        return {**msgspec.to_builtins(self), **self.common}
+
+    def allows_builder(self, tables: ArchiveTables) -> pl.Expr:
+        """Tell whether the programs of a search's builder count."""
+        builder, natural = pl.col("builder"), tables.archive.manifest.natural_builders
+        allowed = builder.is_in(self.builders) | (not self.builders)
+        allowed &= builder.is_in(natural) | (not self.natural)
+        return allowed & ~builder.is_in(self.without_builders)
 
 
 class KernelDefinition(Definition, frozen=True, kw_only=True):
@@ -78,7 +93,6 @@ class KernelDefinition(Definition, frozen=True, kw_only=True):
     Attributes:
         tasks: problem ids, or ``held_out`` for all problems that are wholly held out.
         gpu: preferred GPU, canonical name.
-        role: role of the searches that the kernels come from.
         selection_key: text before the ids in the hash that orders candidates.
         languages: languages of the candidates; all when empty.
         near_copy: similarity from which two programs are near copies
@@ -87,9 +101,10 @@ class KernelDefinition(Definition, frozen=True, kw_only=True):
         measured: measurements that a kernel has at least.
     """
 
+    common: ClassVar = {"role": HELD_OUT}
+
     tasks: list[_Text] | Literal["held_out"]
     gpu: str
-    role: Literal["held_out"]
     selection_key: _Text
     languages: list[_Language] = []
     near_copy: Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -104,7 +119,8 @@ class KernelDefinition(Definition, frozen=True, kw_only=True):
         names = [("tasks", task, normalise_problem(task)) for task in self.problems]
         for field, name, canonical in [*names, ("gpu", self.gpu, canonical_gpu(self.gpu))]:
             if name != canonical:
-                _refuse(field, name, f"write {canonical!r}")
+                value = printable(repr(name))
+                raise ValueError(f"{field} can't be {value}: write {canonical!r}")
 
 
 class EvalDefinition(KernelDefinition, frozen=True, kw_only=True):
@@ -143,12 +159,12 @@ class TransferDefinition(Definition, frozen=True, kw_only=True):
     """Which programs are asked about on another GPU (``splits/eval_transfer.toml``).
 
     Attributes:
-        role: role of the searches that the kernels come from.
         selection_key: text before the ids in the hash that orders candidates.
         cap: rows per problem and ordered pair of GPUs, at most.
     """
 
-    role: Literal["held_out"]
+    common: ClassVar = {"role": HELD_OUT}
+
     selection_key: _Text
     cap: _Positive
 
@@ -161,42 +177,30 @@ class DiscoveryDefinition(Definition, frozen=True, kw_only=True):
     Attributes:
         methods: generation methods of the searches.
         roles: roles of the searches; training is never one of them.
-        unfinished: also searches that were stopped before their own end.
-        cutoffs: values of g from which an edge counts as a discovery.
     """
+
+    common: ClassVar = {"unfinished": True, "cutoffs": list(SPLITS["discovery"].cutoffs)}
 
     methods: Annotated[list[_Text], _AtLeastOne]
     roles: Annotated[list[Literal["held_out", "archive"]], _AtLeastOne]
-    unfinished: bool
-    cutoffs: Annotated[list[_Cutoff], _AtLeastOne]
 
 
 class TrainDefinition(Definition, frozen=True, kw_only=True):
     """Which pairs a trainer gets; the fields are explained in ``splits/train.toml``.
 
     Attributes:
-        role: role of the searches.
-        priority: kinds of pairs, first wins.
         pairs_per_task: pairs of two programs of one task, at most.
-        strata: lower ends of the strata of |log2 ratio|, ascending from 0.
         seed: of the sample.
     """
 
-    role: Literal["training"]
-    priority: list[Literal["seed", "parent_edit", "pair"]]
+    common: ClassVar = {
+        "role": "training",
+        "priority": ["seed", "parent_edit", "pair"],
+        "strata": list(STRATA),
+    }
+
     pairs_per_task: _Natural
-    strata: Annotated[list[_Stratum], _AtLeastOne]
     seed: _Natural
-
-    def __post_init__(self) -> None:  # refuse what the types of the fields can't say
-        if self.strata[0] != 0 or any(a >= b for a, b in pairwise(self.strata)):
-            _refuse("strata", self.strata, "begin at 0 and ascend, as [0.0, 0.1, 0.5, 1.0, 2.0]")
-        if sorted(self.priority) != sorted(_KINDS):
-            _refuse("priority", self.priority, f"name each kind once: {', '.join(_KINDS)}")
-
-
-def _refuse(field: str, value: object, fix: str) -> None:
-    raise ValueError(f"{field} can't be {printable(repr(value))}: {fix}")
 
 
 _Struct = TypeVar("_Struct", bound=Definition)
@@ -268,11 +272,12 @@ def recorded_definition(split: SplitSpec, parameters: Mapping[str, Any]) -> Defi
     Raises:
         RecipeError: the parameters are not those of a definition.
     """
-    fields = dict(parameters)
+    kind = _definition_type(split)
+    fields = {name: value for name, value in parameters.items() if name not in kind.common}
     if "preferred_gpu" in fields:
         # The GPU that was chosen stands under "gpu", the definition's own one beside it.
         fields["gpu"] = fields.pop("preferred_gpu")
-    return _converted(fields, _definition_type(split), "manifest.json")
+    return _converted(fields, kind, "manifest.json")
 
 
 def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
@@ -291,7 +296,7 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
         return shipped
     languages = evaluation.get("languages") or []
     kernels = tables.held_out.filter(
-        tables.of_searches(pl.col("role") == "held_out"),
+        tables.of_searches(pl.col("role") == HELD_OUT),
         pl.col("language").is_in(languages) | (not languages),
         ~has_flag(["unfit"]),
     )
@@ -377,7 +382,7 @@ def variant_name(
     parts = [f"{word}{getattr(rule, f)}" for f, word in _WORDS.items() if f in changed]
     parts += [gpu, rule.scheme if "scheme" in changed else ""]
     if changed - {*_WORDS, "scheme"}:
-        parts.append(sha256_hex(canonical_json(rule))[:8])
+        parts.append(sha256_hex(canonical_json(rule.parameters))[:8])
     return "-".join([split.name, *filter(None, parts)])
 
 

@@ -19,6 +19,7 @@ from kernel_archive.archive.labels import OVERRULED
 from kernel_archive.selection.definitions import DiscoveryDefinition
 from kernel_archive.selection.selected import ChosenRows, with_pair_ids
 from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out, pair_key
+from kernel_archive.splits import SPLITS
 
 #: Columns of ``evaluations`` that edges are found from.
 EDGE_COLUMNS: Final = (
@@ -153,8 +154,7 @@ def select_discovery(tables: ArchiveTables, rule: DiscoveryDefinition) -> Chosen
     counted = tables.of_searches(
         pl.col("role").is_in(rule.roles),
         pl.col("generation_method").is_in(rule.methods),
-        pl.col("finished").ne_missing(pl.lit(value=False)) | rule.unfinished,
-        rule=rule,
+        rule.allows_builder(tables),
     )
     evaluations = tables.read("evaluations", EDGE_COLUMNS, where=counted)
     flags = [has_flag(rule.exclude_flags, f"{side}_flags") for side in ("parent", "child")]
@@ -180,5 +180,5 @@ def select_discovery(tables: ArchiveTables, rule: DiscoveryDefinition) -> Chosen
         candidate_program="child_program_id",
         candidate_token="child_token_id",
     )
-    cutoffs = cutoff_counts(rows, "g", rule.cutoffs)
+    cutoffs = cutoff_counts(rows, "g", SPLITS["discovery"].cutoffs)
     return ChosenRows(rows, {"cutoffs": cutoffs, "excluded": dict(sorted(dropped.items()))})

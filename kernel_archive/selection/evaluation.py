@@ -15,9 +15,9 @@ import polars as pl
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.bins import assign_bins
-from kernel_archive.ids import sha256_hex
 from kernel_archive.schema import OUTCOMES
 from kernel_archive.selection.definitions import (
+    HELD_OUT,
     LEAST_BINS,
     CloseDefinition,
     EvalDefinition,
@@ -30,6 +30,7 @@ from kernel_archive.selection.definitions import (
 )
 from kernel_archive.selection.selected import (
     ChosenRows,
+    by_hash,
     cell_counts,
     count_values,
     rows_of,
@@ -38,21 +39,6 @@ from kernel_archive.selection.selected import (
 from kernel_archive.selection.similarity import near_copies, overlap
 from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out
 from kernel_archive.splits import SPLIT_TABLES
-
-
-def selection_hash(key: str, kernel_id: str) -> str:
-    """Return what orders the kernels of a cell.
-
-    >>> selection_hash("eval:", "00")[:8]
-    '87ce2183'
-    """
-    return sha256_hex(f"{key}{kernel_id}".encode())
-
-
-def by_hash(kernels: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Sort kernels by their :func:`selection_hash`."""
-    hashes = [selection_hash(key, name) for name in kernels["kernel_id"]]
-    return kernels.with_columns(pl.Series("hash", hashes, pl.String)).sort("hash").drop("hash")
 
 
 def candidates(
@@ -71,8 +57,8 @@ def candidates(
     references = tables.references.select(reference)["reference_id"]
     reasons = {
         "other_problem": ~pl.col("problem").is_in(rule.problems),
-        "not_held_out": ~tables.of_searches(pl.col("role") == rule.role),
-        "other_builder": ~tables.of_searches(rule=rule),
+        "not_held_out": ~tables.of_searches(pl.col("role") == HELD_OUT),
+        "other_builder": ~tables.of_searches(rule.allows_builder(tables)),
         "other_language": ~pl.col("language").is_in(rule.languages) & bool(rule.languages),
         "unknown_reference": ~reference.is_in(references.implode()) & (not own_archive),
         # The shipped definitions keep what they selected before this rule.
@@ -116,7 +102,7 @@ def _fill_cells(
     grams = tables.grams(kernels["program_id"])
     cells: dict[tuple[str, int], list[str]] = {}
     chosen: list[str] = []
-    columns = by_hash(kernels, rule.selection_key).select(
+    columns = by_hash(kernels, "kernel_id", rule.selection_key).select(
         "kernel_id", "program_id", "problem", "bin"
     )
     for name, program, problem, number in columns.iter_rows():
@@ -136,7 +122,7 @@ def select_eval(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None = N
 
     Kernels of the definition's problems, languages and one GPU, measured often enough in searches
     of its role and with a known reference program. Each task and bin takes the ``cap`` kernels with
-    the smallest :func:`selection_hash`, without near copies of each other. Nothing depends on the
+    the smallest hashes, without near copies of each other. Nothing depends on the
     order of the input.
     """
     kernels, reasons, chosen_gpu, gpus = candidates(tables, rule, gpu)
@@ -177,7 +163,7 @@ def problems_left_out(archive: Archive) -> list[dict[str, Any]]:
     kernels = tables.kernels(columns=columns).filter(~pl.col("problem").is_in(asked))
     kernels = kernels.with_columns(
         bin=pl.Series(assign_bins(kernels["speedup"].to_numpy())),
-        is_held_out=tables.of_searches(pl.col("role") == rule.role),
+        is_held_out=tables.of_searches(pl.col("role") == HELD_OUT),
         is_written=pl.col("language").is_in(rule.languages) | (not rule.languages),
     )
     left_out = []
@@ -260,14 +246,14 @@ def select_transfer(
         SplitNotMadeError: no program was measured on two GPUs.
     """
     kernels = tables.held_out.filter(
-        tables.of_searches(pl.col("role") == rule.role, rule=rule),
+        tables.of_searches(pl.col("role") == HELD_OUT, rule.allows_builder(tables)),
         ~has_flag(rule.exclude_flags),
         pl.col("program_id") != pl.col("reference_id"),
         ~pl.col("token_id").is_in(tables.training["token_id"].implode()),
     )
     if kernels["gpu"].n_unique() < 2:
         raise SplitNotMadeError("no held-out program was measured on two GPUs")
-    kernels = by_hash(kernels, rule.selection_key)
+    kernels = by_hash(kernels, "kernel_id", rule.selection_key)
     # One program of each class of near duplicates, which share their tokens.
     program = ["problem", "reference_id", "token_id"]
     first = pl.col("program_id").first().over(program)

@@ -117,6 +117,15 @@ def read_frozen(path: Path) -> FrozenSplit:
     raise ArchiveMismatchError.of(code="bad-frozen-split", file=str(path), message=message)
 
 
+def _frozen_splits(archive: Archive) -> list[FrozenSplit]:
+    """Read the frozen splits of an archive's version; there are none of a name for no version."""
+    try:
+        folder = frozen_folder(archive.manifest.version)
+    except UsageError:
+        return []
+    return [*map(read_frozen, sorted(folder.glob("*.json")))]
+
+
 def compare_split(
     archive: Archive, table: str, wanted: list[FrozenRow], facts: SplitFacts, other_side: str
 ) -> Iterator[Finding]:
@@ -173,8 +182,8 @@ def is_release(archive: Archive) -> bool:
     """
     manifest = archive.manifest
     try:
-        files = [*map(read_frozen, frozen_folder(manifest.version).glob("*.json"))]
-    except (UsageError, ArchiveMismatchError):
+        files = _frozen_splits(archive)
+    except ArchiveMismatchError:
         return False
     origin = (manifest.name, manifest.logical_digest)
     if not files or any((file.archive, file.whole_digest) != origin for file in files):
@@ -197,15 +206,11 @@ def check_frozen(archive: Archive) -> Iterator[Finding]:
     """
     manifest = archive.manifest
     try:
-        files = sorted(frozen_folder(manifest.version).glob("*.json"))
-    except UsageError:
+        files = _frozen_splits(archive)
+    except ArchiveMismatchError as error:
+        yield from error.findings
         return
-    for path in files:
-        try:
-            frozen = read_frozen(path)
-        except ArchiveMismatchError as error:
-            yield from error.findings
-            continue
+    for frozen in files:
         facts = manifest.splits.get(frozen.table)
         if (frozen.archive, frozen.archive_digest) != (manifest.name, manifest.measured_digest):
             yield Finding(

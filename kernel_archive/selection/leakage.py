@@ -35,11 +35,12 @@ from kernel_archive.selection.selected import (
     Selection,
     members_of,
     name_rows,
+    pair_keys,
     rows_of,
     with_ids,
 )
 from kernel_archive.selection.similarity import Grams, near_copies
-from kernel_archive.selection.tables import ArchiveTables, pair_key
+from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 
 _STATED: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -64,8 +65,8 @@ def _leaks(
         "pairs": pairs,
         "asked": rows_of(members, "eval", "validity"),
         "edges": edges,
-        "pair_keys": _pair_keys(pairs),
-        "edge_keys": _pair_keys(edges),
+        "pair_keys": pair_keys(pairs),
+        "edge_keys": pair_keys(edges),
         "searches": tables.searches.select("search_id", "role", "problem", "source_digest"),
         "evaluations": evaluations.join(tables.training, on="kernel_id", how="semi"),
         "shown": tables.references.select(
@@ -86,12 +87,6 @@ def _leaks(
         trained = connection.sql("SELECT place, row_id, program, token FROM trained").pl()
     for place, text in _near_copies(tables, trained, selections):
         yield "near-copy-leak", place, text
-
-
-def _pair_keys(rows: pl.DataFrame) -> pl.DataFrame:
-    """Write both programs of a row as one key, and their near-duplicate classes as another."""
-    keys = (pair_key(f"anchor_{kind}", f"candidate_{kind}") for kind in ("program", "token"))
-    return pl.concat(rows.select("row_id", key=key) for key in keys)
 
 
 def _foreign_grams(tables: ArchiveTables, trained: pl.DataFrame) -> dict[str, dict[str, Grams]]:

@@ -47,10 +47,8 @@ class RemadeSplit(msgspec.Struct, kw_only=True):
     """What remaking a split did."""
 
     facts: SplitFacts  # of the split that the archive has now
-    kept: bool = False  # whether others published it, so that it was left as it was
-    changed: bool = False  # whether its rows or facts are others than before
-    #: Where the new archive lies until it takes the old one's place; ``None`` where it is kept.
-    directory: Path | None = None
+    changed: bool  # whether its rows or facts are others than before
+    directory: Path  # where the new archive lies until it takes the old one's place
 
 
 def select_split(
@@ -89,7 +87,7 @@ def select_split(
         case _:
             raise UsageError(f"no rule selects by a {type(rule).__name__}")
     rows, facts = label_rows(split, chosen.rows, rule.scheme)
-    parameters = msgspec.to_builtins(rule)
+    parameters = rule.parameters
     if isinstance(rule, KernelDefinition):
         parameters |= {"preferred_gpu": rule.gpu, "gpu": chosen.gpu}
     split_facts = SplitFacts(
@@ -178,15 +176,15 @@ def remade_split(
 
     Readers see the old archive or the new one, never half of it: the new one lies in the
     ``directory`` of what is yielded, for a card to be written, and takes the old one's place at the
-    end of the block. A split that others published is left as it is.
+    end of the block.
 
     ``definition`` is the file of one, without it the archive's canonical one counts; ``gpu`` the
     GPU, where it should not choose; ``changes`` are fields of it to change, where ``None`` leaves
     one as it is.
 
     Raises:
-        UsageError: the labels are withheld, others published the split and it is to be changed,
-            the definition is at fault, or the GPU has no kernel or must be named.
+        UsageError: the labels are withheld, others published the split, the definition is at
+            fault, or the GPU has no kernel or must be named.
         KernelArchiveError: there is no archive, another process is at work on it, or training
             would leak.
     """
@@ -194,9 +192,10 @@ def remade_split(
     with locked_archive(archive_path) as archive:
         present = archive.manifest.splits.get(table)
         if present is not None and present.origin != "selected":
-            _refuse_changes(table, present, {"definition": definition, "gpu": gpu, **changes})
-            yield RemadeSplit(facts=present, kept=True)
-            return
+            withheld = "its labels are withheld. Build the archive again from its logs"
+            published = "it was published by others. score --bins labels its rows by another scheme"
+            why = withheld if present.origin == "withheld" else published
+            raise UsageError(f"{table} can't be made again: {why}")
         if definition is None:
             rule = canonical_definition(split, ArchiveTables(archive))
         else:
@@ -209,20 +208,6 @@ def remade_split(
                 manifest = make_splits(new, names=["eval_transfer"])
             facts = manifest.splits[table]
             yield RemadeSplit(facts=facts, changed=facts != present, directory=new)
-
-
-def _refuse_changes(table: str, facts: SplitFacts, options: Mapping[str, Any]) -> None:
-    """Refuse to make a split again whose labels are withheld, or to change a published one."""
-    if facts.origin == "withheld":
-        raise UsageError(
-            f"{table} can't be made again: its labels are withheld, and the kernels behind them. "
-            "Build the archive again from its logs"
-        )
-    if changes := ", ".join(name for name, value in options.items() if value is not None):
-        raise UsageError(
-            f"{table} of this archive was published by others and is kept as it is: it can't have "
-            f"another {changes}. score --bins labels its rows by another scheme"
-        )
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from kernel_archive.bins import (
 from kernel_archive.errors import printable
 from kernel_archive.ids import CANARY, ID_LENGTH, logical_digest, program_id, sha256_hex, token_id
 from kernel_archive.schema import TABLES
-from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.selection.tables import ArchiveTables, pair_key
 from kernel_archive.splits import SPLIT_TABLES, Kind, SplitSpec
 
 #: Name of a split that is made by the shipped definition; any other is a variant.
@@ -122,17 +122,17 @@ def label_rows(
         "cells": cell_counts(rows.select(split.task, "bin").iter_rows()),
         "gpus": count_values(rows["gpu"]),
     }
-    return rows if split.kind == "train" else rows[hashed_order(names)], facts
+    return rows if split.kind == "train" else by_hash(rows), facts
 
 
-def hashed_order(row_ids: Sequence[str]) -> list[int]:
-    """Order rows that are asked about: their positions by a hash of the id, which tells no label.
+def by_hash(rows: pl.DataFrame, id_column: str = "row_id", key: str = "order:") -> pl.DataFrame:
+    """Sort rows by sha256 of a key and their id, which tells no label.
 
-    >>> hashed_order(["a", "b", "c"])
-    [1, 2, 0]
+    >>> by_hash(pl.DataFrame({"row_id": ["a", "b", "c"]}))["row_id"].to_list()
+    ['b', 'c', 'a']
     """
-    hashes = [sha256_hex(f"order:{row_id}".encode()) for row_id in row_ids]
-    return sorted(range(len(row_ids)), key=hashes.__getitem__)
+    hashes = [sha256_hex(f"{key}{row_id}".encode()) for row_id in rows[id_column]]
+    return rows[sorted(range(len(rows)), key=hashes.__getitem__)]
 
 
 def with_ids(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
@@ -157,6 +157,12 @@ def rows_of(members: Mapping[str, pl.DataFrame], *kinds: Kind) -> pl.DataFrame:
     """Concatenate the rows of splits of these kinds; ``members`` are by table."""
     chosen = (rows for name, rows in members.items() if SPLIT_TABLES[name].kind in kinds)
     return pl.concat([MEMBER.to_frame(), *chosen])
+
+
+def pair_keys(rows: pl.DataFrame) -> pl.DataFrame:
+    """Write both programs of a row as one ``key``, and their near-duplicate classes as another."""
+    keys = (pair_key(f"anchor_{kind}", f"candidate_{kind}") for kind in ("program", "token"))
+    return pl.concat(rows.select("row_id", key=key) for key in keys)
 
 
 def count_values(values: pl.Series) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Final, Protocol
+from typing import Final
 
 import polars as pl
 import pyarrow as pa
@@ -28,22 +28,6 @@ _TEXTS: Final = {
     "failures": "program_id",
     "references": "reference_id",
 }
-
-
-class BuilderRule(Protocol):
-    """Whose programs count: what every split definition states."""
-
-    @property
-    def natural(self) -> bool:
-        """Whether only those of builders count whose recipe says ``natural``."""
-
-    @property
-    def builders(self) -> Sequence[str]:
-        """Only theirs count; everybody's when empty."""
-
-    @property
-    def without_builders(self) -> Sequence[str]:
-        """Theirs do not count."""
 
 
 class ArchiveTables:
@@ -118,17 +102,9 @@ class ArchiveTables:
         names = ["problem", "kernel_id", "program_id", "token_id", "search_id"]
         return self.read("kernels", names, "train")
 
-    def of_searches(self, *which: pl.Expr, rule: BuilderRule | None = None) -> pl.Expr:
-        """Tell whether a row's search is one of these, and of a builder that the rule allows."""
-        searches = self.searches.filter(*which)
-        if rule is not None:
-            builder, natural = pl.col("builder"), self.archive.manifest.natural_builders
-            searches = searches.filter(
-                builder.is_in(rule.builders) | (not rule.builders),
-                ~builder.is_in(rule.without_builders),
-                builder.is_in(natural) | (not rule.natural),
-            )
-        return pl.col("search_id").is_in(searches["search_id"].implode())
+    def of_searches(self, *which: pl.Expr) -> pl.Expr:
+        """Tell whether a row's search is one of these."""
+        return pl.col("search_id").is_in(self.searches.filter(*which)["search_id"].implode())
 
     @cached_property
     def _text_places(self) -> dict[str, pl.DataFrame]:

@@ -21,9 +21,15 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from kernel_archive.selection.definitions import TrainDefinition
+from kernel_archive.selection.definitions import STRATA, TrainDefinition
 from kernel_archive.selection.discovery import EDGE_COLUMNS, EDGE_ENDS, find_edges
-from kernel_archive.selection.selected import ChosenRows, count_values, rows_of, with_pair_ids
+from kernel_archive.selection.selected import (
+    ChosenRows,
+    count_values,
+    pair_keys,
+    rows_of,
+    with_pair_ids,
+)
 from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out, pair_key
 
 #: Hash at most this many pairs of a stratum; of more, only those whose slower program has a small
@@ -73,9 +79,7 @@ def held_out_programs(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]
     forbidden = tables.training.filter(
         pl.col("program_id").is_in(programs) | pl.col("token_id").is_in(tokens)
     )
-    keys = [pair_key(f"anchor_{kind}", f"candidate_{kind}") for kind in ("program", "token")]
-    asked_pairs = pl.concat([pairs.select(pair=key)["pair"] for key in keys])
-    return HeldOut(forbidden["program_id"].unique(), asked_pairs.unique())
+    return HeldOut(forbidden["program_id"].unique(), pair_keys(pairs)["key"].unique())
 
 
 def select_train(
@@ -89,7 +93,7 @@ def select_train(
     """
     held_out = held_out_programs(tables, members)
     dropped: Counter[str] = Counter()
-    of_role = tables.of_searches(pl.col("role") == rule.role, rule=rule)
+    of_role = tables.of_searches(pl.col("role") == "training", rule.allows_builder(tables))
     reasons = {
         "other_role": ~of_role,
         "held_out": pl.col("program_id").is_in(held_out.programs.implode()),
@@ -106,8 +110,8 @@ def select_train(
         "pair": _sampled(rule, kernels, held_out, edges),
     }
     rows = pl.concat(
-        kinds[kind].select(pair_type=pl.lit(kind), rank=pl.lit(rank), **_COLUMNS)
-        for rank, kind in enumerate(rule.priority)
+        edges.select(pair_type=pl.lit(kind), rank=pl.lit(rank), **_COLUMNS)
+        for rank, (kind, edges) in enumerate(kinds.items())
     )
     rows = with_pair_ids(rows, "train", "anchor_program", "candidate_kernel_id")
     # One row per anchor and candidate, of the first kind that has it.
@@ -165,7 +169,7 @@ def _sampled(
         & ~key.is_in(edges.select(key.alias("pair"))["pair"].implode())
         & (ratio.is_finite() & (ratio > 0) & (1 / ratio).is_finite())
     )
-    ends = [*stratum_factors(rule.strata), math.inf]
+    ends = [*stratum_factors(STRATA), math.inf]
     # No stratum gives more than all are to give together.
     wanted = rule.pairs_per_task
     drawn = [stratum_pairs(kernels.clear(), 1, math.inf)]

@@ -1,4 +1,4 @@
-"""Hidden labels: those of the evaluation splits in a folder of their own.
+"""Hidden labels: the evaluation splits as they were, in an archive of their own.
 
 The public part keeps the programs of the evaluation rows and what a trainer may see, and nothing
 else that held-out searches ran: what an author's other programs measured says much of the one that
@@ -16,19 +16,16 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
-from kernel_archive.archive.manifest import SplitFacts, read_manifest, write_manifest
-from kernel_archive.archive.open import Archive
-from kernel_archive.archive.shards import digest_rows, write_table
+from kernel_archive.archive.manifest import SplitFacts, write_manifest
+from kernel_archive.archive.open import Archive, open_archive
+from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.swap import replaced_directory
 from kernel_archive.errors import ArchiveMismatchError, Finding, TargetExistsError, UsageError
-from kernel_archive.ids import logical_digest
+from kernel_archive.ids import program_id
 from kernel_archive.schema import OUTCOMES, TABLES
-from kernel_archive.selection.leakage import present_members
 from kernel_archive.selection.make import locked_archive, make_splits
-from kernel_archive.selection.selected import hashed_order, name_rows
-from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.selection.selected import by_hash, name_rows
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
-from kernel_archive.storage import write_atomically
 
 #: Columns of an evaluation row that are withheld, and what the public part has in their place.
 LABELS: Final[dict[str, Any]] = {
@@ -39,39 +36,26 @@ LABELS: Final[dict[str, Any]] = {
 GOALS: Final = ("goal_bin", "aim")
 #: Facts of a split that say nothing of its labels.
 _OPEN_FACTS: Final = {"gpus"}
-
-
-class WithheldLabels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Labels of one split by row id, its facts, and the digest of the archive with its rows."""
-
-    table: str
-    public_digest: str
-    facts: SplitFacts
-    rows: dict[str, tuple[float, int, int | None, float | None, float | None, str]]
+#: Tables of which the public part keeps what is said of training kernels.
+_PUBLIC: Final = {"kernels", "failures", "evaluations", "launches"}
 
 
 def labelled(archive: Archive, table: str, folder: Path) -> tuple[pa.Table, SplitFacts]:
-    """Join the labels in a folder to the rows of a withheld split; return its facts, too.
+    """Read the rows of a withheld split with their labels, and its facts.
 
     Raises:
-        ArchiveMismatchError: there are no labels, or they belong to another archive.
+        ArchiveMismatchError: the labels belong to another archive, or were changed.
+        ArchiveNotFoundError: there are none.
     """
-    path = folder / f"{table}.labels.json"
-    try:
-        labels = msgspec.json.decode(path.read_bytes(), type=WithheldLabels)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        message = f"no labels of {table}: {error}"
-        raise ArchiveMismatchError.of(code="bad-labels", file=str(path), message=message) from None
-    rows = archive.arrow(table)
-    ids = rows["row_id"].to_pylist()
-    if labels.public_digest == archive.manifest.logical_digest and set(ids) == labels.rows.keys():
-        for i, name in enumerate(LABELS):
-            rows = with_column(rows, name, [labels.rows[row_id][i] for row_id in ids])
-        if logical_digest(digest_rows(table, rows)) == labels.facts.logical_digest:
-            return rows, labels.facts
-    message = f"the labels belong to the archive {labels.public_digest[:19]}…, or were changed"
+    whole = open_archive(folder)
+    facts, public = whole.manifest.splits.get(table), archive.arrow(table)
+    if facts is not None and whole.content_digests[table] == facts.logical_digest:
+        rows = whole.arrow(table)
+        if rows.drop_columns([*LABELS]).equals(public.drop_columns([*LABELS])):
+            return rows, facts
+    message = f"the labels of {table} belong to another archive, or were changed"
     fix = "Name the folder that was written with this archive"
-    raise ArchiveMismatchError.of(code="other-labels", file=str(path), message=message, fix=fix)
+    raise ArchiveMismatchError.of(code="other-labels", file=str(folder), message=message, fix=fix)
 
 
 def with_column(rows: pa.Table, name: str, values: Sequence[Any]) -> pa.Table:
@@ -85,8 +69,9 @@ def with_column(rows: pa.Table, name: str, values: Sequence[Any]) -> pa.Table:
 def withheld_labels(directory: Path, folder: Path) -> Iterator[Path]:
     """Move the labels of every evaluation split, and what tells them, into a new folder.
 
-    The archive is replaced by its public part at the end of the block, which gets the new
-    directory for a card to be written. Its version has ``-withheld`` behind it.
+    The folder becomes an archive of these splits. The archive is replaced by its public part at the
+    end of the block, which gets the new directory for a card to be written. Its version has
+    ``-withheld`` behind it.
 
     Raises:
         UsageError: labels are withheld already, a split was published by others, or the folder
@@ -105,46 +90,34 @@ def withheld_labels(directory: Path, folder: Path) -> Iterator[Path]:
         if wrong or not hidden:
             states = ", ".join(wrong) or "the archive has none"
             raise UsageError(f"withheld can be splits that build-eval made ({states})")
-        with replaced_directory(directory, copy=True) as new:
-            _write_public(archive, new, hidden)
+        with replaced_directory(directory, copy=True) as new, replaced_directory(folder) as labels:
+            _write_public(archive, new, labels, hidden)
             yield new
-            folder.mkdir(parents=True, exist_ok=True)
-            digest = read_manifest(new).logical_digest
-            for name in hidden:
-                rows = archive.polars(name, columns=["row_id", *LABELS]).iter_rows()
-                labels = WithheldLabels(
-                    table=name,
-                    public_digest=digest,
-                    facts=splits[name],
-                    rows={row_id: (*values,) for row_id, *values in rows},
-                )
-                data = msgspec.json.encode(labels) + b"\n"
-                write_atomically(folder / f"{name}.labels.json", data)
 
 
-def _write_public(archive: Archive, new: Path, hidden: Sequence[str]) -> None:
-    """Write the public part of an archive."""
+def _write_public(archive: Archive, new: Path, labels: Path, hidden: Sequence[str]) -> None:
+    """Write the public part of an archive, and the archive of the hidden splits."""
     manifest = archive.manifest
     tables, splits = dict(manifest.tables), dict(manifest.splits)
-    public = _public_rows(archive)
-    if "launches" in tables:
-        unseen = _launches_to_hide(archive, _hidden_rows(archive, hidden), public["kernels"])
-        public["launches"] = archive.polars("launches").join(unseen, on="launch_id", how="anti")
-    for name, rows in public.items():
-        parts = {part: rows.clear() for part in manifest.tables[name].splits} | {"train": rows}
+    public = _public_rows(archive, hidden)
+    for name, shown in public.items():
+        parts = {part: shown.clear() for part in manifest.tables[name].splits} | {"train": shown}
         tables[name] = write_table(new, name, {part: r.to_arrow() for part, r in parts.items()})
     blank = [pl.lit(value).alias(name) for name, value in LABELS.items()]
+    moved = {}
     for name in hidden:
         # In an archive of before data version 2026.12.0 the order of the rows tells their bins.
-        rows = archive.polars(name)
-        rows = rows[hashed_order(rows["row_id"].to_list())].with_columns(blank)
-        tables[name] = write_table(new, name, {"test": rows.to_arrow()})
+        rows = by_hash(archive.polars(name))
+        moved[name] = write_table(labels, name, {"test": rows.to_arrow()})
+        tables[name] = write_table(new, name, {"test": rows.with_columns(blank).to_arrow()})
         splits[name] = msgspec.structs.replace(
             splits[name],
             origin="withheld",
             logical_digest=tables[name].logical_digest,
             facts={key: value for key, value in splits[name].facts.items() if key in _OPEN_FACTS},
         )
+    stated = {name: manifest.splits[name] for name in hidden}
+    write_manifest(labels, msgspec.structs.replace(manifest, tables=moved, splits=stated))
     searches = set(public["searches"]["search_id"])
     manifest = msgspec.structs.replace(
         manifest,
@@ -159,18 +132,21 @@ def _write_public(archive: Archive, new: Path, hidden: Sequence[str]) -> None:
     write_manifest(new, make_splits(new, manifest, names=others))
 
 
-def _public_rows(archive: Archive) -> dict[str, pl.DataFrame]:
+def _public_rows(archive: Archive, hidden: Sequence[str]) -> dict[str, pl.DataFrame]:
     """Select what a trainer may see: training kernels, and what was measured of them, by table.
 
     Goals, and parents that are gone, are null. Searches are counted anew.
     """
-    kernels = archive.polars("kernels", "train")
-    shown = pl.col("kernel_id").is_in(kernels["kernel_id"].implode())
-    evaluations = archive.polars("evaluations").filter(shown)
+    rows = {
+        name: archive.polars(name, "train").filter(_is_shown(archive, name, hidden))
+        for name in archive.manifest.tables.keys() & _PUBLIC
+    }
+    evaluations, outcome = rows["evaluations"], pl.col("outcome")
     has_parent = pl.col("parent_kernel_id").is_in(evaluations["kernel_id"].implode())
     lineage = pl.col("parent_kernel_id", "parent_distance")
     changes = [pl.when(has_parent).then(lineage), *(pl.lit(None).alias(name) for name in GOALS)]
-    outcome = pl.col("outcome")
+    for name in ("kernels", "evaluations"):
+        rows[name] = rows[name].with_columns(changes)
     counts = evaluations.group_by("search_id").agg(
         n_evaluations=pl.len(),
         n_successes=(outcome == "success").sum(),
@@ -180,56 +156,41 @@ def _public_rows(archive: Archive) -> dict[str, pl.DataFrame]:
         gpu_seconds=pl.lit(None),
     )
     searches = archive.polars("searches").drop(counts.columns[1:])
-    return {
-        "kernels": kernels.with_columns(changes),
-        "failures": archive.polars("failures").clear(),
-        "evaluations": evaluations.with_columns(changes),
-        "searches": searches.join(counts, on="search_id", maintain_order="left"),
-    }
+    return {**rows, "searches": searches.join(counts, on="search_id", maintain_order="left")}
 
 
-def _hidden_rows(archive: Archive, hidden: Sequence[str]) -> pl.DataFrame:
-    """Read the rows of the withheld splits, with the ids of their texts."""
-    return pl.concat(present_members(ArchiveTables(archive), hidden).values())
-
-
-def _launches_to_hide(archive: Archive, asked: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Find the launches of programs that are neither asked about nor among open kernels."""
-    shown = [asked["anchor_program"], asked["candidate_program"], kernels["program_id"]]
-    launches = archive.polars("launches", columns=["launch_id", "program_id"])
-    return launches.filter(~pl.col("program_id").is_in(pl.concat(shown).implode()))
-
-
-def _telling_rows(archive: Archive, hidden: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each table that can tell withheld labels, and its rows that do."""
-    for name in hidden:
-        labels = archive.polars(name, columns=["row_id", *LABELS])
-        shown = [pl.col(column).ne_missing(pl.lit(blank)) for column, blank in LABELS.items()]
-        yield name, labels.filter(pl.any_horizontal(shown))["row_id"].to_list()
-        yield f"{name} facts", sorted(archive.manifest.splits[name].facts.keys() - _OPEN_FACTS)
-    hidden_rows = _hidden_rows(archive, hidden)
-    ids = {"kernel_id": "row_id", "program_id": "candidate_program", "token_id": "candidate_token"}
-    for name in ("kernels", "failures", "evaluations"):
-        columns = [column for column in ids if column in TABLES[name].schema.names]
-        hits = [pl.col(column).is_in(hidden_rows[ids[column]].implode()) for column in columns]
-        listed = archive.polars(name, columns=columns).filter(pl.any_horizontal(hits))
-        yield name, listed["kernel_id"].to_list()
-    if "launches" in archive.manifest.tables:
-        kernels = archive.polars("kernels", columns=["program_id"])
-        yield "launches", _launches_to_hide(archive, hidden_rows, kernels)["launch_id"].to_list()
-    searches = archive.polars("searches", columns=["search_id", "role"])
-    ran = archive.polars("evaluations", columns=["search_id"])["search_id"].implode()
-    held_out = searches.filter(pl.col("role") == "held_out", pl.col("search_id").is_in(ran))
-    yield "searches", held_out["search_id"].to_list()
+def _is_shown(archive: Archive, table: str, hidden: Sequence[str]) -> pl.Expr:
+    """Whether a row is of a training kernel; launches are also shown of programs asked about."""
+    key = "program_id" if table == "launches" else "kernel_id"
+    shown = {*archive.polars("kernels", "train", [key])[key]}
+    for name in hidden if table == "launches" else ():
+        shown.update(map(program_id, archive.polars(name)["candidate_code"]))
+    return pl.col(key).is_in(shown)
 
 
 def check_withheld(archive: Archive) -> Iterator[Finding]:
-    """Find what the public part holds of rows whose labels are withheld."""
+    """Find what the public part holds of rows whose labels are withheld.
+
+    That no training kernel is asked about, the check of leaks finds.
+    """
     splits = archive.manifest.splits
     hidden = [name for name, facts in splits.items() if facts.origin == "withheld"]
-    fix = "Build the archive again from its logs, and withhold once more: build-eval --withhold"
-    for name, rows in _telling_rows(archive, hidden) if hidden else ():
-        if rows:
-            message = f"the public part tells withheld labels: {len(rows)}, {name_rows(rows, 100)}"
-            code, value = "withheld-label", rows[0][:200]
-            yield Finding(code=code, message=message, field=name, value=value, fix=fix)
+    telling: dict[str, list[str]] = {}
+    for name in hidden:
+        labels = archive.polars(name, columns=["row_id", *LABELS])
+        shown = [pl.col(column).ne_missing(pl.lit(blank)) for column, blank in LABELS.items()]
+        telling[name] = labels.filter(pl.any_horizontal(shown))["row_id"].to_list()
+        telling[f"{name} facts"] = sorted(splits[name].facts.keys() - _OPEN_FACTS)
+    for name in archive.manifest.tables.keys() & _PUBLIC if hidden else ():
+        rows = archive.polars(name).filter(~_is_shown(archive, name, hidden))
+        telling[name] = rows[TABLES[name].key].to_list()
+    for name, ids in telling.items():
+        if ids:
+            yield Finding(
+                code="withheld-label",
+                message=f"the public part tells withheld labels: {len(ids)}, {name_rows(ids, 100)}",
+                field=name,
+                value=ids[0][:200],
+                fix="Build the archive again from its logs, and withhold once more: "
+                "build-eval --withhold",
+            )

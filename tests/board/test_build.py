@@ -149,6 +149,21 @@ def test_submissions_at_fault_are_named_and_left_out(archive, board, tmp_path):
     assert "x (of another archive or split: " in page
 
 
+def test_an_error_of_ours_costs_one_entry(archive, board, monkeypatch):
+    """A fault that scoring one submission brings to light is a finding of it."""
+    score = entries.score_with_draws
+
+    def failing(split, forecasts, **how):
+        if forecasts.name == "fair":
+            raise ZeroDivisionError("nobody thought of that")
+        return score(split, forecasts, **how)
+
+    monkeypatch.setattr(entries, "score_with_draws", failing)
+    (left,) = build_board(archive, board, draws=DRAWS, jobs=1).left_out
+    assert (left.slug, len(left.findings)) == ("fair", 1)
+    assert "ZeroDivisionError: nobody thought of that" in left.findings[0].message
+
+
 def test_a_board_with_nothing_but_faults_is_not_built(archive, board):
     """All faults come together, and no file is written."""
     for folder in (board / "submissions").iterdir():

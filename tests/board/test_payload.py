@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import unicodedata
 import zlib
 
 import numpy as np
@@ -12,8 +13,10 @@ from support.small_archive import write_archive
 
 from kernel_archive.board import payload as module
 from kernel_archive.board.build import build_board
+from kernel_archive.board.entries import RATIONALE_CHARACTERS
 from kernel_archive.board.payload import make_payload, packed
 from kernel_archive.board.store import add_submission
+from kernel_archive.board.texts import visible
 from kernel_archive.scoring import load_split
 
 
@@ -35,6 +38,17 @@ def test_it_survives_any_text():
     text = packed({"a": "</script><!-- \u2028 \U0001f680"})
     assert re.fullmatch(r"[A-Za-z0-9+/=]+", text)
     assert unpacked(text) == {"a": "</script><!-- ⟦U+2028⟧ \U0001f680"}
+
+
+@pytest.mark.parametrize(
+    "text", ["a\u202eb\u2066 \u2028\ufeff", "\x00\x1b[2J\x9b", "\ud800x\U000e0041"]
+)
+def test_what_cannot_be_seen_is_named(text):
+    """No control, format, private or surrogate character is left; programs keep their lines."""
+    shown = visible(text)
+    assert not [c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co")]
+    ordinary = "def f(x):\n\treturn 'Größe 模型 \U0001f680'\n"
+    assert visible(shown + ordinary) == shown + ordinary
 
 
 def test_every_row_has_its_programs_and_measurement(data, archive):
@@ -64,6 +78,12 @@ def test_figures_and_pairs_are_those_of_the_standings(data, archive, board):
     masses = standings.entries[0].masses
     packed_masses = base64.b64decode(shown["entries"][0]["p"])
     assert (np.frombuffer(packed_masses, np.uint8).reshape(masses.shape) == masses).all()
+    by_slug = {entry.slug: entry for entry in standings.entries}
+    assert by_slug["fair"].masses.shape == (3, len(standings.split), 8)
+    assert abs(by_slug["fair"].masses.astype(int).sum(axis=-1) - 255).max() <= 4
+    half = by_slug["half"]
+    assert (half.states > 0).sum() == 10
+    assert ((half.predicted == 0) == (half.states == 0)).all()
 
 
 def test_hostile_and_huge_programs_are_cut_and_shown(tmp_path):
@@ -73,7 +93,7 @@ def test_hostile_and_huge_programs_are_cut_and_shown(tmp_path):
     )
     target = load_split(archive, "eval")
     rows = [[0.125] * 8] * len(target)
-    path = write_lines(tmp_path / "f.jsonl", target, rows, rationale="\u2066")
+    path = write_lines(tmp_path / "f.jsonl", target, rows, rationale="\u2066" + "x" * 100_000)
     add_submission(path, target, name="x", board=tmp_path / "b", draws=DRAWS)
     boards = build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1).boards
     text = packed(make_payload(archive, boards))
@@ -82,4 +102,5 @@ def test_hostile_and_huge_programs_are_cut_and_shown(tmp_path):
     assert max(data["cut"].values()) > 5_000_000
     assert max(map(len, data["codes"])) < module.MAX_CODE + 100
     assert any(c.startswith("⟦U+202E⟧</script>") for c in data["codes"])
-    assert data["boards"][0]["entries"][0]["why"]["0"] == "⟦U+2066⟧"
+    why = data["boards"][0]["entries"][0]["why"]["0"]
+    assert why == f"⟦U+2066⟧{'x' * (RATIONALE_CHARACTERS - 1)}…"

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.boards import DRAWS, informed, write_lines
 
-from kernel_archive.board import build_board, store
+from kernel_archive.board import build_board
 from kernel_archive.board.store import add_submission
 from kernel_archive.board.submissions import (
     ModelFacts,
@@ -109,21 +109,6 @@ def test_what_is_refused_leaves_no_trace(tmp_path, files, target):
     assert names(tmp_path) == ["bad.jsonl"]
 
 
-def test_a_failure_while_storing_leaves_the_store_as_it_was(tmp_path, files, target, monkeypatch):
-    """A full disk at the last moment leaves no half entry."""
-    add_submission(files["prior"], target, name="one", board=tmp_path, draws=DRAWS)
-    before = snapshot(tmp_path)
-    assert ".lock" in before
-
-    def full(*args):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(store, "to_toml", full)
-    with pytest.raises(OSError, match="No space"):
-        add_submission(files["good"], target, name="two", board=tmp_path, draws=DRAWS)
-    assert snapshot(tmp_path) == before
-
-
 @pytest.mark.parametrize("other", ["b", None])
 def test_forecasts_answer_one_prompt(tmp_path, files, target, other):
     """Two prompts in a file are two entries; so are lines that name one and lines that don't."""
@@ -196,7 +181,7 @@ def test_facts_and_what_was_asked_come_along(tmp_path, files, target, archive):
 
 ADD = """
 import sys, time
-from kernel_archive.board import build_board, store
+from kernel_archive.board import build_board
 from kernel_archive.scoring import load_split
 archive, file, name, board, stop = sys.argv[1:]
 if stop:

@@ -100,12 +100,12 @@ def test_two_references_of_one_task_are_said(tmp_path, monkeypatch, run):
     assert "Warning" not in out
 
 
-def test_what_withholding_empties_is_said(archive, run):
-    """Rows that would tell withheld labels are gone, and no folder has them."""
+def test_withholding_says_what_it_takes(archive, run):
+    """The labels' folder, and that nothing else that these searches ran is left."""
     before = open_archive(archive).manifest.splits["discovery_pairs"].rows
     err = " ".join(run("build-eval", "--withhold", "labels")[2].split())
     assert (before > 0, open_archive(archive).manifest.splits["discovery_pairs"].rows) == (True, 0)
-    assert "No row is left of: discovery_pairs. Their rows tell what is withheld" in err
+    assert "What else their searches ran is gone, and with it its discovery pairs" in err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -135,21 +135,15 @@ def test_wrong_usage_is_explained(archive, tmp_path, run):
     assert run("build-eval", "--cap", 0)[0] == 2
 
 
-def test_published_splits_are_kept(tmp_path, monkeypatch, run):
-    """A published split is printed and left alone; another cap or scheme is refused."""
+def test_published_splits_are_not_made_again(tmp_path, monkeypatch, run):
+    """It says why, and how to label their rows otherwise."""
     monkeypatch.chdir(tmp_path)
     place = make_archive(tmp_path / "gpu-forecasters/kernels", SEARCHES, RUNS)
     manifest = store_published(place, [staged(tmp_path, ROWS)], open_archive(place).manifest)
     write_manifest(place, manifest)
-    make_splits(place, names=["discovery_pairs", "train_pairs"])
-    status, out, err = run("build-eval")
-    assert status == 0
-    assert "published by others and is kept" in err
-    assert "eval (canonical), 424 rows" in out
-    for option, value in (("--cap", "10"), ("--bins", "paper")):
-        status, _, err = run("build-eval", option, value)
-        assert status == 2
-        assert "published by others and is kept" in err
+    status, out, err = run("build-eval", "--bins", "paper")
+    assert (status, out) == (2, "")
+    assert "eval can't be made again: it was published by others. score --bins" in err
 
 
 def test_builds_the_embedded_archive_first(tmp_path, monkeypatch, run):

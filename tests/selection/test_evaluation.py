@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import polars as pl
@@ -13,14 +12,13 @@ from hypothesis import strategies as st
 from support.archives import Run, Search, kernel_ids, make_tables, memory_tables, program, reference
 from support.programs import jaccard
 
-from kernel_archive.bins import SCHEMES, bin_of
+from kernel_archive.bins import bin_of
 from kernel_archive.errors import DataError, UsageError
 from kernel_archive.ids import program_id, sha256_hex
 from kernel_archive.problems import GPU_MODE_TASKS
 from kernel_archive.schema import TABLES
 from kernel_archive.selection import make
 from kernel_archive.selection.definitions import canonical_definition, load_definition, with_changes
-from kernel_archive.selection.evaluation import selection_hash
 from kernel_archive.selection.make import select_split
 from kernel_archive.splits import SPLITS
 
@@ -92,6 +90,11 @@ def test_a_row_is_its_kernel_with_what_a_forecaster_may_see():
     assert {key: row[key] for key in wanted} == wanted
 
 
+def hashed(key, name):
+    """What kernels and rows are sorted by."""
+    return sha256_hex(f"{key}{name}".encode())
+
+
 def test_cap_takes_the_smallest_hashes_in_order():
     """A full cell gives the kernels with the smallest hash of their id; rows are in another."""
     searches = [Search("a", "trimul"), Search("b", "cross_entropy")]
@@ -101,24 +104,10 @@ def test_cap_takes_the_smallest_hashes_in_order():
     wanted = set()
     for cell in {(run.search, run.speedup) for run in runs}:
         members = [n for n, r in zip(names, runs, strict=True) if (r.search, r.speedup) == cell]
-        wanted.update(sorted(members, key=lambda n: selection_hash("eval:", n))[:10])
+        wanted.update(sorted(members, key=lambda n: hashed("eval:", n))[:10])
     ids = rows["row_id"].to_pylist()
     assert (len(ids), set(ids)) == (40, wanted)
-    assert ids == sorted(ids, key=lambda name: sha256_hex(f"order:{name}".encode()))
-
-
-@pytest.mark.parametrize("scheme", ["paper", "released"])
-def test_edges_are_labelled_by_the_scheme(scheme):
-    """Speedups at an edge and one step beside it get the label of the scheme's own intervals."""
-    edges = (0.25, 2**-0.5, 1.0, 2.0, 2**1.5)
-    speedups = [s for e in edges for s in (math.nextafter(e, 0), e, math.nextafter(e, 9))]
-    runs = [Run("s", code, s) for code, s in zip(CODES, speedups, strict=False)]
-    got, rule = select([S], runs, scheme=scheme), SCHEMES[scheme]
-    labels = dict(got.rows.select("speedup", "bin").rows())
-    for s in speedups:
-        low, high = rule.interval(labels[s])
-        assert low < s <= high if rule.right_closed else low <= s < high
-    assert {got.facts.scheme, *got.rows["bin_scheme"]} == {scheme}
+    assert ids == sorted(ids, key=lambda name: hashed("order:", name))
 
 
 def test_empty_cells_and_tasks_show():
@@ -131,28 +120,31 @@ def test_empty_cells_and_tasks_show():
 def test_what_is_not_asked_about_is_counted_by_its_reason():
     """Each kernel but one is left out for a reason of its own."""
     searches = [S, Search("b", "kernelbench_l3_p48"), Search("c", reference=None)]
-    searches.append(Search("d", builder="generated"))
+    searches += [Search("d", builder="generated"), Search("e")]
     runs = [
-        *(Run(name, code, 2.0) for name, code in zip("sbcd", CODES, strict=False)),
-        Run("s", CODES[4], 2.0, flags=("unfit",)),
-        Run("s", CODES[5], 2.0, gpu="A100-80GB"),
+        *(Run(name, code, 2.0) for name, code in zip("sbcde", CODES, strict=False)),
+        Run("s", CODES[5], 2.0, flags=("unfit",)),
+        Run("s", CODES[6], 2.0, gpu="A100-80GB"),
+        Run("s", CODES[7], 2.0),
     ]
-    got = select(searches, runs, gpu="H200")
+    tables = make_tables(searches, runs)
+    kernels = pl.DataFrame(tables["kernels/test"])
+    is_last = pl.col("program_id") == program_id(CODES[7])
+    cuda = kernels.with_columns(
+        language=pl.when(is_last).then(pl.lit("cuda")).otherwise("language")
+    )
+    archive_role = pl.when(pl.col("search_id") == "e").then(pl.lit("archive")).otherwise("role")
+    tables["kernels/test"] = cuda.to_arrow().cast(TABLES["kernels"].schema)
+    searches = pl.DataFrame(tables["searches"]).with_columns(role=archive_role)
+    tables["searches"] = searches.to_arrow().cast(TABLES["searches"].schema)
+    got = select_tables(tables, gpu="H200")
     assert got.rows["candidate_program"].to_list() == [program_id(CODES[0])]
     reasons = ("other_problem", "unknown_reference", "other_builder", "flagged", "other_gpu")
-    assert excluded(got) == dict.fromkeys(reasons, 1)
+    assert excluded(got) == dict.fromkeys([*reasons, "not_held_out", "other_language"], 1)
     assert got.facts.facts["gpus"] == {"A100-80GB": 1, "H200": 1}
-    assert len(select(searches, runs, natural=False, gpu="H200").rows) == 2
-
-
-def test_only_held_out_searches():
-    """A kernel that stands in test though its search is not held out does not enter."""
-    tables, other = (
-        make_tables([Search("s", role=role)], [Run("s", CODES[0], 3.0)])
-        for role in ("held_out", "archive")
-    )
-    got = select_tables({**tables, "searches": other["searches"]})
-    assert (len(got.rows), excluded(got)) == (0, {"not_held_out": 1})
+    assert len(select_tables(tables, natural=False, gpu="H200").rows) == 2
+    for languages, n in (["cuda"], 1), ([], 2), (["triton", "cuda"], 2):
+        assert len(select_tables(tables, languages=languages, gpu="H200").rows) == n
 
 
 def test_the_reference_itself_is_not_asked_about_in_an_archive_of_ones_own():
@@ -219,18 +211,6 @@ def test_bad_speedups_name_the_kernel():
     with pytest.raises(DataError) as error:
         select_tables({**tables, "kernels/test": kernels})
     assert kernels["kernel_id"][0].as_py() in error.value.findings[0].field
-
-
-@pytest.mark.parametrize(
-    ("languages", "expected"), [(["triton"], 1), (["cuda"], 1), ([], 2), (["triton", "cuda"], 2)]
-)
-def test_only_the_languages_that_the_definition_names(languages, expected):
-    """The language is that of the text; no language means every one."""
-    tables = make_tables([S], [Run("s", CODES[0], 3.0), Run("s", CODES[1], 3.0)])
-    kernels = with_column(tables["kernels/test"], "language", ["cuda", "triton"])
-    got = select_tables({**tables, "kernels/test": kernels}, languages=languages)
-    assert len(got.rows) == expected
-    assert excluded(got).get("other_language", 0) == 2 - expected
 
 
 def copies(n):

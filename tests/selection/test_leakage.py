@@ -15,9 +15,8 @@ from kernel_archive.ids import program_id, token_id
 from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.leakage import leakage_findings, present_members
 from kernel_archive.selection.make import make_splits
-from kernel_archive.selection.selected import MEMBER, members_of, with_ids
+from kernel_archive.selection.selected import MEMBER
 from kernel_archive.selection.tables import ArchiveTables
-from kernel_archive.splits import SPLITS
 
 A, B, C, D, E, F = (program(x) for x in "ABCDEF")
 SEARCHES = [Search("held"), Search("old", role="archive"), Search("train", role="training")]
@@ -171,16 +170,6 @@ def test_rows_of_one_id_hide_nothing(tables):
     train = pl.concat([row("t", "train", E, A), row("u", "train", E, copy)])
     codes = {code for code, _ in found(tables, {"eval": evaluation, "train_pairs": train})}
     assert codes == {"program-leak", "near-duplicate-leak"}
-
-
-def test_members_come_from_the_texts(tables):
-    """Whatever ids a table states, who is in it is found from its programs."""
-    members = present_members(tables)
-    codes = tables.archive.arrow("eval")["candidate_code"].to_pylist()
-    assert members["eval"]["candidate_program"].to_list() == [program_id(c) for c in codes]
-    train, split = tables.archive.polars("train_pairs"), SPLITS["train"]
-    assert members["train_pairs"]["pair_type"].equals(train["pair_type"])
-    assert members_of(split, with_ids(split, train)).equals(members["train_pairs"])
 
 
 BIG = program("B", size=12)

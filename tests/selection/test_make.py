@@ -156,26 +156,6 @@ def test_training_avoids_the_discovery_pairs_that_are_there(tmp_path):
     assert check_splits(opened) == []
 
 
-def test_a_ratio_that_is_no_number_stops_nothing(tmp_path):
-    """Speedups of 1e-320 and 1e300 give no pair, counted as such."""
-    parents = {1: "n0", 3: "n2"}
-    runs = [
-        Run(name, program(f"{name}{i}"), x, parent=parents.get(i))
-        for name in ("old", "train")
-        for i, x in enumerate([1e-320, 1e300, 1.0, 2.0])
-    ]
-    searches = [Search("old", role="archive"), Search("train", role="training")]
-    place = make_archive(tmp_path / "a", searches, runs)
-    make_splits(place)
-    opened = open_archive(place)
-    facts = {name: split.facts for name, split in opened.manifest.splits.items()}
-    assert opened.arrow("discovery_pairs")["g"].to_pylist() == [2.0]
-    assert facts["discovery_pairs"]["excluded"]["ratio_out_of_range"] == 1
-    assert facts["train_pairs"]["no_edges"]["ratio_out_of_range"] == 1
-    assert facts["train_pairs"]["kinds"] == {"pair": 2, "parent_edit": 1, "seed": 4}
-    assert check_splits(opened) == []
-
-
 def test_archive_without_anything(tmp_path):
     """An archive of one failing program has empty splits, and they are valid."""
     place = make_archive(tmp_path / "a", [Search("s")], [Run("s", program("x"), None)])

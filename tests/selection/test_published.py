@@ -100,7 +100,7 @@ def test_the_same_program_has_the_archives_kernel_id(selections):
 
 
 def test_build_keeps_published_splits(plain, tmp_path):
-    """Staged rows are stored, the rest is selected, and remaking leaves them as they are."""
+    """Staged rows are stored, the rest is selected, and they are not made again."""
     manifest = store(plain, tmp_path, [*reversed(ROWS), *PAIRS])
     opened = open_archive(plain)
     assert opened.arrow("eval")["row_id"].to_pylist() == [r.row_id for r in in_order(ROWS)]
@@ -108,10 +108,8 @@ def test_build_keeps_published_splits(plain, tmp_path):
     assert published == {"eval", "discovery_pairs"}
     assert {*manifest.splits} == {*SPLIT_TABLES} - {"eval_transfer"}
     assert check_splits(opened) == []
-    with remade_split(plain, "eval") as made:
-        assert (made.kept, made.directory) == (True, None)
-    refused = pytest.raises(UsageError, match="can't have another cap")
-    with refused, remade_split(plain, "eval", cap=1):
+    refused = pytest.raises(UsageError, match="it was published by others")
+    with refused, remade_split(plain, "eval"):
         pass
 
 

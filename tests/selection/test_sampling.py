@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 from decimal import Decimal, getcontext
@@ -11,6 +10,7 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernel_archive.selection.definitions import STRATA
 from kernel_archive.selection.training import (
     program_mark,
     quotas,
@@ -18,7 +18,6 @@ from kernel_archive.selection.training import (
     stratum_pairs,
 )
 
-STRATA = [0.0, 0.1, 0.5, 1.0, 2.0]
 ENDS = [*stratum_factors(STRATA), math.inf]
 SPEEDUPS = st.lists(
     st.sampled_from([0.25, 0.5, 0.7, 1.0, 1.05, 1.0717734625362931, 1.5, 2.0, 4.0, 9.0]),
@@ -71,12 +70,6 @@ def test_quotas_are_even_and_use_everything(available, wanted):
     assert sum(shares) == min(wanted, sum(available))
     assert all(g <= a for g, a in zip(shares, available, strict=True))
     assert all(g >= max(shares) - 1 for g, a in zip(shares, available, strict=True) if g < a)
-
-
-def test_marks_are_pinned():
-    """The mark of a kernel never changes: it is sha256 of seed and id."""
-    assert program_mark(0, "a") == int(hashlib.sha256(b"pairs:0:a").hexdigest()[:16], 16)
-    assert program_mark(1, "a") != program_mark(0, "a")
 
 
 def test_large_strata_are_drawn_without_listing_them():

@@ -70,9 +70,6 @@ def test_seed_wins_over_parent_edit():
     runs = [Run("t", REFERENCE, 1.0), Run("t", A, 2.0, parent="n0")]
     found = kinds(select([TRAIN], runs))
     assert found == {"seed": {(REFERENCE, A)}, "parent_edit": set(), "pair": set()}
-    other = with_changes(RULE, priority=["parent_edit", "seed", "pair"])
-    found = kinds(select([TRAIN], runs, other))
-    assert found == {"seed": set(), "parent_edit": {(REFERENCE, A)}, "pair": set()}
 
 
 def test_only_training_searches_successes_and_what_no_flag_keeps_out():
