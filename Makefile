@@ -63,7 +63,7 @@ docs: $(VENV)/.docs
 docs-write: $(VENV)/.runtime
 	$(BIN)/python tools/docs.py
 
-# Attacks with mutated logs, forecasts, builds, a hostile Hub and hostile programs: make fuzz MINUTES=10 SEED=7
+# Attacks with mutated logs, forecasts, builds and hostile programs: make fuzz MINUTES=10 SEED=7
 fuzz: $(VENV)/.dev
 	$(BIN)/python tests/fuzz --minutes $(or $(MINUTES),2) --seed $(or $(SEED),1)
 

@@ -32,7 +32,7 @@ ROOMS = (
     "cli",
 )
 #: Modules of the room ``files``; all others of the top level are vocabulary.
-FILES = {"connections", "executors", "storage", "untrusted", "untrusted_tables"}
+FILES = {"executors", "storage", "untrusted", "untrusted_tables"}
 
 #: An import from the package. (To parse whole files takes fifteen times as long.)
 IMPORT = re.compile(

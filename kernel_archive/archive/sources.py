@@ -17,7 +17,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from kernel_archive.archive.swap import make_stage
-from kernel_archive.connections import bound_requests
 from kernel_archive.errors import RecipeError, printable
 from kernel_archive.ids import sha256_hex
 from kernel_archive.storage import new_file
@@ -113,8 +112,6 @@ def _git(url: str, folder: Path, *arguments: str) -> None:
 def _fetch(url: str, cache: Path, beside: bool) -> tuple[Path, str]:
     import fsspec
 
-    if url.startswith("hf://"):
-        bound_requests()
     try:
         system, pattern = fsspec.core.url_to_fs(url)
         steps = PurePosixPath(pattern).parts

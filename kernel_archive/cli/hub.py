@@ -51,8 +51,6 @@ def push(repo: str, archive_path: str | None, **options: Any) -> None:
 
     def text() -> None:
         common.print_facts(result)
-        if result.not_compared:
-            common.tell("Not compared with the Hub: every file is listed.")
         if result.dry_run:
             common.tell("Dry run: nothing was sent.")
         elif not result.tagged:

@@ -1,6 +1,6 @@
 """Talk to the Hugging Face Hub: one client, and a clear message without secrets for each failure.
 
-The Hub is not trusted: its requests are bounded (:mod:`kernel_archive.connections`).
+The Hub is not trusted: its texts are made printable, and whoever fetches verifies what came.
 """
 
 from __future__ import annotations
@@ -12,21 +12,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from kernel_archive._version import __version__
-from kernel_archive.connections import bound_requests, endpoint
 from kernel_archive.errors import HubError, KernelArchiveError, UsageError, printable
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
+#: Seconds without an answer after which a question about a repository counts as broken.
+_TIMEOUT: Final = 60.0
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
-_SECRETS: Final = (
-    (re.compile(r"hf_[A-Za-z0-9_-]{8,}"), "hf_***"),
-    (re.compile(r"(?i)\bbearer\s+[^\s'\"]+"), "Bearer ***"),
-    (re.compile(r"(https?://[^\s'\"?]+)\?[^\s'\"]*"), r"\1?***"),
-    (re.compile(r"(https?://)[^\s/@'\"]+@"), r"\1***@"),
+#: Tokens, passwords, and the queries of addresses: signatures stand there.
+_SECRETS: Final = re.compile(
+    r"(?i)\bhf_[\w-]{8,}|(?<=\bbearer )[^\s'\"]+|(?<=\?)[^\s'\"]+|(?<=://)[^\s/@'\"]+(?=@)"
 )
-_TRANSPORT: Final = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3"})
 _LOGIN: Final = (
     "Check the name; log in with 'hf auth login', or set HF_TOKEN to a token that may do it"
 )
@@ -58,68 +56,50 @@ def tag_of(version: str) -> str:
 
 
 def connect() -> HfApi:
-    """Return the Hub's client, with requests within bounds."""
+    """Return the Hub's client."""
     from huggingface_hub import HfApi
 
-    bound_requests()
     return HfApi(library_name="kernel-archive", library_version=__version__)
 
 
-def commit_id(value: object, repo: str) -> str:
-    """Return a commit's id as the Hub states it.
+def commit_at(api: HfApi, repo: str, revision: str = "main") -> str:
+    """Ask for the commit that a tag or branch names now.
 
     Raises:
-        HubError: it isn't a commit's id, and would go into paths.
+        HubError: the answer isn't a commit's id, and would go into paths.
     """
-    if not isinstance(value, str) or not _COMMIT.fullmatch(value):
-        raise HubError(f"{endpoint()} names no commit of {repo}: check HF_ENDPOINT")
-    return value
+    commit = api.dataset_info(repo, revision=revision, timeout=_TIMEOUT).sha
+    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+        raise HubError(f"{api.endpoint} names no commit of {repo}: check HF_ENDPOINT")
+    return commit
 
 
 def redact(text: object) -> str:
-    """Remove tokens and the queries of addresses (signatures stand there); printable, bounded."""
-    from huggingface_hub import get_token
-
-    plain = str(text)
-    if token := get_token():
-        plain = plain.replace(token, "***")
-    for pattern, replacement in _SECRETS:
-        plain = pattern.sub(replacement, plain)
-    return printable(" ".join(plain.split()), 300)
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    """List an error and its causes; each once, also when they come from each other."""
-    chain = [error]
-    cause = error.__cause__ or error.__context__
-    while cause is not None and cause not in chain:
-        chain.append(cause)
-        cause = cause.__cause__ or cause.__context__
-    return chain
+    """Remove what is secret, and make the rest printable and short."""
+    return printable(" ".join(_SECRETS.sub("***", str(text)).split()), 300)
 
 
 def _explain(error: Exception, doing: str) -> str:
-    """Explain an error of the Hub's client."""
-    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+    """Explain an error of the Hub's client: by the refused request behind it, if there is one."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HfHubHTTPError
 
-    chain = _causes(error)
-    for cause in chain:
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in causes:
+        causes.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    for cause in causes:
         if isinstance(cause, HfHubHTTPError):
             status, answer = cause.response.status_code, redact(cause.server_message or "")
             quoted = f': "{answer}"' if answer else ""
             way_out = f". {_WAYS_OUT[status]}" if status in _WAYS_OUT else ""
-            lacking = isinstance(cause, RepositoryNotFoundError)
-            verdict = "has no such dataset that this login can see" if lacking else "refuses"
-            return f"{endpoint()} {verdict} ({status}{quoted}), while {doing}{way_out}"
-    for cause in chain:
-        transport = type(cause).__module__.split(".", maxsplit=1)[0] in _TRANSPORT
-        if transport or isinstance(cause, (ConnectionError, TimeoutError)):
-            shown = redact(cause) or type(cause).__name__
-            return (
-                f"the connection to {endpoint()} broke ({shown}), while {doing}. "
-                "Run the command again"
-            )
-    return f"the Hub's client gave up ({redact(error) or type(error).__name__}), while {doing}"
+            return f"{constants.ENDPOINT} refuses ({status}{quoted}), while {doing}{way_out}"
+    shown = ": ".join(dict.fromkeys(redact(e) or type(e).__name__ for e in (error, causes[-1])))
+    return (
+        f"no answer of {constants.ENDPOINT} that can be used ({shown}), while {doing}. Check the "
+        "network, then run the command again"
+    )
 
 
 @contextmanager

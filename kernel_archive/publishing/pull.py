@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +33,7 @@ from kernel_archive.errors import (
     printable,
 )
 from kernel_archive.publishing.card import CARD_FILES, EXTRA_FILES, check_card
-from kernel_archive.publishing.hub import check_name, commit_id, connect, hub_errors, tag_of
+from kernel_archive.publishing.hub import check_name, commit_at, connect, hub_errors, tag_of
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -42,8 +41,9 @@ if TYPE_CHECKING:
 _KEPT: Final = (
     "What was downloaded is kept; the next call goes on from there. Offline, load what was pulled"
 )
-_DIGEST: Final = re.compile(r"(sha256:)?[0-9a-f]{12,64}")
-_COMMIT_LENGTH: Final = 40
+_CHANGED: Final = "It was changed by hand, or came damaged twice"
+#: A bare one of 40 digits is a commit.
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{12,64}|(?![0-9a-f]{40}$)[0-9a-f]{12,64}")
 
 
 class PullResult(msgspec.Struct, kw_only=True):
@@ -62,8 +62,7 @@ class PullResult(msgspec.Struct, kw_only=True):
 
 def is_digest(version: str) -> bool:
     """Tell whether a version names content: ``sha256:`` and hex digits, or 12 or more of them."""
-    commit = len(version) == _COMMIT_LENGTH and ":" not in version
-    return _DIGEST.fullmatch(version) is not None and not commit
+    return _DIGEST.fullmatch(version) is not None
 
 
 def is_version_of(manifest: Manifest, version: str) -> bool:
@@ -88,54 +87,19 @@ def check_version(manifest: Manifest, version: str, place: str) -> None:
         )
 
 
-def _verify_bytes(directory: Path, manifest: Manifest, fix: str) -> None:
-    """Refuse an archive with a file whose bytes are not what the manifest names."""
-    damaged = list(shard_faults(directory, manifest.shards()))
-    if damaged:
-        paths = [Path(f.file or "").relative_to(directory).as_posix() for f in damaged]
-        more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-        summary = f"{directory} is not what its manifest says: {', '.join(paths[:3])}{more}. {fix}"
-        raise ArchiveMismatchError(summary, findings=damaged)
-
-
 def _verified(archive: Archive, fix: str) -> Archive:
     """Return the archive when files, rows and digests are what its manifest names."""
     from kernel_archive.archive.validate import digest_faults
 
-    _verify_bytes(archive.path, archive.manifest, fix)
-    faults = list(digest_faults(archive))
+    faults = list(shard_faults(archive.path, archive.manifest.shards()))
+    faults = faults or list(digest_faults(archive))
     if faults:
-        names = ", ".join(finding.field or "the archive as a whole" for finding in faults)
-        summary = f"{archive.path} is not what its digest says: {names}. {fix}"
-        raise ArchiveMismatchError.from_findings(faults, summary)
+        places = [fault.file or fault.field or "the archive as a whole" for fault in faults]
+        names = [place.removeprefix(f"{archive.path}/") for place in places]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        summary = f"{archive.path} is not what its manifest says: {', '.join(names[:3])}{more}"
+        raise ArchiveMismatchError.from_findings(faults, f"{summary}. {fix}")
     return archive
-
-
-def _published_files(manifest: Manifest) -> list[str]:
-    """List every file of a published archive by path; nothing else is fetched."""
-    return [*(shard.path for shard in manifest.shards()), *CARD_FILES, *EXTRA_FILES, MANIFEST_NAME]
-
-
-def _commit_of(api: HfApi, repo: str, version: str | None) -> str:
-    """Return the commit that a version names now: a tag, a branch, a commit or a digest."""
-    from huggingface_hub.errors import RevisionNotFoundError
-
-    def commit_at(revision: str) -> str:
-        return commit_id(api.dataset_info(repo, revision=revision).sha, repo)
-
-    if version is None:
-        return commit_at("main")
-    for revision in dict.fromkeys((version, tag_of(version))):
-        if ":" not in revision:
-            with contextlib.suppress(RevisionNotFoundError):
-                return commit_at(revision)
-    tags = sorted(tag.name for tag in api.list_repo_refs(repo, repo_type="dataset").tags)
-    if is_digest(version):
-        for commit in map(commit_at, ("main", *reversed(tags))):
-            if is_version_of(_manifest_at(api, repo, commit), version):
-                return commit
-    listed = ", ".join(map(printable, tags)) or "none"
-    raise HubError(f"{repo} has no version {printable(version)!r}; it has: {listed}")
 
 
 def _manifest_at(api: HfApi, repo: str, commit: str) -> Manifest:
@@ -154,29 +118,49 @@ def _manifest_at(api: HfApi, repo: str, commit: str) -> Manifest:
     return read_manifest(Path(path).parent)
 
 
-def _manifest_of(api: HfApi, repo: str, version: str | None) -> tuple[str, Manifest]:
-    """Find a version's commit and fetch its manifest; refuse what the version does not name."""
-    commit = _commit_of(api, repo, version)
-    manifest = _manifest_at(api, repo, commit)
-    if version not in (None, commit) and (manifest.released or is_digest(version)):
-        check_version(manifest, version, f"what {repo} holds under {printable(version)}")
-    return commit, manifest
+def _find(api: HfApi, repo: str, version: str | None) -> tuple[str, Manifest]:
+    """Find the commit that a version names now, a tag, a branch, a commit or a digest."""
+    from huggingface_hub.errors import RevisionNotFoundError
+
+    if version is None:
+        commit = commit_at(api, repo)
+        return commit, _manifest_at(api, repo, commit)
+    tags = sorted(tag.name for tag in api.list_repo_refs(repo, repo_type="dataset").tags)
+    digest = is_digest(version)
+    for revision in ("main", *reversed(tags)) if digest else (version, tag_of(version)):
+        with suppress(RevisionNotFoundError):
+            commit = commit_at(api, repo, revision)
+            manifest = _manifest_at(api, repo, commit)
+            if digest and not is_version_of(manifest, version):
+                continue
+            if manifest.released and version != commit:
+                check_version(manifest, version, f"what {repo} holds under {printable(version)}")
+            return commit, manifest
+    listed = ", ".join(map(printable, tags)) or "none"
+    raise HubError(f"{repo} has no version {printable(version)!r}; it has: {listed}")
+
+
+def _published_files(manifest: Manifest) -> list[str]:
+    """List every file of a published archive by path; nothing else is fetched."""
+    return [*(shard.path for shard in manifest.shards()), *CARD_FILES, *EXTRA_FILES, MANIFEST_NAME]
 
 
 def _fetch(api: HfApi, repo: str, commit: str, manifest: Manifest) -> Path:
-    """Fetch all files of a commit into a folder and compare them with the manifest.
+    """Fetch all files of a commit into the Hub's cache; what came damaged is fetched again."""
 
-    A damaged file is fetched again, once.
-    """
-    names = _published_files(manifest)
-    download = functools.partial(api.snapshot_download, repo, repo_type="dataset", revision=commit)
-    folder = Path(download(allow_patterns=names, max_workers=4))
+    def fetch(names: list[str], again: bool) -> Path:
+        folder = api.snapshot_download(
+            repo,
+            repo_type="dataset",
+            revision=commit,
+            allow_patterns=names,
+            force_download=again,
+        )
+        return Path(folder)
+
+    folder = fetch(_published_files(manifest), False)
     damaged = [s.path for s in manifest.shards() if any(shard_faults(folder, [s]))]
-    if damaged:
-        download(allow_patterns=damaged, force_download=True)
-    fix = "The download came damaged twice, or the repository was changed by hand"
-    _verify_bytes(folder, manifest, fix)
-    return folder
+    return fetch(damaged, True) if damaged else folder
 
 
 def pull(
@@ -197,12 +181,18 @@ def pull(
     check_name(repo)
     target = Path(out) if out is not None else Path(repo)
     check_target(target)
-    unchanged = f"{target} is as it was"
-    with hub_errors(f"pulling {repo}", state=unchanged):
+    state = f"{target} is as it was"
+    with hub_errors(f"pulling {repo}", state=state):
         api = connect()
-        commit, manifest = _manifest_of(api, repo, version)
+        commit, manifest = _find(api, repo, version)
     present = present_manifest(target)
-    differs = present is not None and present != manifest
+    replaced = present.version if present is not None and present != manifest else None
+    if replaced is not None and not replace:
+        raise TargetExistsError(
+            f"{target} holds version {printable(replaced)}, or other splits of it; {repo} "
+            f"has {printable(manifest.version)}. Choose another --out, or overwrite it with "
+            "--replace"
+        )
     result = PullResult(
         repo=repo,
         path=str(target),
@@ -210,36 +200,34 @@ def pull(
         version=manifest.version,
         logical_digest=manifest.logical_digest,
         files=len(manifest.shards()),
-        unchanged=False,
-        replaced=present.version if present is not None and differs else None,
+        unchanged=present == manifest,
+        replaced=replaced,
     )
-    if differs and not replace:
-        raise TargetExistsError(
-            f"{target} holds version {printable(result.replaced)}, or other splits of it; {repo} "
-            f"has {printable(manifest.version)}. Choose another --out, or overwrite it with "
-            "--replace"
-        )
-    if present == manifest and not any(shard_faults(target, manifest.shards())):
-        archive = _verified(open_archive(target), "Pull it again")
-        result.findings = check_card(archive, names=(repo,))
-        result.unchanged = all(finding.severity != "error" for finding in result.findings)
-        if result.unchanged:
+    if result.unchanged:
+        with suppress(ArchiveMismatchError):
+            result.findings = _checked(target, repo)
             return result
-    with hub_errors(f"pulling {repo}", state=f"{unchanged}. {_KEPT}"):
+        result.unchanged = False
+    with hub_errors(f"pulling {repo}", state=f"{state}. {_KEPT}"):
         folder = _fetch(api, repo, commit, manifest)
     with locked_stage(stage_directory(target)), replaced_directory(target) as new:
         for name in _published_files(manifest):
             if (folder / name).is_file():
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(folder / name, new / name)
-        origin = f"What {repo} holds at {commit[:12]} was not published by kernel-archive"
-        result.findings = check_card(_verified(open_archive(new), origin), names=(repo,))
-        errors = [finding for finding in result.findings if finding.severity == "error"]
-        if errors:
-            names = ", ".join(Path(finding.file or "").name for finding in errors)
-            summary = f"the card of {repo} is not what its data gives: {names}. {origin}"
-            raise ArchiveMismatchError.from_findings(errors, summary)
+        result.findings = _checked(new, repo)
     return result
+
+
+def _checked(directory: Path, repo: str) -> list[Finding]:
+    """Verify an archive and its card; return the warnings about the card."""
+    findings = check_card(_verified(open_archive(directory), _CHANGED), names=(repo,))
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        names = ", ".join(Path(finding.file or "").name for finding in errors)
+        summary = f"the card of {repo} is not what its data gives: {names}. {_CHANGED}"
+        raise ArchiveMismatchError.from_findings(errors, summary)
+    return findings
 
 
 def load(name_or_path: str | Path, version: str | None = None) -> Archive:
@@ -264,5 +252,5 @@ def load(name_or_path: str | Path, version: str | None = None) -> Archive:
     repo = check_name(text)
     with hub_errors(f"loading {repo}", state=_KEPT):
         api = connect()
-        folder = _fetch(api, repo, *_manifest_of(api, repo, version))
-    return _verified(open_archive(folder), "The repository was changed by hand")
+        folder = _fetch(api, repo, *_find(api, repo, version))
+    return _verified(open_archive(folder), _CHANGED)

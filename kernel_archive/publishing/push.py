@@ -15,16 +15,9 @@ import msgspec
 
 from kernel_archive.archive.manifest import MANIFEST_NAME
 from kernel_archive.archive.open import Archive, open_archive
-from kernel_archive.connections import endpoint
-from kernel_archive.errors import DataError, Finding, HubError, TargetExistsError, UsageError
-from kernel_archive.publishing.card import (
-    CARD_FILES,
-    EXTRA_FILES,
-    card_name,
-    check_card,
-    render_card,
-)
-from kernel_archive.publishing.hub import check_name, commit_id, connect, hub_errors, tag_of
+from kernel_archive.errors import DataError, Finding, TargetExistsError, UsageError
+from kernel_archive.publishing.card import CARD_FILES, EXTRA_FILES, check_card, render_card
+from kernel_archive.publishing.hub import check_name, commit_at, connect, hub_errors, tag_of
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -57,7 +50,6 @@ class PushResult(msgspec.Struct, kw_only=True):
     commit: str | None  # the one that holds this version; None in a dry run with changes
     tagged: bool  # the tag was (would be) set now; it was there already otherwise
     url: str  # of the version
-    not_compared: str | None = None  # why a dry run could not ask the Hub what is there
 
 
 def _validate(archive: Archive) -> list[Finding]:
@@ -83,16 +75,30 @@ def _valid_files(archive: Archive, repo: str) -> dict[str, CommitOperationAdd]:
             "Build it again"
         )
         raise DataError.from_findings(errors, summary)
-    files: dict[str, Path | bytes] = {
-        shard.path: archive.path / shard.path for shard in archive.manifest.shards()
-    }
-    names = [MANIFEST_NAME, *EXTRA_FILES]
-    if card_name(archive) == repo and not any(f.code == "stale-card" for f in findings):
-        names += CARD_FILES
-    else:
-        files |= render_card(archive, name=repo)
-    files |= {name: archive.path / name for name in names if (archive.path / name).is_file()}
+    names = [*(shard.path for shard in archive.manifest.shards()), *EXTRA_FILES, MANIFEST_NAME]
+    present = {name: archive.path / name for name in names if (archive.path / name).is_file()}
+    files: dict[str, Path | bytes] = {**present, **render_card(archive, name=repo)}
     return {path: CommitOperationAdd(path, content) for path, content in files.items()}
+
+
+def _published(
+    api: HfApi, repo: str, tag: str
+) -> tuple[str | None, str | None, dict[str, RepoFile]]:
+    """Ask for the newest commit, that of the tag, and the files of the latter or else the former.
+
+    The commits are ``None`` where there is no such repository or tag.
+    """
+    from huggingface_hub.errors import RepositoryNotFoundError
+    from huggingface_hub.hf_api import RepoFile
+
+    try:
+        head = commit_at(api, repo)
+    except RepositoryNotFoundError:
+        return None, None, {}
+    refs = api.list_repo_refs(repo, repo_type="dataset").tags
+    tagged_at = next((ref.target_commit for ref in refs if ref.name == tag), None)
+    tree = api.list_repo_tree(repo, recursive=True, revision=tagged_at or head, repo_type="dataset")
+    return head, tagged_at, {file.path: file for file in tree if isinstance(file, RepoFile)}
 
 
 def _same(local: CommitOperationAdd, remote: RepoFile) -> bool:
@@ -102,23 +108,6 @@ def _same(local: CommitOperationAdd, remote: RepoFile) -> bool:
         return local.upload_info.sha256.hex() == remote.lfs.sha256
     with local.as_file() as stream:
         return git_hash(stream.read()) == remote.blob_id
-
-
-def _head(api: HfApi, repo: str) -> str | None:
-    """Return the newest commit, ``None`` where there is no such repository."""
-    from huggingface_hub.errors import RepositoryNotFoundError
-
-    try:
-        return commit_id(api.dataset_info(repo).sha, repo)
-    except RepositoryNotFoundError:
-        return None
-
-
-def _tree(api: HfApi, repo: str, revision: str) -> dict[str, RepoFile]:
-    from huggingface_hub.hf_api import RepoFile
-
-    listed = api.list_repo_tree(repo, recursive=True, revision=revision, repo_type="dataset")
-    return {file.path: file for file in listed if isinstance(file, RepoFile)}
 
 
 def _changes(
@@ -135,34 +124,13 @@ def _changes(
     return changes
 
 
-def _commit(
-    api: HfApi, local: Mapping[str, CommitOperationAdd], result: PushResult, head: str | None
-) -> str:
-    """Send the changes in one commit after ``head``; return its id."""
-    from huggingface_hub import CommitOperationDelete
-
-    repo = result.repo
-    commit = api.create_commit(
-        repo,
-        [
-            CommitOperationDelete(change.path) if change.kind == "delete" else local[change.path]
-            for change in result.changes
-        ],
-        commit_message=f"{repo} {result.version}",
-        commit_description=result.logical_digest,
-        repo_type="dataset",
-        parent_commit=head or commit_id(api.dataset_info(repo).sha, repo),
-    )
-    return commit_id(commit.oid, repo)
-
-
 def push(
     path: str | Path, repo: str, *, private: bool = False, dry_run: bool = False
 ) -> PushResult:
     """Publish an archive directory as the dataset ``repo`` (``owner/name``), and tag its version.
 
     ``private`` makes a new repository private. ``dry_run`` says what would be sent and sends
-    nothing; without the Hub, that is every file. A push of what stands there already sends nothing.
+    nothing. A push of what stands there already sends nothing.
 
     Raises:
         UsageError: the name of the repository or the version can't be one.
@@ -170,6 +138,8 @@ def push(
         TargetExistsError: the tag stands and names other content; nothing was sent.
         HubError: the Hub refused or can't be reached. The next push completes what this one began.
     """
+    from huggingface_hub import CommitOperationDelete
+
     check_name(repo)
     archive = open_archive(path)
     manifest = archive.manifest
@@ -178,21 +148,9 @@ def push(
         raise UsageError(f"{tag!r} can't be a git tag: build the archive with another --version")
     local = _valid_files(archive, repo)
     doing = f"pushing to {repo}"
-    head: str | None = None
-    tagged_at: str | None = None
-    present: dict[str, RepoFile] = {}
-    not_compared: str | None = None
-    try:
-        with hub_errors(doing, state="Nothing was sent"):
-            api = connect()
-            head = _head(api, repo)
-            tags = api.list_repo_refs(repo, repo_type="dataset").tags if head is not None else []
-            tagged_at = next((ref.target_commit for ref in tags if ref.name == tag), None)
-            present = _tree(api, repo, tagged_at or head) if head is not None else {}
-    except HubError as error:
-        if not dry_run:
-            raise
-        not_compared = str(error)
+    with hub_errors(doing, state="Nothing was sent"):
+        api = connect()
+        head, tagged_at, present = _published(api, repo, tag)
     changes = _changes(local, present)
     if tagged_at is not None and changes:
         raise TargetExistsError(
@@ -205,14 +163,13 @@ def push(
         logical_digest=manifest.logical_digest,
         tag=tag,
         dry_run=dry_run,
-        created=head is None and not_compared is None,
+        created=head is None,
         changes=changes,
         unchanged=len(local) - sum(change.kind != "delete" for change in changes),
         upload_bytes=sum(change.bytes for change in changes),
         commit=tagged_at or (None if changes else head),
         tagged=tagged_at is None,
-        url=f"{endpoint()}/datasets/{repo}/tree/{tag}",
-        not_compared=not_compared,
+        url=f"{api.endpoint}/datasets/{repo}/tree/{tag}",
     )
     if dry_run or tagged_at is not None:
         return result
@@ -221,7 +178,18 @@ def push(
         with hub_errors(doing, state=state):
             if head is None:
                 api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True)
-            result.commit = _commit(api, local, result, head)
+            commit = api.create_commit(
+                repo,
+                [
+                    local.get(change.path) or CommitOperationDelete(change.path)
+                    for change in changes
+                ],
+                commit_message=f"{repo} {result.version}",
+                commit_description=result.logical_digest,
+                repo_type="dataset",
+                parent_commit=head or commit_at(api, repo),
+            )
+            result.commit = commit.oid
     state = f"The content is published, the tag {tag} is not set yet; pushing again sets it"
     with hub_errors(f"tagging {tag} in {repo}", state=state):
         api.create_tag(repo, tag=tag, revision=result.commit, repo_type="dataset")

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 #: Module -> cases a portion; every module gets an equal share of the time.
-PORTIONS = {"logs": 200, "forecasts": 200, "builds": 5, "hub": 20, "programs": 20}
+PORTIONS = {"logs": 200, "forecasts": 200, "builds": 5, "programs": 20}
 
 
 def main() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fuzz import builds, forecasts, hub, logs
+from fuzz import builds, forecasts, logs
 
 AGAIN = pytest.mark.slow  # another seed of the same campaign
 
@@ -29,14 +29,6 @@ def test_a_wrong_verdict_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(AssertionError, match="seed 0, file"):
         forecasts.run(0, 40)
-
-
-@pytest.mark.parametrize(("seed", "count"), [(7, 6), pytest.param(1, 10, marks=AGAIN)])
-def test_hostile_hubs(seed: int, count: int) -> None:
-    """Pulls and pushes against broken answers, contents and connections keep every promise."""
-    seen = hub.run(seed=seed, count=count)
-    assert sum(seen.values()) == count
-    assert {"pull refused", "pull pulled"} <= seen.keys()
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=AGAIN)])

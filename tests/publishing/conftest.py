@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 from support.archives import program
 from support.fake_hub import FakeHub
-from support.hub_client import Client, Process
+from support.hub_client import Client
 from support.published_layout import use_shapes
 from support.puct import RunLog, recipe
 
@@ -61,25 +60,20 @@ def next_archive_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def process(tmp_path_factory: pytest.TempPathFactory):
-    """A loopback Hub and a client process of it."""
-    with FakeHub() as loopback:
-        running = Process(loopback, tmp_path_factory.mktemp("home"))
+def loopback():
+    """A loopback Hub."""
+    with FakeHub() as running:
         yield running
-        running.close()
 
 
 @pytest.fixture
-def hub(process: Process) -> FakeHub:
-    """The loopback Hub, empty, and the client's cache empty with it."""
-    process.hub.clear()
-    shutil.rmtree(process.home, ignore_errors=True)
-    return process.hub
+def hub(loopback: FakeHub) -> FakeHub:
+    """The loopback Hub, empty."""
+    loopback.clear()
+    return loopback
 
 
 @pytest.fixture
-def client(process: Process, hub: FakeHub, tmp_path: Path) -> Client:
+def client(hub: FakeHub, tmp_path: Path, monkeypatch, capsys) -> Client:
     """Calls in an empty directory."""
-    work = tmp_path / "work"
-    work.mkdir()
-    return Client(process, work)
+    return Client(hub, tmp_path, monkeypatch, capsys)

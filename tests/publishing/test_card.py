@@ -8,16 +8,13 @@ import subprocess
 import sys
 
 import msgspec
-import pytest
 import yaml
 from publishing.test_pull import publish
 from support.archives import RECIPE, make_archive, six_tasks
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.bins import assign_bins
-from kernel_archive.errors import UsageError
 from kernel_archive.publishing.card import CARD_FILES, check_card, configs, render_card, write_card
-from kernel_archive.publishing.hub import check_name
 from kernel_archive.schema import TABLES
 from kernel_archive.scoring import HEADLINE
 from kernel_archive.selection.make import make_splits
@@ -207,15 +204,6 @@ def test_hostile_names_stay_text(tmp_path):
     assert "\x1b" not in text
     assert "\n# h1" not in text
     assert yaml.safe_load(text.split("---\n")[1])["license"] == "other"
-
-
-@pytest.mark.parametrize(
-    "name", ["a", "a/b/c", "a/..", "../x", "a/b.git", "", "a b/c", "-a/b", "a/b\n"]
-)
-def test_bad_repository_names(name):
-    """What can't be a dataset's name on the Hub is refused."""
-    with pytest.raises(UsageError):
-        check_name(name)
 
 
 def test_examples_run_as_printed(client, hub, archive_path):

@@ -120,13 +120,13 @@ def test_build_from_the_hub(client, hub, published, archive):
             str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()
         }
         hub.create(f"codezakh/{folder.name}", files)
-    done = client.fresh("cli", "build", BUILDER, "--out", "out", "--json")
+    done = client.fresh("-m", "kernel_archive", "build", BUILDER, "--out", "out", "--json")
     assert done.status == 0, done.err
     built = open_archive(client.cwd / "out")
     assert built.manifest.logical_digest == archive.manifest.logical_digest
     for name, facts in archive.manifest.splits.items():
         assert built.manifest.splits[name].logical_digest == facts.logical_digest, name
     fetched = hub.count("GET", r"/resolve/.*\.parquet")
-    done = client.fresh("cli", "build", BUILDER, "--out", "out", "--json")
+    done = client.fresh("-m", "kernel_archive", "build", BUILDER, "--out", "out", "--json")
     assert json.loads(done.out)["unchanged"]
     assert hub.count("GET", r"/resolve/.*\.parquet") == fetched

@@ -119,7 +119,7 @@ def test_reproduce_from_the_hub(client, hub: FakeHub, published, result):
     shown = json.loads(done.out)["readings"][0]["figures"]["gemini3_flash"]
     assert tuple(shown) == result.readings[0].figures["gemini3_flash"]
     hub.clear()
-    shutil.rmtree(client.process.home)
+    shutil.rmtree(client.home)
     done = client.cli("reproduce")
     assert done.status == 1
     assert "fetching codezakh/gpu-forecasters-eval-set" in done.err

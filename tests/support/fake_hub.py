@@ -3,12 +3,7 @@ on demand.
 
 It keeps commits in memory and speaks the part of the Hub's protocol that ``huggingface_hub`` and
 ``datasets`` use for data sets: create, preupload, LFS upload, commit, tag, refs, tree, paths-info,
-and downloads with ETag and Range. The client must run in another process with ``HF_ENDPOINT`` set
-to :attr:`FakeHub.url` before ``huggingface_hub`` is imported::
-
-    with FakeHub() as hub:
-        hub.fail("PUT", "/lfs-store/", drop=True)
-        subprocess.run([...], env=hub.environment(home))
+and downloads with ETag and Range.
 """
 
 from __future__ import annotations
@@ -21,7 +16,6 @@ import os
 import re
 import socket
 import threading
-import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Self
@@ -79,13 +73,10 @@ class File:
 
 @dataclass
 class Commit:
-    """One commit: its files, its parent and what its author wrote."""
+    """One commit."""
 
     oid: str
-    parent: str | None
     files: dict[str, File]
-    message: str
-    description: str = ""
 
 
 @dataclass
@@ -97,12 +88,12 @@ class Repo:
     main: str = ""
     tags: dict[str, str] = field(default_factory=dict)
 
-    def commit(self, files: dict[str, File], message: str, description: str = "") -> Commit:
+    def commit(self, files: dict[str, File]) -> Commit:
         """Add a commit to main."""
-        digest = hashlib.sha1(f"{self.main}\0{message}\0{len(self.commits)}".encode())
+        digest = hashlib.sha1(f"{self.main}\0{len(self.commits)}".encode())
         for path in sorted(files):
             digest.update(f"{path}\0{files[path].blob_id}".encode())
-        made = Commit(digest.hexdigest(), self.main or None, files, message, description)
+        made = Commit(digest.hexdigest(), files)
         self.commits[made.oid] = made
         self.main = made.oid
         return made
@@ -125,19 +116,14 @@ class Fault:
     method: str  # or ``*``
     path: str  # regular expression searched in the request's path
     status: int | None = None  # answer this status instead
-    headers: dict[str, str] = field(default_factory=dict)  # add these headers to the answer
     message: str = "made to fail"  # with this error text
     body: bytes | None = None  # answer with this body instead, as JSON
-    drop: bool = False  # read the request, do nothing and hang up without an answer
+    drop: bool = False  # do nothing and hang up without an answer
     after: bool = False  # do what was asked, then hang up without an answer
-    cut_request: int | None = None  # hang up after that many bytes of the request's body
     #: Send that many bytes of the answer's body, with the full length announced, and hang up.
     truncate: int | None = None
     flip: bool = False  # change one byte of the answer's body
-    delay: float = 0.0  # wait so many seconds first
-    times: int = 1  # for so many requests
-    skip: int = 0  # let so many matching requests pass before
-    seen: int = 0
+    times: int = 1000  # for so many requests
 
 
 @dataclass
@@ -147,8 +133,6 @@ class Request:
     method: str
     path: str
     body_bytes: int
-    token: str | None
-    status: int = 0
 
 
 class FakeHub:
@@ -192,21 +176,16 @@ class FakeHub:
         }
         return kept | ({"HF_TOKEN": token} if token else {})
 
-    def fail(self, method: str, path: str, **kwargs: Any) -> Fault:
-        """Make the next matching request fail (see :class:`Fault`)."""
-        made = Fault(method, path, **kwargs)
-        self.faults.append(made)
-        return made
+    def fail(self, method: str, path: str, **kwargs: Any) -> None:
+        """Make the next matching requests fail (see :class:`Fault`)."""
+        self.faults.append(Fault(method, path, **kwargs))
 
     def create(
         self, repo_id: str, files: dict[str, bytes] | None = None, *, private: bool = False
     ) -> Repo:
         """A repository with these files, as if somebody had pushed them."""
         repo = self.repos[repo_id] = Repo(private=private)
-        repo.commit(
-            {".gitattributes": File(b"*.parquet filter=lfs diff=lfs merge=lfs -text\n")},
-            "initial commit",
-        )
+        repo.commit({".gitattributes": File(b"*.parquet filter=lfs diff=lfs merge=lfs -text\n")})
         if files:
             self.add(repo_id, files)
         return repo
@@ -218,7 +197,7 @@ class FakeHub:
         for path, data in files.items():
             made[path] = File(data, lfs=path.endswith(".parquet"))
             self.store[made[path].sha256] = data
-        return repo.commit(made, "files")
+        return repo.commit(made)
 
     def clear(self) -> None:
         """Forget everything but the address."""
@@ -290,13 +269,10 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
         fault = self._fault(self.command, parts.path)
-        if fault and fault.delay:
-            time.sleep(fault.delay)
-        body = self._read_body(fault.cut_request if fault else None)
-        entry = Request(self.command, self.path, len(body or b""), token)
+        body = self._read_body()
         with self.hub.lock:
-            self.hub.requests.append(entry)
-        if body is None or (fault and fault.drop):
+            self.hub.requests.append(Request(self.command, self.path, len(body)))
+        if fault and fault.drop:
             self._hang_up()
             return
         if fault and fault.status is not None:
@@ -308,11 +284,8 @@ class _Handler(BaseHTTPRequestHandler):
                     answer = self._route(parts.path, parse_qs(parts.query), body, token)
             except _Answer as made:
                 answer = made
-        if fault:
-            answer.headers |= fault.headers
-            if fault.body is not None:
-                answer.body, answer.headers["Content-Type"] = fault.body, "application/json"
-        entry.status = answer.status
+        if fault and fault.body is not None:
+            answer.body, answer.headers["Content-Type"] = fault.body, "application/json"
         if fault and fault.after:
             self._hang_up()
             return
@@ -323,27 +296,20 @@ class _Handler(BaseHTTPRequestHandler):
     def _fault(self, method: str, path: str) -> Fault | None:
         with self.hub.lock:
             for fault in self.hub.faults:
-                if fault.method in ("*", method) and re.search(fault.path, path):
-                    fault.seen += 1
-                    if fault.skip < fault.seen <= fault.skip + fault.times:
-                        return fault
+                if fault.method in ("*", method) and re.search(fault.path, path) and fault.times:
+                    fault.times -= 1
+                    return fault
         return None
 
-    def _read_body(self, cut: int | None) -> bytes | None:
-        if (self.headers.get("Transfer-Encoding") or "").lower() == "chunked":
-            out = b""
-            while size := int(self.rfile.readline().split(b";")[0], 16):
-                out += self.rfile.read(size)
-                self.rfile.readline()
-                if cut is not None and len(out) >= cut:
-                    return None
+    def _read_body(self) -> bytes:
+        if (self.headers.get("Transfer-Encoding") or "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        out = b""
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            out += self.rfile.read(size)
             self.rfile.readline()
-            return out
-        length = int(self.headers.get("Content-Length") or 0)
-        if cut is not None and cut < length:
-            self.rfile.read(cut)
-            return None
-        return self.rfile.read(length)
+        self.rfile.readline()
+        return out
 
     def _hang_up(self) -> None:
         self.close_connection = True
@@ -491,7 +457,7 @@ class _Handler(BaseHTTPRequestHandler):
                 del files[value["path"]]
             else:
                 raise _error(400, f"unknown operation {line['key']}")
-        made = target.commit(files, header["summary"], header.get("description", ""))
+        made = target.commit(files)
         url = f"{self.hub.url}/datasets/{repo}/commit/{made.oid}"
         return _Answer(
             200, {"success": True, "commitOid": made.oid, "commitUrl": url, "hookOutput": ""}
