@@ -181,7 +181,7 @@ def test_facts_and_what_was_asked_come_along(tmp_path, files, target, archive):
 
 ADD = """
 import sys, time
-from kernel_archive.board import build_board
+from kernel_archive.board import store
 from kernel_archive.scoring import load_split
 archive, file, name, board, stop = sys.argv[1:]
 if stop:
