@@ -288,6 +288,9 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     """Print rows as a table where they fit the page, else one below the other, a line a column."""
     texts = [["" if value is None else str(value) for value in row] for row in rows]
     widths = [max(map(len, column)) + 2 for column in zip(columns, *texts, strict=True)]
+    if not texts:
+        tell(f"no rows, of {', '.join(columns)}")
+        return
     if sum(widths) <= page_width() and not any("\n" in text for row in texts for text in row):
         print_table(columns, texts)
         return

@@ -126,14 +126,14 @@ def _find(api: HfApi, repo: str, version: str | None) -> tuple[str, Manifest]:
         commit = commit_at(api, repo)
         return commit, _manifest_at(api, repo, commit)
     tags = sorted(tag.name for tag in api.list_repo_refs(repo, repo_type="dataset").tags)
-    digest = is_digest(version)
-    for revision in ("main", *reversed(tags)) if digest else (version, tag_of(version)):
+    named = (version, tag_of(version))
+    for revision in (*named, *(("main", *reversed(tags)) if is_digest(version) else ())):
         with suppress(RevisionNotFoundError):
             commit = commit_at(api, repo, revision)
             manifest = _manifest_at(api, repo, commit)
-            if digest and not is_version_of(manifest, version):
+            if revision not in named and not is_version_of(manifest, version):
                 continue
-            if manifest.released and version != commit:
+            if manifest.released and not commit.startswith(version):
                 check_version(manifest, version, f"what {repo} holds under {printable(version)}")
             return commit, manifest
     listed = ", ".join(map(printable, tags)) or "none"

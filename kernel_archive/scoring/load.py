@@ -57,6 +57,8 @@ def load_split(
         UsageError: unknown split or scheme, no such split yet, or its labels are withheld.
     """
     if isinstance(archive, Split):
+        if blind or labels is not None:
+            raise UsageError("a split that is loaded has its labels: name the archive instead")
         return archive if scheme is None else archive.under(scheme_of(scheme).name)
     spec = forecast_split(split)
     opened = archive if isinstance(archive, Archive) else open_archive(archive)

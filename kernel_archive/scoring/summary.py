@@ -30,7 +30,7 @@ _BESIDE: dict[Kind, tuple[str, ...]] = {
     "discovery": ("average_precision_1.5", "accuracy"),
 }
 #: Columns of a score's main table without those that only ``--all`` shows.
-_FEW_COLUMNS = (0, 1, 2, 5, 6, 7)
+_FEW_COLUMNS = (0, 1, 2, 5, 6)
 #: Below so many rows a score says that it can't be trusted.
 FEW_ROWS = 50
 _UNIFORM_NOTE = "Uniform: the figure of even odds, for scale; of an average precision the base rate"
@@ -87,6 +87,8 @@ def score_sheets(record: Score, *, every: bool = True) -> list[Sheet]:
     if not every:
         columns, *rows = [[row[i] for i in _FEW_COLUMNS] for row in (columns, *rows)]
         notes.remove(_UNIFORM_NOTE)
+        lower = [METRICS[n].title for n in names if METRICS[n].better == "lower"]
+        notes += [f"Lower is better: {', '.join(lower)}"] if lower else []
         notes.append(f"All {len(record.metrics)} metrics and more of each: --all")
     sheets = [Sheet(title, columns, rows, notes)]
     if record.pairs:
@@ -275,7 +277,7 @@ def _metric_row(record: Score, name: str) -> list[str]:
 def _group_sheet(record: Score, *, every: bool) -> Sheet:
     lead = record.spec.lead
     names = [n for n in (lead, *HEADLINE[record.kind], *_FURTHER) if n in record.metrics]
-    names = names if every else names[:3]
+    names = names if every else names[:1]
     rows = []
     for group, metrics in record.groups.items():
         first, *further = (METRICS[name].format(metrics[name].mean) for name in names)

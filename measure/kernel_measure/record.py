@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import itertools
 import math
 import time
 from typing import TYPE_CHECKING, Any
@@ -171,14 +170,17 @@ class Turns(msgspec.Struct):
         self.active.append(self.start(run))
         return self.active[-1]
 
-    def _compile(self, chains: Sequence[Active]) -> None:
-        """Compile what was not measured of chains, and wait until all is done."""
-        ahead = [
-            self.station.compile_ahead(a.run.task, a.log.ahead())
-            for a in chains
-            if isinstance(a.log, ChainRun)
-        ]
-        futures = list(itertools.chain(*ahead))
+    def _compile(self, runs: Sequence[PlannedRun]) -> None:
+        """Compile what was not measured of chains, and wait until all is done.
+
+        Each log is closed again until the chain's turn: a plan may have more than may be open.
+        """
+        futures: list[Future[None]] = []
+        for run in runs:
+            log = self.start(run).log
+            if isinstance(log, ChainRun):
+                futures += self.station.compile_ahead(run.task, log.ahead())
+                log.close()
         for done, future in enumerate(futures, 1):
             if time.monotonic() >= self.deadline:
                 break
@@ -189,13 +191,11 @@ class Turns(msgspec.Struct):
         """Until every run has finished or the time is used up."""
         expected = sum(run.expected for run in runs)
         measurer, queue = self.station.measurer, list(runs)
-        chains = {run.key: self._begin(run) for run in runs if run.method == "agentic"}
-        self._compile([*chains.values()])
+        self._compile([run for run in runs if run.method == "agentic"])
         waiting: list[Active] = []
         while time.monotonic() < self.deadline:
             while queue and sum(bool(a.jobs) for a in waiting) < at_once:
-                run = queue.pop(0)
-                following = chains.get(run.key) or self._begin(run)
+                following = self._begin(queue.pop(0))
                 if following.propose(self.station):
                     waiting.append(following)
                 if following.jobs:

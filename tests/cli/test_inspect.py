@@ -158,6 +158,7 @@ def test_sql_puts_wide_rows_below_each_other(archive, output):
     assert lines[:3] == ["row 1", "  a: x", "  code:"]
     assert all(line.startswith("    ") for line in lines[3:] if line.strip())
     assert "row 1" in output("sql", f"SELECT '{'y' * 500}' AS a")
+    assert output("sql", "SELECT 1 AS a, 2 AS b WHERE false") == "no rows, of a, b\n"
 
 
 def test_audit_lists_every_flag_with_its_rule(archive, output):

@@ -47,10 +47,11 @@ def test_a_short_score_fits_a_terminal(target, forecasts):
     ]
     full = {row[0]: row for row in score_sheets(record)[0].rows}
     for row in whole.rows:
-        assert [*row[:3], *row[3:]] == [*full[row[0]][:3], *full[row[0]][5:]]
-    assert whole.columns == ["metric", "value", "95 % interval", "best control", "oracle", "better"]
+        assert row == [*full[row[0]][:3], *full[row[0]][5:7]]
+    assert whole.columns == ["metric", "value", "95 % interval", "best control", "oracle"]
+    assert "Lower is better: ECE, Forecast error" in whole.notes
     assert any("--all" in note for note in whole.notes)
-    assert len(groups.columns) == 6
+    assert len(groups.columns) == 4
 
 
 def test_few_rows_are_said_to_be_few(rng):
