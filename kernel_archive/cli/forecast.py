@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 import kernel_archive
 from kernel_archive.cli import common
@@ -14,6 +15,12 @@ from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
     from kernel_archive import Archive
+
+#: Options that a log of Inspect decides.
+_OF_A_LOG: Final = (
+    *("bins", "defer", "answer", "limit", "repeats"),
+    *("temperature", "max_tokens", "reasoning_effort", "seed"),
+)
 
 
 @click.command()
@@ -65,6 +72,8 @@ def forecast(**options: Any) -> None:
             "give one of --export FILE (with --model), --import FILE and --from-log LOG. To ask a "
             "service, type: inspect eval kernel_archive/forecast --model PROVIDER/MODEL"
         )
+    if log:
+        _refuse_what_a_log_decides()
     archive = kernel_archive.open_archive(options["archive_path"])
     if export:
         _export(archive, options)
@@ -74,10 +83,20 @@ def forecast(**options: Any) -> None:
         _convert(archive, options)
 
 
+def _refuse_what_a_log_decides() -> None:
+    """Refuse stated options that a log has the values of, all in one error."""
+    source = click.get_current_context().get_parameter_source
+    stated = [name for name in _OF_A_LOG if source(name) is not ParameterSource.DEFAULT]
+    if stated:
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in stated)
+        raise UsageError(f"the log of --from-log decides this: leave out {named}")
+
+
 def _convert(archive: Archive, options: dict[str, Any]) -> None:
     """Write the forecasts of answers, and say what is in the file."""
     from kernel_archive.llm.answers import import_answers
     from kernel_archive.llm.inspect_logs import from_log
+    from kernel_archive.llm.questions import ModelSettings
     from kernel_archive.llm.run import ModelRun
 
     output, split, force = (options[n] for n in ("output", "split", "force"))
@@ -86,6 +105,7 @@ def _convert(archive: Archive, options: dict[str, Any]) -> None:
         answers = from_log(options["log_path"], archive, split)
     else:
         answers = import_answers(options["import_paths"], archive, split, limit=options["limit"])
+        answers.settings = msgspec.convert(options, ModelSettings)
     answers.model = options["model"] or answers.model
     data, counts = answers.forecast_file()
     write_new(output, data, force=force)

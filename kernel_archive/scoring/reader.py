@@ -273,24 +273,32 @@ class _Collector:
             self.fault("missing-rows", message, severity="warning", fix=fix)
 
     def _check_sums(self) -> None:
-        """Say in one warning of a kind that sums are not 1; refuse a file without forecasts."""
+        """Say in one warning of a kind that sums are not 1; refuse a file without forecasts.
+
+        The refusal is one fault, which names the cause of most lines.
+        """
         stored = [(line, raw_sum) for _, line, raw_sum in self.cells.values()]
         n_read = sum(line.probabilities is not None for line, _ in stored)
         n_deferred = sum(line.defer and math.isnan(raw_sum) for line, raw_sum in stored)
+        n_failed = sum(not line.defer and math.isnan(raw_sum) for line, raw_sum in stored)
+        causes = {code: len(lines) for code, lines in self.off.items() if code != "scaled"}
+        causes["no-forecasts"] = n_failed
         is_refused = n_read < _LEAST_READ * (len(stored) - n_deferred)
+        cause = max(causes, key=causes.__getitem__) if is_refused else None
         lines_in = counted(self.n_lines, "line")
         refusal = f"{n_read or 'none'} of {lines_in} can be read as a forecast"
         for code, lines in self.off.items():
             mean = sum(raw_sum for _, raw_sum in lines) / len(lines)
             shown = "about 100" if code == "percent" else f"{mean:.3g} on average"
             message = f"the probabilities of {len(lines):,} of {lines_in} sum to {shown}"
-            severity = "error" if is_refused and code != "scaled" else "warning"
+            severity = "error" if code == cause else "warning"
             message = f"{refusal}: {message}" if severity == "error" else message
             place = {"line": lines[0][0], "field": "probabilities", "severity": severity}
             self.fault(code, f"{message}, first in this one", fix=_SUMS[code], **place)
-        if is_refused and not self.off.keys() & {"percent", "raw-sum"}:
+        if cause == "no-forecasts":
+            they = "they" if n_failed == self.n_lines else f"{n_failed:,} of them"
             fix = "See what the forecaster answered, then forecast again"
-            self.fault("no-forecasts", f"{refusal}: they say parse_failed", fix=fix)
+            self.fault("no-forecasts", f"{refusal}: {they} say parse_failed", fix=fix)
 
     def _check_split(self) -> None:
         """Say in one fault that many lines are of another split or data version."""

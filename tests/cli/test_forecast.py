@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from kernel_archive.board.store import run_facts
 from kernel_archive.scoring.formats import TOOL_FIELDS
 
 ANSWER = json.dumps(dict(zip(TOOL_FIELDS, [0, 0, 0, 0, 0.1, 0.8, 0.1, 0], strict=True)))
@@ -60,6 +61,37 @@ def test_export_answer_import_check_score(run, tmp_path, split, ask):
     # With the answers beside it, an export holds what is left.
     status, out, _ = run(*export, "--import", answers, "--force", "--json")
     assert json.loads(out)["questions"] == 1
+
+
+def test_settings_stated_with_import_are_facts_of_the_run(run, tmp_path):
+    """As a board takes them from the file beside the forecasts; a temperature of 0 is one."""
+    questions, answers, forecasts = (tmp_path / name for name in ("q.jsonl", "a.jsonl", "f.jsonl"))
+    run("forecast", "--export", questions, "--model", "m", "--limit", 1)
+    (line,) = questions.read_text().splitlines()
+    answers.write_text(json.dumps(served(json.loads(line)["custom_id"])))
+    settings = {"temperature": 0.0, "max_tokens": 900, "reasoning_effort": "low", "seed": 7}
+    stated = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    convert = ("forecast", "--import", answers, "--limit", 1, "-o", forecasts, "--force")
+    for more, written in (([], {}), (stated, settings)):
+        assert run(*convert, *more)[0] == 0
+        assert json.loads((tmp_path / "f.jsonl.run.json").read_text())["settings"] == written
+        facts = run_facts(forecasts)
+        assert {name: facts[name] for name in settings if name in facts} == written
+
+
+def test_what_a_log_decides_is_refused_beside_it(run, tmp_path):
+    """Every such option is named in one error, a stated default among them."""
+    log = ("forecast", "--from-log", tmp_path / "x.eval", "-o", tmp_path / "f.jsonl")
+    stated = {"--bins": "paper", "--answer": "json", "--limit": 2, "--repeats": 1}
+    stated |= {"--temperature": 0, "--max-tokens": 9, "--reasoning-effort": "low", "--seed": 7}
+    for option, value in stated.items():
+        status, _, err = run(*log, option, value)
+        assert status == 2
+        assert f"leave out {option}\n" in err
+    status, _, err = run(*log, "--defer", *(text for pair in stated.items() for text in pair))
+    assert status == 2
+    assert all(option in err for option in ("--defer", *stated))
+    assert len(err.splitlines()) == 1
 
 
 def test_the_batch_form_needs_nothing_of_the_extra(archive, tmp_path):

@@ -179,6 +179,26 @@ def test_a_file_without_a_forecast_is_refused(write, target, lines, code, seen):
     assert all(seen in finding.message and finding.fix for finding in report.findings)
 
 
+@pytest.mark.parametrize(
+    ("failed", "off", "cause", "seen"),
+    [
+        (479, 1, "no-forecasts", "none of 480 lines can be read as a forecast: 479 of them say"),
+        (1, 479, "raw-sum", "the probabilities of 479 of 480 lines sum to 2.4 on average"),
+    ],
+)
+def test_a_refusal_names_the_cause_of_most_lines(write, failed, off, cause, seen):
+    """Only that cause is a fault: sums in few lines stay a warning beside it."""
+    names = [f"{n:08x}" for n in range(failed + off)]
+    many = Split.from_arrays(row_ids=names, tasks=["t"] * len(names), speedups=[1] * len(names))
+    rows = [row(name, p=None, parse_failed=True) for name in names[:failed]]
+    rows += [row(name, p=[0.3] * 8) for name in names[failed:]]
+    forecasts, report = check_forecasts(write(*rows), many)
+    (error,) = (finding for finding in report.findings if finding.severity == "error")
+    assert (forecasts, report.n_errors, error.code) == (None, 1, cause)
+    assert seen in error.message
+    assert report.counts["raw-sum"] == 1
+
+
 def test_lines_of_two_forecasters_are_no_file_of_one(write, target):
     """Half a file labelled is no one forecaster; neither are numbers and text."""
     labelled = write(row(surrogate_label="x"), row("b1b2c3d4"), row("a1b2c3d4"))
