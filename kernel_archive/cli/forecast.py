@@ -143,6 +143,8 @@ def _export(archive: Archive, options: dict[str, Any]) -> None:
     lines = list(export_lines(questions, answers.open_cells(), model, settings))
     write_new(file, b"".join(lines), force=options["force"])
     stated = {"model": model, "limit": options["limit"]}
+    numbers = msgspec.structs.asdict(settings)
+    stated |= {n.replace("_", "-"): str(v) for n, v in numbers.items() if v is not None}
     next_options = common.named_again(split, options["archive_path"], **stated)
     common.emit(
         {
