@@ -182,7 +182,7 @@ def build_eval(name: str, withhold: str | None, **options: Any) -> None:
 
         directory = options["archive_path"] or default_directory()
         withhold_labels(directory, withhold)
-        names = ", ".join(open_archive(withhold).tables)
+        names = ", ".join(open_archive(directory).manifest.reports["withheld"]["splits"])
         common.say(
             f"Labels of {names}: {withhold}. Keep that folder out of what you publish. What else "
             "their searches ran is gone, and with it its discovery pairs: to score those, build "
