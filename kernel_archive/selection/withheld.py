@@ -127,10 +127,13 @@ def _write_public(archive: Archive, new: Path, labels: Path, hidden: Sequence[st
         splits=splits,
         inputs=[run for run in manifest.inputs if run.search_id in searches],
         findings={**manifest.findings, "first": []},
-        reports={**manifest.reports, "withheld": {"splits": list(hidden)}},
     )
     others = [name for name in SPLIT_TABLES if name not in hidden]
-    write_manifest(new, make_splits(new, manifest, names=others))
+    manifest = make_splits(new, manifest, names=others)
+    counts = [{n: s.rows for n, s in m.splits.items()} for m in (archive.manifest, manifest)]
+    emptied = [name for name in others if counts[0].get(name) and not counts[1].get(name)]
+    reports = {**manifest.reports, "withheld": {"splits": list(hidden), "emptied": emptied}}
+    write_manifest(new, msgspec.structs.replace(manifest, reports=reports))
 
 
 def _public_rows(archive: Archive, hidden: Sequence[str]) -> dict[str, pl.DataFrame]:
