@@ -11,7 +11,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -110,6 +110,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     canary: str  # the text in every row
     about: dict[str, str] = {}  # title, description and citation of a user's own archive
     evaluation: dict[str, Any] | None = None  # [eval] of a user's own archive
+    #: Of a folder of withheld labels; no archive has the field.
+    kind: Literal["labels"] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def measured_digest(self) -> str:

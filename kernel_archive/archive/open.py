@@ -68,7 +68,12 @@ def passed_over() -> list[Path]:
 
 def archives_here() -> list[Path]:
     """List the directories two levels below this one that look like archives."""
-    return sorted(path.parent for path in Path().glob(f"[!.]*/[!.]*/{MANIFEST_NAME}"))
+    found = sorted(path.parent for path in Path().glob(f"[!.]*/[!.]*/{MANIFEST_NAME}"))
+    return [path for path in found if not _holds_labels(present_manifest(path))]
+
+
+def _holds_labels(manifest: Manifest | None) -> bool:
+    return manifest is not None and manifest.kind == "labels"
 
 
 def literal_path(path: Path | str) -> str:
@@ -304,6 +309,11 @@ def open_archive(path: str | Path | None = None) -> Archive:
     Raises:
         ArchiveNotFoundError: there is no archive.
         ArchiveMismatchError: the manifest can't be read.
+        UsageError: the directory holds withheld labels.
     """
     directory = Path(path) if path is not None else default_directory()
-    return Archive(directory, read_manifest(directory))
+    manifest = read_manifest(directory)
+    if _holds_labels(manifest):
+        named = printable(str(directory))
+        raise UsageError(f"{named} holds withheld labels, not an archive: name it with --labels")
+    return Archive(directory, manifest)

@@ -182,11 +182,13 @@ def build_eval(name: str, withhold: str | None, **options: Any) -> None:
 
         directory = options["archive_path"] or default_directory()
         withhold_labels(directory, withhold)
-        names = ", ".join(open_archive(withhold).tables)
+        report = open_archive(directory).manifest.reports["withheld"]
+        names, emptied = (", ".join(report[key]) for key in ("splits", "emptied"))
+        way_out = "To score those, build the archive again from its logs."
         common.say(
             f"Labels of {names}: {withhold}. Keep that folder out of what you publish. What else "
-            "their searches ran is gone, and with it its discovery pairs: to score those, build "
-            "the archive again from its logs."
+            "their searches ran is gone"
+            + (f", which empties {emptied}. {way_out}" if emptied else ".")
         )
 
 

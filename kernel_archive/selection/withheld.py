@@ -16,8 +16,8 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
-from kernel_archive.archive.manifest import SplitFacts, write_manifest
-from kernel_archive.archive.open import Archive, open_archive
+from kernel_archive.archive.manifest import SplitFacts, read_manifest, write_manifest
+from kernel_archive.archive.open import Archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.swap import replaced_directory
 from kernel_archive.errors import ArchiveMismatchError, Finding, TargetExistsError, UsageError
@@ -47,7 +47,7 @@ def labelled(archive: Archive, table: str, folder: Path) -> tuple[pa.Table, Spli
         ArchiveMismatchError: the labels belong to another archive, or were changed.
         ArchiveNotFoundError: there are none.
     """
-    whole = open_archive(folder)
+    whole = Archive(folder, read_manifest(folder))  # which open_archive refuses
     facts, public = whole.manifest.splits.get(table), archive.arrow(table)
     if facts is not None and whole.content_digests[table] == facts.logical_digest:
         rows = whole.arrow(table)
@@ -69,9 +69,9 @@ def with_column(rows: pa.Table, name: str, values: Sequence[Any]) -> pa.Table:
 def withheld_labels(directory: Path, folder: Path) -> Iterator[Path]:
     """Move the labels of every evaluation split, and what tells them, into a new folder.
 
-    The folder becomes an archive of these splits. The archive is replaced by its public part at the
-    end of the block, which gets the new directory for a card to be written. Its version has
-    ``-withheld`` behind it.
+    The folder becomes an archive of these splits, which only ``--labels`` takes. The archive is
+    replaced by its public part at the end of the block, which gets the new directory for a card to
+    be written. Its version has ``-withheld`` behind it.
 
     Raises:
         UsageError: labels are withheld already, a split was published by others, or the folder
@@ -117,7 +117,8 @@ def _write_public(archive: Archive, new: Path, labels: Path, hidden: Sequence[st
             facts={key: value for key, value in splits[name].facts.items() if key in _OPEN_FACTS},
         )
     stated = {name: manifest.splits[name] for name in hidden}
-    write_manifest(labels, msgspec.structs.replace(manifest, tables=moved, splits=stated))
+    marked = msgspec.structs.replace(manifest, kind="labels", tables=moved, splits=stated)
+    write_manifest(labels, marked)
     searches = set(public["searches"]["search_id"])
     manifest = msgspec.structs.replace(
         manifest,
@@ -126,10 +127,13 @@ def _write_public(archive: Archive, new: Path, labels: Path, hidden: Sequence[st
         splits=splits,
         inputs=[run for run in manifest.inputs if run.search_id in searches],
         findings={**manifest.findings, "first": []},
-        reports={**manifest.reports, "withheld": {"splits": list(hidden)}},
     )
     others = [name for name in SPLIT_TABLES if name not in hidden]
-    write_manifest(new, make_splits(new, manifest, names=others))
+    manifest = make_splits(new, manifest, names=others)
+    counts = [{n: s.rows for n, s in m.splits.items()} for m in (archive.manifest, manifest)]
+    emptied = [name for name in others if counts[0].get(name) and not counts[1].get(name)]
+    reports = {**manifest.reports, "withheld": {"splits": list(hidden), "emptied": emptied}}
+    write_manifest(new, msgspec.structs.replace(manifest, reports=reports))
 
 
 def _public_rows(archive: Archive, hidden: Sequence[str]) -> dict[str, pl.DataFrame]:

@@ -105,7 +105,14 @@ def test_withholding_says_what_it_takes(archive, run):
     before = open_archive(archive).manifest.splits["discovery_pairs"].rows
     err = " ".join(run("build-eval", "--withhold", "labels")[2].split())
     assert (before > 0, open_archive(archive).manifest.splits["discovery_pairs"].rows) == (True, 0)
-    assert "What else their searches ran is gone, and with it its discovery pairs" in err
+    after = open_archive(archive).manifest
+    emptied = after.reports["withheld"]["emptied"]
+    assert "discovery_pairs" in emptied
+    assert not any(after.splits[name].rows for name in emptied)
+    assert f"What else their searches ran is gone, which empties {', '.join(emptied)}. To" in err
+    for more in ([], ["--labels", "labels"]):
+        _, _, err = run("score", "f.jsonl", "--split", "discovery", *more)
+        assert "discovery was emptied when labels were withheld" in " ".join(err.split())
 
 
 @pytest.mark.parametrize("command", COMMANDS)

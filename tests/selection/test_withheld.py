@@ -6,14 +6,15 @@ What is left in the public part, what is refused, and that scores come out as be
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 import pytest
 from support.archives import Run, Search, kernel_ids, make_archive, program, replant
 
-from kernel_archive.archive.manifest import write_manifest
-from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.manifest import read_manifest, write_manifest
+from kernel_archive.archive.open import archives_here, default_directory, open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.errors import (
     ArchiveMismatchError,
@@ -102,7 +103,7 @@ def test_the_public_part_is_a_valid_archive_without_the_labels(place, tmp_path):
     rows, training = before.arrow("eval").to_pylist(), before.arrow("kernels", "train")
     assert training["goal_bin"].null_count == 0
     withhold_labels(place, tmp_path / "labels")
-    moved = open_archive(tmp_path / "labels").tables
+    moved = read_manifest(tmp_path / "labels").tables
     assert set(moved) == {"eval", "eval_cuda", "eval_problems", "eval_search"}
     assert [f.render() for f in validate(place).findings] == []
     archive = open_archive(place)
@@ -173,7 +174,7 @@ def test_labels_of_another_archive_or_changed_ones_are_refused(public, tmp_path)
     labels = tmp_path / "labels"
     with pytest.raises(ArchiveNotFoundError):
         load_split(public, "eval", labels=tmp_path)
-    manifest = open_archive(labels).manifest
+    manifest = read_manifest(labels)
     replant(labels, "eval", lambda rows: [{**rows[0], "speedup": 9.0}, *rows[1:]])
     write_manifest(labels, manifest)
     with pytest.raises(ArchiveMismatchError, match="belong to another archive, or were changed"):
@@ -181,6 +182,19 @@ def test_labels_of_another_archive_or_changed_ones_are_refused(public, tmp_path)
     replant(labels, "eval", lambda rows: [{**rows[0], "candidate_code": "x = 1"}, *rows[1:]])
     with pytest.raises(ArchiveMismatchError, match="belong to another archive"):
         load_split(public, "eval", labels=labels)
+
+
+def test_labels_are_not_taken_for_an_archive(public, tmp_path, monkeypatch):
+    """They are refused where an archive is named, and passed over where none is."""
+    assert '"kind"' not in (public / "manifest.json").read_text()
+    for read in (open_archive, validate, lambda path: load_split(path, "eval")):
+        with pytest.raises(UsageError, match="labels, not an archive: name it with --labels"):
+            read(tmp_path / "labels")
+    (tmp_path / "here/me").mkdir(parents=True)
+    for name in ("a", "labels"):
+        (tmp_path / name).rename(tmp_path / "here/me" / name)
+    monkeypatch.chdir(tmp_path / "here")
+    assert archives_here() == [Path("me/a")] == [default_directory()]
 
 
 def test_where_labels_can_not_go(place, tmp_path):

@@ -26,8 +26,8 @@ import pyarrow as pa
 
 from kernel_archive import __version__
 from kernel_archive.archive.labels import WITHHELD
-from kernel_archive.archive.manifest import FORMAT, Manifest, write_manifest
-from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.manifest import FORMAT, Manifest, read_manifest, write_manifest
+from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.shards import write_table, writer_version
 from kernel_archive.archive.validate import validate_measured
 from kernel_archive.bins import assign_bins
@@ -465,7 +465,7 @@ def replant(
 
     ``facts`` are further fields of the split's facts.
     """
-    archive = open_archive(directory)
+    archive = Archive(directory, read_manifest(directory))  # labels too
     rows = {
         name: archive.arrow(table, name).to_pylist()
         for name in archive.manifest.tables[table].splits
