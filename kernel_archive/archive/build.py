@@ -177,7 +177,8 @@ class Build:
             return None
         no_card = present.splits and not (self.target / "README.md").is_file()
         variants = any(split.name != "canonical" for split in present.splits.values())
-        if no_card or variants or any(shard_faults(self.target, present.shards())):
+        partial = "withheld" in present.reports  # what withholding emptied comes back
+        if no_card or variants or partial or any(shard_faults(self.target, present.shards())):
             return None
         return msgspec.structs.replace(self.result(present), unchanged=True)
 
