@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.answers import run_plan
-from support.chains import FACTS, write
+from support.chains import AUTHOR, FACTS, write
 from support.cheats import NUMPY_HONEST
 
 from kernel_archive.archive.build import build_archive
@@ -89,6 +89,23 @@ def test_all_of_a_chain_is_compiled_before_anything_is_timed(plan, tmp_path):
     run_plan(plan, tmp_path / "out", compilers=1, advance=lambda *what: said.append(what))
     key = "agentic/rehearsal__h_a01"
     assert said == [(1, 2, "compiling"), (2, 2, "compiling"), (1, 2, key), (2, 2, key)]
+
+
+def test_logs_of_chains_are_open_at_their_turn_alone(plan, tmp_path):
+    """While all is compiled none is: a plan may have more chains than files may be open."""
+    for author in ("a01", "a02", "a03"):
+        folder = tmp_path / "chains" / author
+        write(folder / "rehearsal", 1, f"{SOFTMAX}# {author}\n")
+        (folder / "author.json").write_text(json.dumps({**AUTHOR, "author": author}))
+    opened: list[list[Path]] = []
+
+    def advance(_done: int, _total: int, what: str) -> None:
+        if what == "compiling":
+            files = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
+            opened.append([file for file in files if file.is_relative_to(tmp_path / "out")])
+
+    assert run_plan(plan, tmp_path / "out", compilers=1, advance=advance).evaluations == 3
+    assert opened == [[], [], []]
 
 
 def test_archive_of_a_chain_has_its_flags(plan, tmp_path):

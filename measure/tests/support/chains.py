@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-__all__ = ["FACTS", "write"]
+__all__ = ["AUTHOR", "FACTS", "write"]
 
 AUTHOR = {
     "author": "a01",
