@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from kernel_archive.archive.manifest import SplitFacts, shard_faults
+from kernel_archive.archive.manifest import WITHHELD, SplitFacts, shard_faults
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
@@ -128,7 +128,11 @@ class _StoredZero(msgspec.Struct):
 
 
 def read_zero(digest: str, version: str, spec: SplitSpec, row_ids: Sequence[str]) -> Zero | None:
-    """Read what a skill of 0 stands for on these very rows; ``None`` where nothing is fixed."""
+    """Read what a skill of 0 stands for on these very rows; ``None`` where nothing is fixed.
+
+    Rows whose labels were withheld are the same with them.
+    """
+    version = version.removesuffix(WITHHELD)
     path = content_path("splits") / "zero" / version / f"{spec.name}.json.gz"
     if "/" in version or not path.is_file():
         return None

@@ -204,7 +204,7 @@ def test_the_zero_of_skill_is_the_fixed_forecast(rng):
 
 
 def test_a_fixed_zero_is_of_these_very_rows(tmp_path, monkeypatch):
-    """Of other rows, or where none is stored, there is none."""
+    """Of other rows, or where none is stored, there is none; withheld labels change no row."""
     monkeypatch.setattr(load, "content_path", lambda name: tmp_path / name)
     path = tmp_path / "splits/zero/1.0/eval.json.gz"
     path.parent.mkdir(parents=True)
@@ -215,6 +215,7 @@ def test_a_fixed_zero_is_of_these_very_rows(tmp_path, monkeypatch):
     assert read("sha256:1", "1.0").probabilities[:, [0, 3]].tolist() == [[0.5, 0], [0, 1]]
     assert read("sha256:2", "1.0") is None
     assert read("sha256:1", "2.0") is None
+    assert read("sha256:1", "1.0-withheld").name == "dry-run"
 
 
 def test_goals_are_a_bound_and_idle_processors_a_control(rng):
