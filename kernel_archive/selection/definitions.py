@@ -177,12 +177,15 @@ class DiscoveryDefinition(Definition, frozen=True, kw_only=True):
     Attributes:
         methods: generation methods of the searches.
         roles: roles of the searches; training is never one of them.
+        measured: measurements that a child has at least (a parent may be the reference, which is
+            timed beside every program).
     """
 
     common: ClassVar = {"unfinished": True, "cutoffs": list(SPLITS["discovery"].cutoffs)}
 
     methods: Annotated[list[_Text], _AtLeastOne]
     roles: Annotated[list[Literal["held_out", "archive"]], _AtLeastOne]
+    measured: _Positive = 1
 
 
 class TrainDefinition(Definition, frozen=True, kw_only=True):

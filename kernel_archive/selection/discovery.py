@@ -158,8 +158,12 @@ def select_discovery(tables: ArchiveTables, rule: DiscoveryDefinition) -> Chosen
     )
     evaluations = tables.read("evaluations", EDGE_COLUMNS, where=counted)
     flags = [has_flag(rule.exclude_flags, f"{side}_flags") for side in ("parent", "child")]
-    kernels = tables.kernels(columns=[*EDGE_ENDS, "language", "flags"])
-    edges, dropped = find_edges(evaluations, kernels, {"flagged": pl.any_horizontal(flags)})
+    refuse = {
+        "flagged": pl.any_horizontal(flags),
+        "measured_too_seldom": pl.col("child_n_measurements") < rule.measured,
+    }
+    kernels = tables.kernels(columns=[*EDGE_ENDS, "language", "flags", "n_measurements"])
+    edges, dropped = find_edges(evaluations, kernels, refuse)
     used = {*edges["parent_kernel_id"], *edges["child_kernel_id"]}
     times: dict[str, dict[str, float]] = {}
     for _, group in tables.archive.row_groups("kernels", ["kernel_id", "cases"]):
