@@ -275,12 +275,11 @@ def dry_run(searches: list[Search], archive: Archive) -> None:
         anchors=tuple(anchors[p.task] for p in proposals),
         candidates=tuple(p.code for p in proposals),
         row_ids=tuple(str(i) for i in range(n)),
-        launches=load_launch_features(archive, [p.code for p in proposals]),
         known=(None,) * n,
     )
     training = load_training_pairs(archive)
-    launches = load_launch_features(archive, training.candidates)
-    training = replace(training, launches=launches)
+    launches = load_launch_features(archive, {*every.candidates, *training.candidates})
+    every, training = replace(every, launches=launches), replace(training, launches=launches)
     expected = BASELINES["dry-run"].forecast(every, training, 0) @ np.exp2(np.arange(8) / 2)
     for proposal, value in zip(proposals, expected.tolist(), strict=True):
         proposal.dry_run = value

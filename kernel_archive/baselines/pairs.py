@@ -54,7 +54,8 @@ class ProgramPairs:
         """Append more pairs; labels are left out."""
         columns = ("problems", "gpus", "anchors", "candidates")
         both = {name: getattr(self, name) + getattr(more, name) for name in columns}
-        return ProgramPairs(**both, stated_gpus=self.stated_gpus, launches=self.launches)
+        launches = {**self.launches, **more.launches}
+        return ProgramPairs(**both, stated_gpus=self.stated_gpus, launches=launches)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

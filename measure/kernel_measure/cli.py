@@ -212,10 +212,10 @@ def dry_run(**how: Any) -> None:
     """Follow the host code of an archive's programs on tensors without values.
 
     No GPU is needed, only torch: Triton is replaced by a stand-in, nothing is compiled or computed.
-    The file says, for each case of each Triton or PyTorch program, which kernels it launches, how
-    wide, with how many warps, and which torch operators it calls. Programs in the form of
-    KernelBench are followed on the inputs that their reference makes. A recipe names the file with
-    launches = "..."; a program that can't be followed is in it with the reason.
+    The file says, for each case of each Triton, Gluon or PyTorch program, which kernels it
+    launches, how wide, with how many warps, and which torch operators it calls. Programs in the
+    form of KernelBench are followed on the inputs that their reference makes. A recipe names the
+    file with launches = "..."; a program that can't be followed is in it with the reason.
     """
     _follow("dry", **how)
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 #: What a mode can follow, and how long a program may take, s.
 _LANGUAGES: Final = {
-    "dry": ("triton", "pytorch"),
+    "dry": ("triton", "pytorch", "gluon"),
     "profile": ("triton", "pytorch", "gluon", "cuda"),
 }
 _TIMEOUT_S: Final = {"dry": 8.0, "profile": 150.0}

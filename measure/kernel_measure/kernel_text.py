@@ -17,11 +17,11 @@ from typing import Any, Final
 #: Trips of a loop whose bounds can't be evaluated.
 UNKNOWN_TRIPS: Final = 16.0
 _REDUCTIONS: Final = ("sum", "max", "min", "reduce", "argmax", "argmin", "cumsum")
-#: Names of calls in a kernel -> the column that counts them.
+#: Names of calls in a kernel, of Triton and of Gluon -> the column that counts them.
 _COUNTED: Final = {
-    "load": "loads",
-    "store": "stores",
-    **dict.fromkeys(("dot", "dot_scaled"), "dots"),
+    **dict.fromkeys(("load", "async_copy_global_to_shared"), "loads"),
+    **dict.fromkeys(("store", "async_copy_shared_to_global"), "stores"),
+    **dict.fromkeys(("dot", "dot_scaled", "mma_v2", "warpgroup_mma"), "dots"),
     **dict.fromkeys((*_REDUCTIONS, "associative_scan"), "reductions"),
     **dict.fromkeys(("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid"), "transcendentals"),
 }

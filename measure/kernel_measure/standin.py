@@ -218,7 +218,13 @@ def install_triton() -> None:
         language=language,
         __version__="3.5.0",
     )
-    sys.modules |= {"triton": triton, "triton.language": language}
+    # Gluon, Triton's language with layouts: launched in the same way.
+    experimental = _TritonModule("triton.experimental")
+    gluon = _TritonModule("triton.experimental.gluon")
+    vars(gluon).update(jit=jit, __path__=[])
+    vars(experimental).update(gluon=gluon, __path__=[])
+    for module in (triton, language, experimental, gluon):
+        sys.modules[module.__name__] = module
     sys.meta_path.insert(0, _TritonFinder())
 
 

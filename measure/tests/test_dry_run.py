@@ -112,6 +112,23 @@ def get_inputs():
 def get_init_inputs():
     return [64]
 """
+GLUON = """from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma
+
+
+@gluon.jit
+def product(x, y, n, B: gl.constexpr, layout: gl.constexpr):
+    for k in range(0, n, B):
+        tma.async_copy_global_to_shared(x, [k], y)
+        warpgroup_mma(x, y, x)
+    gl.store(y, x)
+
+
+def custom_kernel(data):
+    layout = gl.NVMMASharedLayout.get_default_for([64, 64], gl.float16)
+    product[(8, 2)](data, data, 256, 64, layout, num_warps=8)
+"""
 RAISES = "import triton\n\n\ndef custom_kernel(data):\n    raise KeyError('gone \\x1b')\n"
 EXITS = "import triton\n\n\ndef custom_kernel(data):\n    raise SystemExit(3)\n"
 ENDLESS = "import triton\n\n\ndef custom_kernel(data):\n    while True:\n        pass\n"
@@ -130,25 +147,42 @@ class Bytes:
 
 
 @pytest.fixture
-def calls(monkeypatch):
-    """The calls of the program above, of which only Triton is replaced."""
+def follow(monkeypatch):
+    """The calls of a program, of which only Triton is replaced."""
     kept = {name: m for name, m in sys.modules.items() if name.partition(".")[0] == "triton"}
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     for name in kept:
         monkeypatch.delitem(sys.modules, name)
     standin.install_triton()
-    path, text = "/kernels_of_a_test.py", KERNELS + HOST
-    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
-    module = type(sys)("kernels_of_a_test")
-    module.__file__ = path
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(compile(text, path, "exec"), module.__dict__)
-    standin.CALLS.clear()
-    module.custom_kernel(Bytes())
-    yield list(standin.CALLS)
+
+    def run(text):
+        path = "/kernels_of_a_test.py"
+        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+        module = type(sys)("kernels_of_a_test")
+        module.__file__ = path
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        exec(compile(text, path, "exec"), module.__dict__)
+        standin.CALLS.clear()
+        module.custom_kernel(Bytes())
+        return list(standin.CALLS)
+
+    yield run
     for name in [n for n in sys.modules if n.partition(".")[0] == "triton"]:
         del sys.modules[name]
     sys.modules |= kept
+
+
+@pytest.fixture
+def calls(follow):
+    """The calls of the program above."""
+    return follow(KERNELS + HOST)
+
+
+def test_launches_of_gluon_are_recorded(follow):
+    """Its kernels are launched as Triton's are; its own copies and products are counted."""
+    (call,) = follow(GLUON)
+    facts = ("name", "grid_x", "grid_y", "warps", "loads", "stores", "dots", "trips", "bytes")
+    assert tuple(call[f] for f in facts) == ("product", 8, 2, 8, 1, 1, 1, 4.0, 4000)
 
 
 def test_a_launch_is_recorded_with_its_first_configuration(calls):

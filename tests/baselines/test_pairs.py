@@ -2,13 +2,19 @@
 
 import json
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.small_archive import write_archive
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.baselines.pairs import AskedPairs, load_asked_pairs, load_training_pairs
+from kernel_archive.baselines.pairs import (
+    AskedPairs,
+    ProgramPairs,
+    load_asked_pairs,
+    load_training_pairs,
+)
 from kernel_archive.errors import ArchiveMismatchError, DataError, UsageError
 from kernel_archive.ids import sha256_hex
 
@@ -67,3 +73,10 @@ def test_a_held_out_search_in_the_training_table_is_refused(tmp_path):
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ArchiveMismatchError, match="not a training search"):
         load_training_pairs(open_archive(tmp_path))
+
+
+def test_pairs_of_two_archives_keep_the_launches_of_both():
+    """Those asked about may be of another archive than those learnt from."""
+    ours, theirs = (("a", "p"), np.zeros(2)), (("b", "p"), np.ones(2))
+    one, other = (ProgramPairs(problems=("p",), launches=dict([each])) for each in (ours, theirs))
+    assert one.joined(other).launches == dict([ours, theirs])
