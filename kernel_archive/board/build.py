@@ -15,7 +15,6 @@ from kernel_archive.archive.open import Archive
 from kernel_archive.archive.swap import make_stage, replaced_directory, stage_directory
 from kernel_archive.board.entries import Entry, ScoringTerms, evaluate
 from kernel_archive.board.page import render_entry, render_page
-from kernel_archive.board.score_cache import CACHE_FOLDER, prune
 from kernel_archive.board.standings import LeftOut, Standings, make_standings, standings_bytes
 from kernel_archive.board.store import LOCK, STANDINGS_FILE, check_board_folder, store_of
 from kernel_archive.board.submissions import FORECASTS_FILE, Identity, submission_folders
@@ -142,10 +141,7 @@ def build_board(
     draws, seed = options.get("draws", 4_000), options.get("seed", 0)
     splits, terms = load_splits(archive, options.get("labels"), draws=draws, seed=seed)
     check_board_folder(store.parent, "--board")
-    cache = store.parent / CACHE_FOLDER
-    terms = msgspec.structs.replace(terms, cache=cache)
     entries, left_out = _evaluate_all(store, terms, options.get("jobs"), advance)
-    prune(cache, [entry.key for entry in entries])
     boards = []
     for split in splits:
         rows = Identity.of(split).rows

@@ -12,7 +12,6 @@ import numpy as np
 
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.board.ranks import Rank
-from kernel_archive.board.score_cache import CachedScore, read_cached, score_key, write_cached
 from kernel_archive.board.submissions import FORECASTS_FILE, Submission, load_submission
 from kernel_archive.errors import DataError, Finding, KernelArchiveError, printable
 from kernel_archive.scoring import Forecasts, Score, Split, load_split, read_forecasts
@@ -42,7 +41,6 @@ class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     rationales: dict[int, str]  # position of a row -> beginning of its first rationale
     #: The control or bound whose forecasts these are; empty when they are of no one's.
     control: str
-    key: str = ""  # of its score in the cache
     ranks: dict[str, Rank] = {}
 
     @property
@@ -71,8 +69,6 @@ class ScoringTerms(msgspec.Struct, frozen=True, kw_only=True):
     splits: dict[tuple[str, str], Path | None]
     draws: int
     seed: int
-    #: Folder of scores from earlier builds; ``None`` to compute each.
-    cache: Path | None = None
 
 
 @lru_cache(maxsize=8)  # once in a process
@@ -140,45 +136,24 @@ def _control_of(split: Split, forecasts: Forecasts) -> str:
     return ""
 
 
-def _score(split: Split, forecasts: Forecasts, terms: ScoringTerms) -> tuple[str, CachedScore]:
-    """Score forecasts, or read their score from the cache; return its key, too.
-
-    Where labels are withheld nothing is cached: draws would tell more than the published sums.
-    """
-    draws, seed = terms.draws, terms.seed
-    key = score_key(split, forecasts, draws=draws, seed=seed)
-    folder = None if split.withheld else terms.cache
-    cached = read_cached(folder, key) if folder is not None else None
-    if cached is not None:
-        return key, cached
-    record, drawn = score_with_draws(split, forecasts, draws=draws, seed=seed)
-    compared = {name: drawn[name] for name in COMPARED[split.kind] if name in drawn}
-    score = CachedScore.of(record, compared)
-    if folder is not None:
-        write_cached(folder, key, score)
-    return key, score
-
-
 def evaluate(folder: Path, terms: ScoringTerms) -> Entry | tuple[Finding, ...]:
     """Score a submission, or say what is wrong with it."""
     try:
         submission = load_submission(folder)
         split = _split_of(submission, terms, folder)
         forecasts = _read_stored(folder, submission, split)
-        key, scored = _score(split, forecasts, terms)
-        record = scored.record
+        record, drawn = score_with_draws(split, forecasts, draws=terms.draws, seed=terms.seed)
         states = PRESENT * forecasts.present + PARSED * forecasts.parsed
         return Entry(
             slug=folder.name,
             submission=submission,
             record=record.in_sums() if split.withheld else record,
-            draws=scored.arrays(),
+            draws={name: drawn[name] for name in COMPARED[split.kind] if name in drawn},
             masses=np.round(forecasts.probabilities * 255.0).astype(np.uint8),
             predicted=forecasts.predicted().astype(np.uint8),
             states=(states + DEFERRED * forecasts.deferred).astype(np.uint8),
             rationales=_rationales(forecasts),
             control=_control_of(split, forecasts),
-            key=key,
         )
     except Exception as error:  # noqa: BLE001 - a stranger's file costs its own entry alone
         return findings_of(error, folder)

@@ -12,7 +12,6 @@ import msgspec
 import pyarrow as pa
 
 from kernel_archive.board import submissions
-from kernel_archive.board.score_cache import CACHE_FOLDER
 from kernel_archive.board.submissions import FORECASTS_FILE, ModelFacts, Submission, to_toml
 from kernel_archive.errors import DataError, TargetExistsError, printable
 from kernel_archive.scoring import Score, Split, read_forecasts, score
@@ -62,7 +61,7 @@ def check_board_folder(folder: Path, option: str) -> None:
         TargetExistsError: it does, or it is no folder.
     """
     way_out = f"Choose another {option}"
-    if any((folder / name).is_symlink() for name in ("", "submissions", CACHE_FOLDER)):
+    if any((folder / name).is_symlink() for name in ("", "submissions")):
         raise TargetExistsError(f"{folder} and its submissions must not be links. {way_out}")
     if folder.exists() and not folder.is_dir():
         raise TargetExistsError(f"{folder} is not a folder. {way_out}")
