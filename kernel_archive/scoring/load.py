@@ -115,7 +115,7 @@ def load_split(
             n_rows=table.num_rows,
         ),
     )
-    loaded = replace(loaded, withheld=withheld, others=partial(_other_splits, opened, spec))
+    loaded = replace(loaded, withheld=withheld, others=partial(_other_splits, opened.path, spec))
     return loaded if scheme is None else loaded.under(scheme_of(scheme).name)
 
 
@@ -143,8 +143,9 @@ def read_zero(digest: str, version: str, spec: SplitSpec, row_ids: Sequence[str]
     return Zero(name=stored.forecast, probabilities=normalise(raw=p))
 
 
-def _other_splits(archive: Archive, split: SplitSpec) -> dict[str, set[str]]:
-    """Map the other splits of an archive to the ids of their rows."""
+def _other_splits(path: Path, split: SplitSpec) -> dict[str, set[str]]:
+    """Map the other splits of the archive in a directory to the ids of their rows."""
+    archive = open_archive(path)
     others = [other for other in FORECAST_SPLITS.values() if other.table != split.table]
     return {o.name: {row for (row,) in table_rows(archive, o.table, "row_id")} for o in others}
 
