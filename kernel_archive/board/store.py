@@ -36,8 +36,7 @@ class Statement(TypedDict, total=False):
     model: str
     notes: str
     facts: ModelFacts | None
-    draws: int
-    seed: int
+    draws: int  # of the bootstrap, 10,000 when not given
 
 
 class Added(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,7 +172,6 @@ def add_submission(
             split,
             dataclasses.replace(forecasts, source=FORECASTS_FILE),
             draws=statement.get("draws", 10_000),
-            seed=statement.get("seed", 0),
         )
         record = record.in_sums() if split.withheld else record
         _store(folder, lines, submission, record)

@@ -49,13 +49,7 @@ def test_every_form_gives_the_same_forecast(answer):
         ('```json\n{"probabilities": [0.1, 0.2,', "half-json"),
         (dict.fromkeys(TOOL_FIELDS[:7], 0.1), "missing-field"),
         ({"probabilities": [0.5, 0.5]}, "wrong-length"),
-        ({"probabilities": "mostly 5"}, "wrong-length"),
-        ({"probabilities": [1.5, -0.5, 0, 0, 0, 0, 0, 0]}, "negative"),
-        ({"probabilities": ["a lot"] + [0] * 7}, "not-a-number"),
-        ({"probabilities": [0] * 8}, "zero-sum"),
         ({"probabilities": [0.3] * 8}, "raw-sum"),
-        ({"probabilities": [8] * 8}, "raw-sum"),
-        ({"probabilities": P, "predicted_bin": 9}, "out-of-range"),
         ({"probabilities": P, **TOOL}, "contradiction"),
     ],
 )

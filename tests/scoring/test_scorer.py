@@ -13,6 +13,7 @@ from kernel_archive.scoring import (
     HEADLINE,
     Forecasts,
     Split,
+    compare,
     load_split,
     read_record,
     score,
@@ -165,6 +166,8 @@ def test_a_record_names_everything_that_it_depends_on(archive, tmp_path):
     other = score_file(path, archive.path, bins="released", draws=0, name="named")
     assert (other.scheme, other.relabelled, other.forecasts.name) == ("released", True, "named")
     assert set(record.headline) == set(HEADLINE["eval"])
+    both = compare(path, path, archive.path, bins="released", draws=2)
+    assert (both.scheme, both.a.name, both.split) == ("released", "forecaster", target.facts)
 
 
 def test_discovery_pairs_have_their_own_headline(rng):
