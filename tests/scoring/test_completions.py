@@ -5,8 +5,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.made_forecasts import rows_of
 
-from kernel_archive.scoring import Split, check_forecasts
+from kernel_archive.scoring import check_forecasts
 from kernel_archive.scoring.completions import read_completion
 from kernel_archive.scoring.formats import TOOL_FIELDS
 
@@ -95,7 +96,7 @@ _NUMBER = st.one_of(
 def test_what_is_read_can_be_scored(masses, stated):
     """Whatever a model answers: what comes out as a forecast is one for a forecast file."""
     read = read_completion({"probabilities": masses, "predicted_bin": stated})
-    target = Split.from_arrays(row_ids=["a"], tasks=["t"], speedups=[1.3])
+    target = rows_of([1.3])
     if read.probabilities is None:
         assert read.parse_error
         return

@@ -2,15 +2,16 @@
 
 import numpy as np
 import pytest
+from support.made_forecasts import rows_of
 
 from kernel_archive.errors import DataError
-from kernel_archive.scoring import Forecasts, Split
+from kernel_archive.scoring import Forecasts
 
 
 @pytest.fixture
 def two():
     """A target of two rows."""
-    return Split.from_arrays(row_ids=["a", "b"], tasks=["t", "t"], speedups=[1.0, 2.0])
+    return rows_of([1.0, 2.0])
 
 
 CERTAIN = np.eye(8)[[3, 5]]
