@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, TypedDict, Unpack
@@ -13,15 +13,15 @@ import msgspec
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.archive.swap import make_stage, replaced_directory, stage_directory
-from kernel_archive.board.entries import Entry, ScoringTerms, evaluate
+from kernel_archive.board.entries import Entry, findings_of, score_submission
 from kernel_archive.board.page import render_entry, render_page
-from kernel_archive.board.score_cache import CACHE_FOLDER, prune
 from kernel_archive.board.standings import LeftOut, Standings, make_standings, standings_bytes
 from kernel_archive.board.store import LOCK, STANDINGS_FILE, check_board_folder, store_of
 from kernel_archive.board.submissions import FORECASTS_FILE, Identity, submission_folders
 from kernel_archive.errors import DataError, Finding, UsageError, counted, printable
 from kernel_archive.executors import Call, iterate_results, open_executor
 from kernel_archive.scoring import Split, load_split
+from kernel_archive.scoring.scorer import control_figures
 from kernel_archive.splits import FORECAST_SPLITS
 from kernel_archive.storage import locked
 
@@ -51,28 +51,21 @@ class BoardResult(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     left_out: list[LeftOut]
 
 
-def load_splits(
-    archive: Archive, labels: str | Path | None, *, draws: int, seed: int
-) -> tuple[list[Split], ScoringTerms]:
-    """Load the canonical splits of an archive, and state how submissions of them are scored.
-
-    Withheld labels are in ``labels``.
-    """
-    splits = []
+def load_splits(archive: Archive, labels: str | Path | None) -> dict[tuple[str, str], Split]:
+    """Load the canonical splits of an archive, by their rows; ``labels`` holds withheld ones."""
+    splits = {}
     for name, spec in FORECAST_SPLITS.items():
         facts = archive.manifest.splits.get(spec.table)
         if facts is not None and facts.name == "canonical" and facts.rows:
             folder = labels if facts.origin == "withheld" else None
-            splits.append(load_split(archive, name, labels=folder))
+            split = load_split(archive, name, labels=folder)
+            splits[Identity.of(split).rows] = split
     if not splits:
         raise UsageError(
             f"the archive in {archive.path} has no split to rank on. "
             "Make one with: kernel-archive build-eval --cap 10"
         )
-    withheld = Path(labels).absolute() if labels is not None else None
-    folders = {Identity.of(s).rows: withheld if s.withheld else None for s in splits}
-    terms = ScoringTerms(archive=archive.path.absolute(), splits=folders, draws=draws, seed=seed)
-    return splits, terms
+    return splits
 
 
 def existing_store(board: str | Path | None) -> Path:
@@ -91,17 +84,30 @@ def existing_store(board: str | Path | None) -> Path:
     return store
 
 
+def _score(
+    folder: Path, splits: Mapping[tuple[str, str], Split], draws: int, seed: int
+) -> Entry | tuple[Finding, ...]:
+    """Score a submission, or say what is wrong with it."""
+    try:
+        return score_submission(folder, splits, draws=draws, seed=seed)
+    except Exception as error:  # noqa: BLE001 - a stranger's file costs its own entry alone
+        return findings_of(error, folder)
+
+
 def _evaluate_all(
     store: Path,
-    terms: ScoringTerms,
-    jobs: int | None,
+    splits: Mapping[tuple[str, str], Split],
+    options: BoardOptions,
     advance: Callable[[int, int, str], None] | None,
 ) -> tuple[list[Entry], list[LeftOut]]:
     """Score all submissions; of two with the same forecasts the second is at fault."""
     folders = [folder.absolute() for folder in submission_folders(store)]
-    calls = [Call(folder.name, partial(evaluate, folder, terms)) for folder in folders]
+    score = partial(
+        _score, splits=splits, draws=options.get("draws", 4_000), seed=options.get("seed", 0)
+    )
+    calls = [Call(folder.name, partial(score, folder)) for folder in folders]
     outcomes: dict[Path, Entry | tuple[Finding, ...]] = {}
-    with open_executor(1 if len(calls) < 4 else jobs) as executor:
+    with open_executor(1 if len(calls) < 4 else options.get("jobs")) as executor:
         for place, outcome in iterate_results(executor, calls):
             outcomes[folders[place]] = outcome
             if advance is not None:
@@ -139,16 +145,13 @@ def build_board(
         DataError: every submission is at fault.
     """
     store = existing_store(board)
-    draws, seed = options.get("draws", 4_000), options.get("seed", 0)
-    splits, terms = load_splits(archive, options.get("labels"), draws=draws, seed=seed)
+    splits = load_splits(archive, options.get("labels"))
     check_board_folder(store.parent, "--board")
-    cache = store.parent / CACHE_FOLDER
-    terms = msgspec.structs.replace(terms, cache=cache)
-    entries, left_out = _evaluate_all(store, terms, options.get("jobs"), advance)
-    prune(cache, [entry.key for entry in entries])
+    for split in splits.values():
+        split.once(control_figures)  # here, not in every process that scores
+    entries, left_out = _evaluate_all(store, splits, options, advance)
     boards = []
-    for split in splits:
-        rows = Identity.of(split).rows
+    for rows, split in splits.items():
         of_split = [entry for entry in entries if entry.submission.archive.rows == rows]
         if of_split:
             boards.append(make_standings(split, of_split))

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import lru_cache
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
-from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.board.ranks import Rank
-from kernel_archive.board.score_cache import CachedScore, read_cached, score_key, write_cached
 from kernel_archive.board.submissions import FORECASTS_FILE, Submission, load_submission
 from kernel_archive.errors import DataError, Finding, KernelArchiveError, printable
-from kernel_archive.scoring import Forecasts, Score, Split, load_split, read_forecasts
+from kernel_archive.scoring import Forecasts, Score, Split, read_forecasts
 from kernel_archive.scoring.controls import controls_of
 from kernel_archive.scoring.forecasts import MIN_COVERAGE
 from kernel_archive.scoring.metrics import COMPARED
@@ -42,7 +40,6 @@ class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     rationales: dict[int, str]  # position of a row -> beginning of its first rationale
     #: The control or bound whose forecasts these are; empty when they are of no one's.
     control: str
-    key: str = ""  # of its score in the cache
     ranks: dict[str, Rank] = {}
 
     @property
@@ -61,37 +58,6 @@ class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         if self.control:
             return f"the forecasts of the control {self.control.replace('_', ' ')}, listed once"
         return ""
-
-
-class ScoringTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """How the submissions of a board are scored; any process can load what it names."""
-
-    archive: Path
-    #: Split and digest of the rows that are ranked -> folder of their labels, where withheld.
-    splits: dict[tuple[str, str], Path | None]
-    draws: int
-    seed: int
-    #: Folder of scores from earlier builds; ``None`` to compute each.
-    cache: Path | None = None
-
-
-@lru_cache(maxsize=8)  # once in a process
-def _load(archive: Path, split: str, labels: Path | None) -> Split:
-    return load_split(_open(archive), split, labels=labels)
-
-
-@lru_cache(maxsize=1)  # what several splits need is then read once
-def _open(archive: Path) -> Archive:
-    return open_archive(archive)
-
-
-def _split_of(submission: Submission, terms: ScoringTerms, folder: Path) -> Split:
-    """Load the split that a submission forecasts."""
-    identity = submission.archive
-    if identity.rows not in terms.splits:
-        message = f"of another archive or split: {identity.version}, {identity.split}"
-        raise DataError.of(code="other-archive", message=message, file=str(folder))
-    return _load(terms.archive, identity.split, terms.splits[identity.rows])
 
 
 def findings_of(error: Exception, folder: Path) -> tuple[Finding, ...]:
@@ -140,45 +106,31 @@ def _control_of(split: Split, forecasts: Forecasts) -> str:
     return ""
 
 
-def _score(split: Split, forecasts: Forecasts, terms: ScoringTerms) -> tuple[str, CachedScore]:
-    """Score forecasts, or read their score from the cache; return its key, too.
+def score_submission(
+    folder: Path, splits: Mapping[tuple[str, str], Split], *, draws: int, seed: int
+) -> Entry:
+    """Score a submission of one of the splits, which are mapped by their rows.
 
-    Where labels are withheld nothing is cached: draws would tell more than the published sums.
+    Raises:
+        DataError: a file is at fault, or the submission is of none of the splits.
     """
-    draws, seed = terms.draws, terms.seed
-    key = score_key(split, forecasts, draws=draws, seed=seed)
-    folder = None if split.withheld else terms.cache
-    cached = read_cached(folder, key) if folder is not None else None
-    if cached is not None:
-        return key, cached
+    submission = load_submission(folder)
+    identity = submission.archive
+    if identity.rows not in splits:
+        message = f"of another archive or split: {identity.version}, {identity.split}"
+        raise DataError.of(code="other-archive", message=message, file=str(folder))
+    split = splits[identity.rows]
+    forecasts = _read_stored(folder, submission, split)
     record, drawn = score_with_draws(split, forecasts, draws=draws, seed=seed)
-    compared = {name: drawn[name] for name in COMPARED[split.kind] if name in drawn}
-    score = CachedScore.of(record, compared)
-    if folder is not None:
-        write_cached(folder, key, score)
-    return key, score
-
-
-def evaluate(folder: Path, terms: ScoringTerms) -> Entry | tuple[Finding, ...]:
-    """Score a submission, or say what is wrong with it."""
-    try:
-        submission = load_submission(folder)
-        split = _split_of(submission, terms, folder)
-        forecasts = _read_stored(folder, submission, split)
-        key, scored = _score(split, forecasts, terms)
-        record = scored.record
-        states = PRESENT * forecasts.present + PARSED * forecasts.parsed
-        return Entry(
-            slug=folder.name,
-            submission=submission,
-            record=record.in_sums() if split.withheld else record,
-            draws=scored.arrays(),
-            masses=np.round(forecasts.probabilities * 255.0).astype(np.uint8),
-            predicted=forecasts.predicted().astype(np.uint8),
-            states=(states + DEFERRED * forecasts.deferred).astype(np.uint8),
-            rationales=_rationales(forecasts),
-            control=_control_of(split, forecasts),
-            key=key,
-        )
-    except Exception as error:  # noqa: BLE001 - a stranger's file costs its own entry alone
-        return findings_of(error, folder)
+    states = PRESENT * forecasts.present + PARSED * forecasts.parsed
+    return Entry(
+        slug=folder.name,
+        submission=submission,
+        record=record.in_sums() if split.withheld else record,
+        draws={name: drawn[name] for name in COMPARED[split.kind] if name in drawn},
+        masses=np.round(forecasts.probabilities * 255.0).astype(np.uint8),
+        predicted=forecasts.predicted().astype(np.uint8),
+        states=(states + DEFERRED * forecasts.deferred).astype(np.uint8),
+        rationales=_rationales(forecasts),
+        control=_control_of(split, forecasts),
+    )

@@ -12,7 +12,6 @@ import msgspec
 import pyarrow as pa
 
 from kernel_archive.board import submissions
-from kernel_archive.board.score_cache import CACHE_FOLDER
 from kernel_archive.board.submissions import FORECASTS_FILE, ModelFacts, Submission, to_toml
 from kernel_archive.errors import DataError, TargetExistsError, printable
 from kernel_archive.scoring import Score, Split, read_forecasts, score
@@ -37,8 +36,7 @@ class Statement(TypedDict, total=False):
     model: str
     notes: str
     facts: ModelFacts | None
-    draws: int
-    seed: int
+    draws: int  # of the bootstrap, 10,000 when not given
 
 
 class Added(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +60,7 @@ def check_board_folder(folder: Path, option: str) -> None:
         TargetExistsError: it does, or it is no folder.
     """
     way_out = f"Choose another {option}"
-    if any((folder / name).is_symlink() for name in ("", "submissions", CACHE_FOLDER)):
+    if any((folder / name).is_symlink() for name in ("", "submissions")):
         raise TargetExistsError(f"{folder} and its submissions must not be links. {way_out}")
     if folder.exists() and not folder.is_dir():
         raise TargetExistsError(f"{folder} is not a folder. {way_out}")
@@ -174,7 +172,6 @@ def add_submission(
             split,
             dataclasses.replace(forecasts, source=FORECASTS_FILE),
             draws=statement.get("draws", 10_000),
-            seed=statement.get("seed", 0),
         )
         record = record.in_sums() if split.withheld else record
         _store(folder, lines, submission, record)

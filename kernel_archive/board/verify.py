@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -11,10 +11,10 @@ import msgspec
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.board.build import existing_store, load_splits
-from kernel_archive.board.entries import Entry, ScoringTerms, evaluate, findings_of
+from kernel_archive.board.entries import findings_of, score_submission
 from kernel_archive.board.submissions import SCORE_FILE, load_submission, submission_folders
 from kernel_archive.errors import DataError, Finding, UsageError, printable
-from kernel_archive.scoring import Score, read_record
+from kernel_archive.scoring import Score, Split, read_record
 from kernel_archive.storage import write_atomically
 
 #: Stored and new figures may differ by this share: sums of another processor's vector units.
@@ -58,12 +58,12 @@ def verify_board(
     if missing:
         names = ", ".join(map(printable, folders))
         raise UsageError(f"no submission {missing[0]!r} in {store}; there are: {names}")
-    _, terms = load_splits(archive, labels, draws=0, seed=0)
+    splits = load_splits(archive, labels)
     verdicts = []
     chosen = [folder for slug, folder in folders.items() if not slugs or slug in slugs]
     for number, folder in enumerate(chosen, 1):
         try:
-            verdicts.append(_verify(folder, terms, update=update))
+            verdicts.append(_verify(folder, splits, update=update))
         except Exception as error:  # noqa: BLE001 - whatever a stranger's file does, the others go on
             verdict = Verdict(
                 slug=printable(folder.name), status="failed", findings=findings_of(error, folder)
@@ -74,23 +74,23 @@ def verify_board(
     return verdicts
 
 
-def _verify(folder: Path, terms: ScoringTerms, *, update: bool) -> Verdict:
+def _verify(folder: Path, splits: Mapping[tuple[str, str], Split], *, update: bool) -> Verdict:
     """Score a submission on its stored score's terms; DataError where the two differ."""
     path = folder / SCORE_FILE
     stored = read_record(path)
     if stored.draws > MAX_DRAWS:
         message = f"its score has {stored.draws:,} draws, and at most {MAX_DRAWS:,} are repeated"
         raise DataError.of(code="other-score", message=message, file=str(path))
-    terms = msgspec.structs.replace(terms, draws=stored.draws, seed=stored.seed)
-    outcome = evaluate(folder.absolute(), terms)
-    if not isinstance(outcome, Entry):
-        if outcome[0].code != "other-archive":
-            raise DataError.from_findings(outcome)
+    terms = {"draws": stored.draws, "seed": stored.seed}
+    try:
+        rescored = score_submission(folder.absolute(), splits, **terms).record
+    except DataError as error:
+        if [finding.code for finding in error.findings] != ["other-archive"]:
+            raise
         if stored.split.split_digest != load_submission(folder).archive.split_digest:
             message = "the stored score is of other rows than the record says"
-            raise DataError.of(code="other-score", message=message, file=str(path))
+            raise DataError.of(code="other-score", message=message, file=str(path)) from None
         return Verdict(slug=folder.name, status="other_archive")
-    rescored = outcome.record
     stored_figures, new_figures = _figures(stored), _figures(rescored)
     names = [
         n

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS
-from kernel_archive.scoring.formats import TOOL_FIELDS, ForecastLine, LineError, read_line
+from kernel_archive.scoring.formats import FORMS, TOOL_FIELDS, ForecastLine, LineError, read_line
 
 #: A completion does not say which row it is about; the caller knows.
 _ROW: Final = "completion"
@@ -18,10 +18,9 @@ _ROW: Final = "completion"
 _MAX_TEXT: Final = 1 << 20
 #: Objects inside objects that are opened: a message, its call, the arguments as text.
 _MAX_DEPTH: Final = 8
-_MASSES: Final = ("probabilities", "bin_probabilities", TOOL_FIELDS[0], "p_passes")
 #: What an answer may say; its row and what it cost are not for the model to say.
 _FROM_MODEL: Final = frozenset(
-    {*_MASSES, *TOOL_FIELDS, "predicted_bin", "defer", "rationale", "reasoning"}
+    {*FORMS, *TOOL_FIELDS, "predicted_bin", "defer", "rationale", "reasoning"}
 )
 #: Where in a message the answer can stand, the likeliest first.
 _INNER: Final = ("tool_calls", "function", "arguments", "content", "text")
@@ -53,7 +52,7 @@ def read_completion(answer: Any) -> ForecastLine:
     text = "".join(part for part in parts if isinstance(part, str))
     if not text.strip():
         return _unparsed("empty")
-    if not any(key in text for key in _MASSES):
+    if not any(key in text for key in FORMS):
         return _unparsed("no-json")
     return _unparsed("in-reasoning" if _REASONING.search(text) else "half-json")
 
@@ -110,7 +109,7 @@ def _parts(item: Any, depth: int = 0) -> Iterator[str | dict[str, Any]]:
     elif isinstance(item, list):
         inner = item[-1:]
     elif isinstance(item, dict) and (
-        item.get("defer") is True or not item.keys().isdisjoint(_MASSES)
+        item.get("defer") is True or not item.keys().isdisjoint(FORMS)
     ):
         yield item
     elif isinstance(item, dict):
@@ -121,7 +120,7 @@ def _parts(item: Any, depth: int = 0) -> Iterator[str | dict[str, Any]]:
 
 def _objects_of_text(text: str) -> list[dict[str, Any]]:
     """List the JSON objects around the last mention of probabilities, the innermost first."""
-    mentions = [f'"{key}"' for key in _MASSES]
+    mentions = [f'"{key}"' for key in FORMS]
     end = max(text.rfind(key) for key in mentions)
     for key in (TOOL_FIELDS[0], '"defer"'):  # arguments are often text inside JSON
         end = end if end >= 0 else text.rfind(key)

@@ -48,19 +48,17 @@ def _three_rules(code: str) -> float:
     return float((_count(code, _MATRIX) > 0) + single + (_count(code, _NARROW) > 0))
 
 
-def _comment_characters(code: str) -> float:
-    return float(sum(map(len, _PROSE.findall(code))))
-
-
-def _language(code: str) -> float:
-    return float(LANGUAGE_ORDER.index(language_of(code)))
-
-
 #: Cue of a program -> what it is, and its value; its direction is for the controls to find out.
 CUES: Final[dict[str, tuple[str, Callable[[str], float]]]] = {
     "code_length": ("characters of the program", lambda code: float(len(code))),
-    "comment_characters": ("characters of comments and docstrings", _comment_characters),
-    "language": ("the language of the program", _language),
+    "comment_characters": (
+        "characters of comments and docstrings",
+        lambda code: float(sum(map(len, _PROSE.findall(code)))),
+    ),
+    "language": (
+        "the language of the program",
+        lambda code: float(LANGUAGE_ORDER.index(language_of(code))),
+    ),
     "keywords": ("words of tuning, counted", partial(_count, words=_KEYWORDS)),
     "loops": ("for and while, counted", partial(_count, words=_LOOPS)),
     "launches": ("places that launch a kernel, counted", partial(_count, words=_LAUNCHES)),

@@ -23,6 +23,8 @@ from kernel_archive.splits import Kind
 MAX_REPEATS: Final = 100
 #: The arguments of the tool call, in the order of the bins.
 TOOL_FIELDS: Final = tuple(f"p_{name}" for name in BIN_NAMES)
+#: Fields by which a forecast can be told, one for each form.
+FORMS: Final = ("probabilities", "bin_probabilities", TOOL_FIELDS[0], "p_passes")
 
 _STATED: Final = tomllib.loads(
     (files("kernel_archive.scoring") / "forecast_fields.toml").read_text(encoding="utf-8")
@@ -144,9 +146,8 @@ def read_line(fields: Mapping[str, Any], form: str = "probabilities") -> Forecas
     kernel_archive.scoring.formats.LineError: must be true or false
     """
     present = {name: value for name, value in fields.items() if value is not None}
-    forms = ("probabilities", "bin_probabilities", TOOL_FIELDS[0], "p_passes")
-    if sum(form in present for form in forms) > 1:
-        message, fix = "there are two distributions", f"Keep one of {', '.join(forms)}"
+    if sum(name in present for name in FORMS) > 1:
+        message, fix = "there are two distributions", f"Keep one of {', '.join(FORMS)}"
         raise LineError(fault_of("contradiction", message, "probabilities", fix=fix))
     present = _one_form(present)
     for name in ("repeat", "predicted_bin"):  # data frames write whole numbers as 5.0 beside gaps
@@ -177,8 +178,9 @@ def read_line(fields: Mapping[str, Any], form: str = "probabilities") -> Forecas
 def _one_form(fields: dict[str, Any]) -> dict[str, Any]:
     """Bring a tool call and a row of the published predictions into the form of a line."""
     renamed = dict(fields)
-    for name in _PUBLISHED.keys() & fields.keys():
-        renamed.setdefault(_PUBLISHED[name], renamed.pop(name))
+    for name, ours in _PUBLISHED.items():  # in this order: of two row ids the first counts
+        if name in fields:
+            renamed.setdefault(ours, renamed.pop(name))
     if not fields.keys().isdisjoint(TOOL_FIELDS):
         for name in TOOL_FIELDS:
             if name not in fields:

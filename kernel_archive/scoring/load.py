@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -115,36 +114,29 @@ def load_split(
             n_rows=table.num_rows,
         ),
     )
-    loaded = replace(loaded, withheld=withheld, others=partial(_other_splits, opened, spec))
+    loaded = replace(loaded, withheld=withheld, others=partial(_other_splits, opened.path, spec))
     return loaded if scheme is None else loaded.under(scheme_of(scheme).name)
-
-
-class _StoredZero(msgspec.Struct):
-    """A file of ``splits/zero``, which ``benchmarks/zero.py`` writes."""
-
-    split_digest: str
-    forecast: str
-    probabilities: dict[str, list[float]]
 
 
 def read_zero(digest: str, version: str, spec: SplitSpec, row_ids: Sequence[str]) -> Zero | None:
     """Read what a skill of 0 stands for on these very rows; ``None`` where nothing is fixed.
 
-    Rows whose labels were withheld are the same with them.
+    ``benchmarks/zero.py`` wrote it. Rows whose labels were withheld are the same with them.
     """
     version = version.removesuffix(WITHHELD)
     path = content_path("splits") / "zero" / version / f"{spec.name}.json.gz"
     if "/" in version or not path.is_file():
         return None
-    stored = msgspec.json.decode(gzip.decompress(path.read_bytes()), type=_StoredZero)
-    if stored.split_digest != digest:
+    stored = json.loads(gzip.decompress(path.read_bytes()))
+    if stored["split_digest"] != digest:
         return None
-    p = np.array([stored.probabilities[row] for row in row_ids])
-    return Zero(name=stored.forecast, probabilities=normalise(raw=p))
+    p = np.array([stored["probabilities"][row] for row in row_ids], np.float64)
+    return Zero(name=stored["forecast"], probabilities=normalise(raw=p))
 
 
-def _other_splits(archive: Archive, split: SplitSpec) -> dict[str, set[str]]:
-    """Map the other splits of an archive to the ids of their rows."""
+def _other_splits(path: Path, split: SplitSpec) -> dict[str, set[str]]:
+    """Map the other splits of the archive in a directory to the ids of their rows."""
+    archive = open_archive(path)
     others = [other for other in FORECAST_SPLITS.values() if other.table != split.table]
     return {o.name: {row for (row,) in table_rows(archive, o.table, "row_id")} for o in others}
 

@@ -173,7 +173,7 @@ class _Collector:
         try:
             fields = formats.decode_line(text)
             if len(self.unread) < _MAX_NAMES:
-                self.unread.update(fields.keys() - formats.KNOWN)
+                self.unread.update(name for name in fields if name not in formats.KNOWN)
             self._store(formats.read_line(fields, self.form), number)
         except LineError as error:
             place: dict[str, Any] = {"file": self.file, "line": number}

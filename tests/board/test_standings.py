@@ -1,19 +1,16 @@
 """Standings: who is ranked, how, and what the file says."""
 
 import dataclasses
-import json
 
 import msgspec
-import numpy as np
 import pytest
-from support.boards import DRAWS, informed
+from support.boards import DRAWS
 
-from kernel_archive.board import add_submission
 from kernel_archive.board.build import build_board
 from kernel_archive.board.page import render_entry, render_page
 from kernel_archive.board.standings import make_standings, standings_json
 from kernel_archive.board.submissions import to_toml
-from kernel_archive.scoring import HEADLINE, Forecasts, load_split
+from kernel_archive.scoring import HEADLINE
 from kernel_archive.scoring.compare import COMPARED, compare
 from kernel_archive.scoring.controls import controls_of
 from kernel_archive.scoring.metrics import rankings_of
@@ -144,45 +141,3 @@ def test_json_says_everything(standings):
     assert (fair["repeats"], fair["tokens_per_forecast"], fair["latency_s"]) == (3, 120.0, 1.5)
     assert (good["tokens_per_forecast"], good["latency_s"], good["coverage"]) == (900.0, None, 1.0)
     assert fair["metrics"]["crps"]["std"] > 0
-
-
-@pytest.mark.parametrize("split", ["eval", "discovery"])
-def test_the_oracle_leads_and_nobody_ranks_above_a_forecaster_that_knows_more(
-    archive, tmp_path, split
-):
-    """Oracle, a reader, a poorer one.
-
-    Behind them the template, a constant and every control, by every ranking of the board.
-    """
-    target = load_split(archive, split)
-    controls = {c.name: c.forecasts for c in controls_of(target)}
-    told = {"oracle": controls["oracle_speedups"]}
-    for name, sharpness in (("reader", 9.0), ("skimmer", 3.0)):
-        told[name] = Forecasts.from_arrays(target, informed(target, sharpness))
-    # Cues that are the same everywhere give the same forecasts as no cue: each once.
-    distinct = {
-        cast.digest: name
-        for name, cast in reversed(controls.items())
-        if not name.startswith("oracle")
-    }
-    for name, cast in {**told, **{name: controls[name] for name in distinct.values()}}.items():
-        path = tmp_path / f"{name}.jsonl"
-        with path.open("w") as out:
-            stated = zip(cast.probabilities[0], cast.expected_speedups[0], strict=True)
-            for row_id, (p, speedup) in zip(target.row_ids, stated, strict=True):
-                line = {"row_id": row_id, "probabilities": p.tolist()}
-                line |= {} if np.isnan(speedup) else {"expected_speedup": float(speedup)}
-                out.write(json.dumps(line) + "\n")
-        add_submission(path, target, name=name, board=tmp_path / "b", draws=0)
-    result = build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1)
-    assert not result.left_out
-    standings = result.boards[0]
-    names = [entry.submission.name for entry in standings.entries]
-    assert names[:3] == ["oracle", "reader", "skimmer"]
-    for line in standings.entries:
-        for name, rank in line.ranks.items():
-            if line.submission.name == "oracle":
-                assert (rank.rank, rank.best) == (1, 1), name
-            elif line.submission.name not in told:
-                above = [e.ranks[name].rank for e in standings.entries if e.submission.name in told]
-                assert rank.rank > max(above), (line.submission.name, name)

@@ -1,7 +1,6 @@
 """Comparisons: paired differences, permutation tests, Holm's correction."""
 
 import itertools
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.errors import UsageError
-from kernel_archive.scoring import Forecasts, compare, load_split, read_forecasts, score
+from kernel_archive.scoring import Forecasts, compare, score
 from kernel_archive.scoring.compare import holm, permutation_p
 from kernel_archive.scoring.figures import repeats_of
 from kernel_archive.scoring.metrics import COMPARED, METRICS
@@ -67,25 +66,6 @@ def test_a_submission_can_not_be_told_from_itself(rng, target):
             assert d.difference == pytest.approx(0, abs=1e-12)
             assert d.p == 1.0
             assert d.better == "neither"
-
-
-def test_files_are_compared_like_forecasts(archive, tmp_path):
-    """Two files against an archive give what their forecasts give against its split."""
-    target = load_split(archive)
-    paths = []
-    for name, sure in (("a", 0.86), ("b", 0.3)):
-        p = np.full((len(target), 8), (1 - sure) / 7)
-        p[np.arange(len(target)), target.bins - 1] = sure
-        rows = zip(target.row_ids, p.tolist(), strict=True)
-        paths.append(tmp_path / f"{name}.jsonl")
-        paths[-1].write_text(
-            "\n".join(json.dumps({"row_id": row, "probabilities": q}) for row, q in rows)
-        )
-    got = compare(*paths, archive.path, draws=50)
-    assert got == compare(*(read_forecasts(path, target) for path in paths), target, draws=50)
-    assert (got.a.name, got.b.name) == ("a", "b")
-    released = compare(*paths, target, bins="released", draws=50)
-    assert released.scheme == "released"
 
 
 def test_wrong_calls_are_refused(rng, target, forecasts):

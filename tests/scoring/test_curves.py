@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.made_forecasts import rows_of
 
-from kernel_archive.scoring import Forecasts, Split, score
+from kernel_archive.scoring import Forecasts, score
 from kernel_archive.scoring.split import Surface
 from kernel_archive.scoring.summary import score_remarks
 
@@ -14,7 +15,7 @@ SPEEDUPS = np.array([0.3, 0.8, 1.2, 3.0])
 
 def record_of(bins, deferred, split="eval"):
     """Score of four candidates in bins 2, 4, 5 and 7; each forecast is a little less sure."""
-    rows = Split.from_arrays(row_ids=list("abcd"), tasks=["t"] * 4, speedups=SPEEDUPS, split=split)
+    rows = rows_of(SPEEDUPS, split=split)
     p = [
         [q if b == k else (1 - q) / 7 for k in range(1, 9)]
         for b, q in zip(bins, (0.9, 0.8, 0.7, 0.6), strict=True)
@@ -45,9 +46,7 @@ def test_risk_and_buckets_by_hand():
 
 def test_close_pairs_by_hand():
     """Two of four pairs have the faster program named; a tie is worth a half."""
-    rows = Split.from_arrays(
-        row_ids=list("abcd"), tasks=["t"] * 4, speedups=[1.1, 0.8, 1.9, 0.9], split="eval_close"
-    )
+    rows = rows_of([1.1, 0.8, 1.9, 0.9], split="eval_close")
     above = np.array([0.9, 0.2, 0.4, 0.5])
     p = np.stack([np.eye(8)[4] * a + np.eye(8)[3] * (1 - a) for a in above])
     record = score(rows, Forecasts.from_arrays(rows, p), draws=0)
@@ -66,13 +65,7 @@ def test_the_ceiling_of_close_pairs_is_what_one_measurement_names():
     """One of six repeated measurements has the other order than the median of the others."""
     measured = np.array([[1.1, 1.3, 0.95], [0.8, 0.7, 0.75]])
     surface = replace(Surface.plain(2), measured=measured)
-    rows = Split.from_arrays(
-        row_ids=["a", "b"],
-        tasks=["t", "t"],
-        speedups=[1.1, 0.75],
-        split="eval_close",
-        surface=surface,
-    )
+    rows = rows_of([1.1, 0.75], split="eval_close", surface=surface)
     record = score(rows, Forecasts.from_arrays(rows, np.full((2, 8), 0.125)), draws=0)
     assert record.metrics["faster"].mean == 0.5
     assert [band.ceiling for band in record.pairs] == [2 / 3, 1.0]
@@ -81,12 +74,7 @@ def test_the_ceiling_of_close_pairs_is_what_one_measurement_names():
 def test_pairs_of_a_task_by_distance_by_hand():
     """Two of three orders are right; one of three repeated measurements swaps the near pair."""
     measured = np.array([[1.1, 1.1, 1.0], [1.0, 1.0, 1.05], [0.5, 0.5, 0.5]])
-    rows = Split.from_arrays(
-        row_ids=list("abc"),
-        tasks=["t"] * 3,
-        speedups=[1.1, 1.0, 0.5],
-        surface=replace(Surface.plain(3), measured=measured),
-    )
+    rows = rows_of([1.1, 1.0, 0.5], surface=replace(Surface.plain(3), measured=measured))
     record = score(rows, Forecasts.from_arrays(rows, np.eye(8)[[4, 5, 1]]), draws=0)
     bands = {band.title: (band.n_pairs, band.accuracy, band.ceiling) for band in record.pairs}
     assert bands["1.05x to 1.2x"] == (1, 0.0, 6 / 9)

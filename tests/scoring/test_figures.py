@@ -10,7 +10,6 @@ from kernel_archive.scoring import Forecasts, samples, score
 from kernel_archive.scoring.figures import (
     bootstrap,
     interval,
-    measure,
     repeats_of,
 )
 from kernel_archive.scoring.samples import ForecastRows, RowSample
@@ -71,14 +70,6 @@ def test_the_weighted_bootstrap_is_the_plain_one_draw_for_draw(rng, kind, places
                 np.testing.assert_allclose(
                     values, plain[name], rtol=1e-11, atol=1e-12, err_msg=name
                 )
-
-
-def test_every_row_once_is_the_mean_of_the_repeats(rng):
-    """What each repeat gives alone, on average."""
-    rows = ForecastRows.of(target := make_target(rng), make_forecasts(rng, target, missing=0.1))
-    each = repeats_of(rows, groups=False).overall
-    for name, values in measure([RowSample.single(rows)]).overall.items():
-        assert values == pytest.approx(each[name].mean(), rel=1e-12), name
 
 
 def test_authors_that_differ_make_intervals_wide(rng):

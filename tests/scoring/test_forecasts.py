@@ -2,15 +2,16 @@
 
 import numpy as np
 import pytest
+from support.made_forecasts import rows_of
 
 from kernel_archive.errors import DataError
-from kernel_archive.scoring import Forecasts, Split
+from kernel_archive.scoring import Forecasts
 
 
 @pytest.fixture
 def two():
     """A target of two rows."""
-    return Split.from_arrays(row_ids=["a", "b"], tasks=["t", "t"], speedups=[1.0, 2.0])
+    return rows_of([1.0, 2.0])
 
 
 CERTAIN = np.eye(8)[[3, 5]]
@@ -24,21 +25,6 @@ def test_probabilities_are_renormalised_and_their_sum_is_kept(two):
     assert made.probabilities[0, 1].tolist() == [0.125] * 8
     assert made.raw_sums.tolist() == [[0.8, 1.6]]
     assert Forecasts.from_arrays(two, CERTAIN * np.array([[0.5], [1.5]])).parsed.all()
-
-
-def test_rows_without_forecast_are_uniform_and_have_no_predicted_bin(two):
-    """They count in S^, Brier, CRPS, NLL and entropy, and are never right."""
-    made = Forecasts.from_arrays(two, CERTAIN, parsed=[True, False])
-    assert made.predicted().tolist() == [[4, 0]]
-    assert made.parse_rate == 0.5
-    assert made.coverage == 1.0
-
-
-def test_the_stated_bin_is_scored_only_when_asked_for(two):
-    """It breaks ties under argmax; under ``stated`` it counts where one is given."""
-    made = Forecasts.from_arrays(two, CERTAIN, stated_bins=[1, 0])
-    assert made.predicted().tolist() == [[4, 6]]
-    assert made.predicted("stated").tolist() == [[1, 6]]
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,8 @@ def test_what_may_be_left_out_or_written_otherwise():
     assert read_line({"row_id": "a", "defer": True}).probabilities is None
     line = read_line(good(predicted_bin=5.0, repeat=2.0, comparison_id="b", elapsed_s=3))
     assert (line.row_id, line.predicted_bin, line.repeat, line.latency_s) == ("a", 5, 2, 3)
+    both = {"pair_id": "b", "comparison_id": "a", "probabilities": P}
+    assert read_line(both).row_id == "a"
     assert read_line(good(defer=None, rationale=None)) == read_line(good())
 
 

@@ -1,17 +1,8 @@
 """The registry of metrics, and what no metric depends on."""
 
-import numpy as np
 import pytest
 
-from kernel_archive.scoring import calibration as formulas
 from kernel_archive.scoring.metrics import COMPARED, HEADLINE, METRICS, metrics_of
-from kernel_archive.scoring.recovery import recovered_at
-from kernel_archive.scoring.rules import (
-    confidence,
-    expected_speedup,
-    normalise,
-    predicted_bins,
-)
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
@@ -34,27 +25,3 @@ def test_the_tables_are_made_from_the_registry():
         assert names[: len(HEADLINE[kind])] == HEADLINE[kind]
         assert len(set(names)) == len(names)
         assert set(names) <= set(metrics_of(kind))
-
-
-def test_renormalisation_changes_no_metric(rng):
-    """Forecasts scaled by any factor give the same bins, buckets and ranks, ties included."""
-    p = np.round(rng.dirichlet(np.ones(8), 200), 1) + 0.05
-    m = np.array([0.2, 0.35, 0.6, 0.84, 1.19, 1.68, 2.83, 6.0])
-    speedups = rng.random(200) + 0.2
-    figures = []
-    for scale in (1.0, 0.9, 1 / 3, 1.1):
-        normal = normalise(raw=p * scale)
-        predicted = predicted_bins(probabilities=normal)
-        q = confidence(probabilities=normal, predicted=predicted)
-        s_hat = expected_speedup(probabilities=normal, representatives=m)
-        figures.append(
-            (
-                predicted.tolist(),
-                formulas.bucket_of(confidence=q).tolist(),
-                recovered_at(expected=s_hat, speedups=speedups, weights=np.ones((200, 1)))
-                .round(9)
-                .tolist(),
-                formulas.selective_risk(confidence=q, losses=speedups).round(9).tolist(),
-            )
-        )
-    assert all(f == figures[0] for f in figures)

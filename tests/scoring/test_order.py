@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, precision_recall_curve
-from support.made_forecasts import make_target
+from support.made_forecasts import make_target, rows_of
 
 from kernel_archive.scoring import Forecasts, Split, score
 from kernel_archive.scoring.order import (
@@ -80,9 +80,7 @@ def test_pairs_in_draws_are_the_pairs_of_the_drawn_rows(n, repeats, seed):
 def test_close_pairs_by_hand():
     """At most 2x apart and of one goal: 1 and 1.5 in the wrong order, 1.5 and 2.9 in the right."""
     surface = replace(Surface.plain(4), goals=np.array([5.0, 5.0, 5.0, 7.0]))
-    target = Split.from_arrays(
-        row_ids=list("abcd"), tasks=["t"] * 4, speedups=[1.0, 1.5, 2.9, 2.2], surface=surface
-    )
+    target = rows_of([1.0, 1.5, 2.9, 2.2], surface=surface)
     cast = Forecasts.from_arrays(target, np.full((4, 8), 0.125), expected_speedups=[2, 1, 3, 4])
     record = score(target, cast, draws=0)
     assert record.metrics["close_pairs"].mean == 0.5

@@ -275,10 +275,12 @@ def test_repeats_have_no_gaps(write, target):
 
 
 def test_fields_that_nothing_reads_are_remarked(write, target):
-    """A misspelt optional field is a warning, once for all lines."""
-    rows = (row(name, deferred=True) for name in target.row_ids)
+    """A misspelt optional field is a warning, once for all lines, in the order of the lines."""
+    more = dict.fromkeys(["deferred", "z", "b", "y", "a", "x"], 1)
+    rows = (row(name, **more) for name in target.row_ids)
     f, report = check_forecasts(write(*rows), target)
-    assert report.counts == {"unknown-field": 1}
+    assert report.counts == {"unknown-field": 6}
+    assert [finding.field for finding in report.findings] == list(more)
     assert "3 lines" in report.findings[0].message
     assert f is not None
     assert f.remarks == report.findings

@@ -5,7 +5,7 @@ import json
 import msgspec
 import numpy as np
 import pytest
-from support.made_forecasts import make_forecasts, make_target
+from support.made_forecasts import make_forecasts, make_target, rows_of
 
 from kernel_archive import __version__
 from kernel_archive.errors import UsageError
@@ -13,6 +13,7 @@ from kernel_archive.scoring import (
     HEADLINE,
     Forecasts,
     Split,
+    compare,
     load_split,
     read_record,
     score,
@@ -24,9 +25,7 @@ from kernel_archive.scoring.record import METRIC_VERSION
 @pytest.fixture
 def small():
     """Two tasks, four rows: bins 4, 6 / 1, 8."""
-    return Split.from_arrays(
-        row_ids=["a", "b", "c", "d"], tasks=["t", "t", "u", "u"], speedups=[0.9, 1.5, 0.2, 5.0]
-    )
+    return rows_of([0.9, 1.5, 0.2, 5.0], tasks=list("ttuu"))
 
 
 def test_a_record_by_hand(small):
@@ -165,6 +164,8 @@ def test_a_record_names_everything_that_it_depends_on(archive, tmp_path):
     other = score_file(path, archive.path, bins="released", draws=0, name="named")
     assert (other.scheme, other.relabelled, other.forecasts.name) == ("released", True, "named")
     assert set(record.headline) == set(HEADLINE["eval"])
+    both = compare(path, path, archive.path, bins="released", draws=2)
+    assert (both.scheme, both.a.name, both.split) == ("released", "forecaster", target.facts)
 
 
 def test_discovery_pairs_have_their_own_headline(rng):
@@ -188,9 +189,7 @@ def test_discovery_pairs_have_their_own_headline(rng):
 
 def test_discovery_at_the_edge_of_a_cutoff():
     """A g exactly at it is positive; without a positive there is no figure and no curve."""
-    target = Split.from_arrays(
-        row_ids=["a", "b"], tasks=["t", "t"], speedups=[1.25, 1.0], split="discovery"
-    )
+    target = rows_of([1.25, 1.0], split="discovery")
     record = score(target, Forecasts.from_arrays(target, np.eye(8)[[5, 3]]), draws=20)
     assert record.discovery[0].n_positive == 1
     assert record.metrics["average_precision_1.25"].mean == 1.0
@@ -200,12 +199,7 @@ def test_discovery_at_the_edge_of_a_cutoff():
 
 def test_groups_may_cut_through_tasks():
     """A group's candidate sets are what it holds of the tasks."""
-    target = Split.from_arrays(
-        row_ids=list("abcd"),
-        tasks=list("ttuu"),
-        speedups=[0.5, 1.0, 2.0, 4.0],
-        groups=["x", "y", "y", "y"],
-    )
+    target = rows_of([0.5, 1.0, 2.0, 4.0], tasks=list("ttuu"), groups=list("xyyy"))
     record = score(target, Forecasts.from_arrays(target, np.eye(8)[target.bins - 1]), draws=20)
     x, y = record.groups["x"], record.groups["y"]
     within = ("speedup_recovered", "pair_accuracy")

@@ -22,6 +22,13 @@ def make_target(rng, sizes=(12, 7, 9), split="eval", scheme="paper"):
     )
 
 
+def rows_of(speedups, tasks=None, **options):
+    """A target of these speedups, of one task unless tasks are given; its rows are a, b, c, ..."""
+    ids = list("abcdefgh"[: len(speedups)])
+    tasks = tasks or ["t"] * len(ids)
+    return Split.from_arrays(row_ids=ids, tasks=tasks, speedups=speedups, **options)
+
+
 def make_forecasts(
     rng, target, repeats=2, noise=0.8, name="made", places=None, missing=0.0, deferred=0.0
 ):
