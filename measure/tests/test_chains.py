@@ -91,21 +91,28 @@ def test_all_of_a_chain_is_compiled_before_anything_is_timed(plan, tmp_path):
     assert said == [(1, 2, "compiling"), (2, 2, "compiling"), (1, 2, key), (2, 2, key)]
 
 
-def test_logs_of_chains_are_open_at_their_turn_alone(plan, tmp_path):
-    """While all is compiled none is: a plan may have more chains than files may be open."""
-    for author in ("a01", "a02", "a03"):
+def test_logs_of_chains_are_open_at_their_turn_alone(plan, tmp_path, monkeypatch):
+    """None while all is compiled, none after its chain was measured: a plan may have more chains
+    than files may be open.
+    """
+    authors = ("a01", "a02", "a03")
+    for author in authors:
         folder = tmp_path / "chains" / author
         write(folder / "rehearsal", 1, f"{SOFTMAX}# {author}\n")
         (folder / "author.json").write_text(json.dumps({**AUTHOR, "author": author}))
-    opened: list[list[Path]] = []
+    opened = {}
 
     def advance(_done: int, _total: int, what: str) -> None:
-        if what == "compiling":
-            files = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
-            opened.append([file for file in files if file.is_relative_to(tmp_path / "out")])
+        files = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
+        inside = [file.parent.name for file in files if file.is_relative_to(tmp_path / "out")]
+        opened[what] = sorted(inside)
 
-    assert run_plan(plan, tmp_path / "out", compilers=1, advance=advance).evaluations == 3
-    assert opened == [[], [], []]
+    monkeypatch.setattr("kernel_measure.record.AT_ONCE", 1)
+    done = run_plan(plan, tmp_path / "out", compilers=1, advance=advance)
+    keys = [f"rehearsal__h_{author}" for author in authors]
+    assert opened == {"compiling": [], **{f"agentic/{key}": [key, key] for key in keys}}
+    assert [row["run"] for row in done.runs] == [f"agentic/{key}" for key in keys]
+    assert (done.evaluations, done.unfinished) == (3, 0)
 
 
 def test_archive_of_a_chain_has_its_flags(plan, tmp_path):

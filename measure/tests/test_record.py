@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -65,7 +64,7 @@ class FakeMeasurer:
         return SimpleNamespace(wall_s=0.0)
 
 
-def test_only_tasks_whose_turn_it_is_have_a_worker():
+def test_only_tasks_whose_turn_it_is_have_a_worker(monkeypatch):
     """Of thirty tasks' inputs those are on the card that are being measured."""
     measurer = FakeMeasurer()
     station = SimpleNamespace(measurer=measurer, compile_ahead=lambda task, codes: [], facts=dict)
@@ -79,7 +78,8 @@ def test_only_tasks_whose_turn_it_is_have_a_worker():
             return bool(active.jobs)
 
         active.propose, active.write = propose, lambda _: None
-        active.log = SimpleNamespace(report=lambda *_: None, best=None, counts=Counter())
+        active.log = SimpleNamespace(report=lambda *_: None, counts={}, waits=0, finished=True)
+        active.log.close = lambda: measurer.said.append(f"close {run.key}")
         return active
 
     batches = [("a", ["a1", "a2"]), ("b", ["b1"]), ("b", ["b2"])]
@@ -89,9 +89,13 @@ def test_only_tasks_whose_turn_it_is_have_a_worker():
         for i, (task, codes) in enumerate(batches)
     ]
     turns = Turns(station, Recorded(), start, float("inf"), lambda *_: None)
-    turns.run(runs, at_once=1)
-    turns_taken = "start a, a1, a2, start b, end a, b1, b2, start c, end b, c1, start a, end c, a3"
-    assert measurer.said == [*turns_taken.split(", "), "end a"]
+    monkeypatch.setattr("kernel_measure.record.AT_ONCE", 1)
+    turns.run(runs)
+    turns_taken = (
+        "start a, a1, a2, close a0, start b, end a, b1, close b1, b2, close b2, close a3, start c, "
+        "end b, c1, close c4, start a, end c, a3, close a5, end a"
+    )
+    assert measurer.said == turns_taken.split(", ")
 
 
 def test_second_call_has_nothing_to_do(tmp_path):
