@@ -109,8 +109,6 @@ class ChainRun(AttemptLog):
         BusyError: another process records into the directory.
     """
 
-    waits = 0  # no program of it is asked for
-
     def __init__(self, directory: Path, chain: Chain) -> None:
         self._chain = chain
         super().__init__(directory)
@@ -123,14 +121,14 @@ class ChainRun(AttemptLog):
         """Whether all programs were measured."""
         return len(self.rows) == len(self._chain.attempts)
 
-    @property
-    def hyperparameters(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """For ``run.json``: author and brief."""
         author = self._chain.author
         names = ("author", "role", "model", "experience", "style")
         facts = {name: getattr(author, name) for name in names}
         brief = author.chains.get(self._chain.problem, {})
-        return {"attempts": len(self.rows), "aggregation": "geomean", **facts, "brief": brief}
+        search = {"attempts": len(self.rows), "aggregation": "geomean", **facts, "brief": brief}
+        return {"search": search}
 
     def jobs(self) -> list[Job]:
         """The next attempt; empty when there is none."""

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kernel_archive.readers.events import TimingLine
-from kernel_measure.chains import ChainRun
+from kernel_measure.chains import ChainRun, read_chain
 from kernel_measure.logs import now, read_lines, write_json
+from kernel_measure.questions import FileProvider
 from kernel_measure.runs import earlier_run, run_document
-from kernel_measure.search import search_numbers
+from kernel_measure.search import Search
 from kernel_measure.station import Station
+from kernel_measure.strategies import Puct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,15 +46,32 @@ class Recorded(msgspec.Struct, kw_only=True):
 
 
 class Active:
-    """One run in progress: its log, its waiting jobs and their compilations."""
+    """One run in progress: its log, its waiting jobs and their compilations.
+
+    ``seen`` are programs that need no proposing again.
+
+    Raises:
+        DataError: the log is damaged or another run's, or a file of a chain is at fault.
+        UsageError: the program to start from cannot be read.
+        BusyError: another process records into the directory.
+    """
 
     def __init__(self, run: PlannedRun, plan: SearchPlan, out: Path, seen: set[str]) -> None:
-        self.run, self._path = run, out / run.key / "run.json"
+        directory, entry = out / run.key, run.entry
+        self.run, self._path = run, directory / "run.json"
         self.document = _document(run, plan, self._path)
-        self.log = run.open(out / run.key, plan, seen)
+        self.log: ChainRun | Search
+        if run.folder is not None:
+            self.log = ChainRun(directory, read_chain(run.folder))
+        else:
+            start = plan.base / entry.start if entry.start else None
+            provider = FileProvider(directory, run.task, plan.gpu, start)
+            self.log = Search(
+                directory, strategy=entry, provider=provider, steps=entry.steps, seen=seen
+            )
         self.jobs: list[Job] = []
         self.compiling: list[Future[None]] = []
-        timing = read_lines(out / run.key / "timing.jsonl", TimingLine)
+        timing = read_lines(directory / "timing.jsonl", TimingLine)
         self.gpu_seconds = sum(row.wall_s or 0.0 for row in timing)
 
     def propose(self, station: Station) -> bool:
@@ -71,7 +90,7 @@ class Active:
         counts = self.log.counts
         self.document.update(
             facts,
-            search=self.log.hyperparameters,
+            **self.log.facts(),
             end=now(),
             finished=self.log.finished,
             evaluations=counts.total(),
@@ -84,20 +103,19 @@ class Active:
 
 def _document(run: PlannedRun, plan: SearchPlan, path: Path) -> dict[str, Any]:
     """``run.json`` as a call begins with it."""
-    is_chain = run.method == "agentic"
-    numbers = {} if is_chain else search_numbers(run.strategy, run.entry.steps, run.seed)
-    document = run_document(
-        run.task,
-        plan.settings,
-        method=run.method,
-        language=run.language,
-        mutator="language model" if is_chain else "files",
-        run=run.key,
-        plan=plan.name,
-        start=now(),
-        **({"search": numbers} if numbers else {}),
-    )
-    earlier = earlier_run(path, document) or {}
+    facts = {"method": run.method, "language": run.language, "mutator": "language model"}
+    facts |= {"run": run.key, "plan": plan.name, "start": now()}
+    if run.folder is None:
+        facts["mutator"] = "files"
+        facts["search"] = {
+            "total_budget_steps": run.entry.steps,
+            **{name: getattr(run.entry, name) for name in Puct.__struct_fields__},
+            "reward": "speedup",
+            "aggregation": "geomean",
+            "rng_seed": run.seed,
+        }
+    document = run_document(run.task, plan.settings, **facts)
+    earlier = earlier_run(path, document)
     return {**earlier, **document, "start": earlier.get("start", document["start"])}
 
 

@@ -154,14 +154,13 @@ class _Repetition(AttemptLog):
         directory = out / f"{task}__r{repetition}"
         self._path = directory / "run.json"
         self._task, self._repetition = task, repetition
-        self._station: Station | None = None
         facts = {"method": "remeasurement", "mutator": "none", "run": directory.name}
         search = {"repetition": repetition, "aggregation": "geomean"}
         self._document = run_document(task, settings, **facts, search=search)
-        self._earlier = earlier_run(self._path, self._document)
+        self._facts = self._earlier = earlier_run(self._path, self._document)
         self.have: dict[str, Feedback] = {}
         super().__init__(directory)
-        if self.rows and self._earlier is None:
+        if self.rows and not self._earlier:
             self.close()
             raise DataError.of(
                 code="no-run-json",
@@ -178,20 +177,20 @@ class _Repetition(AttemptLog):
         """Measure a program and log it."""
         started = now()
         measured = station.measurer.measure(self._task, code)
-        if self._station is None:
-            self._station = station
-            self._write(station.facts(), finished=False)
+        is_first = self._facts is self._earlier
+        self._facts = station.facts()
+        if is_first:
+            self._write(finished=False)
         note = f"repetition {self._repetition}"
         self.add(code, measured, started, title="measured again", note=note)
 
     def finish(self, wanted: set[str]) -> None:
         """State what the directory holds now, and whether that is all that was asked for."""
-        facts = self._station.facts() if self._station is not None else self._earlier
-        if facts is not None:
-            self._write(facts, finished=wanted <= self.have.keys())
+        if self._facts:
+            self._write(finished=wanted <= self.have.keys())
 
-    def _write(self, facts: dict[str, Any], *, finished: bool) -> None:
+    def _write(self, *, finished: bool) -> None:
         rows = self.rows
         start, end = (rows[0].started_at, rows[-1].completed_at) if rows else (None, None)
         held = {"finished": finished, "evaluations": len(rows), "start": start, "end": end}
-        write_json(self._path, {**facts, **self._document, **held})
+        write_json(self._path, {**self._facts, **self._document, **held})

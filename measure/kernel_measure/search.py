@@ -26,17 +26,6 @@ if TYPE_CHECKING:
     from kernel_measure.verdict import Measurement
 
 
-def search_numbers(strategy: Puct, steps: int, seed: int) -> dict[str, Any]:
-    """What ``run.json`` says of a search before it begins."""
-    return {
-        "total_budget_steps": steps,
-        **msgspec.structs.asdict(strategy),
-        "reward": "speedup",
-        "aggregation": "geomean",
-        "rng_seed": seed,
-    }
-
-
 class _Mutation(msgspec.Struct):
     """A program that was asked for, in a step: what came, was expected and was measured."""
 
@@ -68,13 +57,10 @@ class Search(RunLog):
         strategy: Puct,
         provider: FileProvider,
         steps: int,
-        seed: int,
         seen: set[str],
     ) -> None:
         self._strategy, self._provider, self._seen = strategy, provider, seen
-        self.hyperparameters = search_numbers(strategy, steps, seed)
         self._steps = steps
-        self.waits = 0
         self._started = False
         self._root: SearchNode | None = None
         self._lineage: dict[str, list[str]] = {}

@@ -60,7 +60,6 @@ def make(directory, *, steps=4, strategy=None, provider=None):
         strategy=strategy or Puct(batch_size=2, samples_per_parent=3, k_per_parent=2),
         provider=provider or Numbered(),
         steps=steps,
-        seed=5,
         seen=set(),
     )
 
