@@ -103,10 +103,15 @@ class Active:
 
 def _document(run: PlannedRun, plan: SearchPlan, path: Path) -> dict[str, Any]:
     """``run.json`` as a call begins with it."""
-    facts = {"method": run.method, "language": run.language, "mutator": "language model"}
-    facts |= {"run": run.key, "plan": plan.name, "start": now()}
+    facts: dict[str, Any] = {
+        "method": run.method,
+        "language": run.language,
+        "mutator": "files" if run.folder is None else "language model",
+        "run": run.key,
+        "plan": plan.name,
+        "start": now(),
+    }
     if run.folder is None:
-        facts["mutator"] = "files"
         facts["search"] = {
             "total_budget_steps": run.entry.steps,
             **{name: getattr(run.entry, name) for name in Puct.__struct_fields__},
