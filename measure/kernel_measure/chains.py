@@ -81,17 +81,16 @@ def read_chain(folder: Path) -> Chain:
     Raises:
         DataError: a file is missing or at fault, with its name and field.
     """
-    read = partial(read_given, code="bad-chain")
+    read, fail = partial(read_given, code="bad-chain"), partial(DataError.of, code="bad-chain")
     author = read(folder.parent / "author.json", AuthorFacts)
     programs: list[ChainProgram] = []
     for number, path in enumerate(sorted(folder.glob("*.py")), 1):
         if path.stem != f"{number:02d}":
             message = f"program {number} of a chain is called {number:02d}.py"
-            raise DataError.of(code="bad-chain", file=str(path), message=message)
+            raise fail(file=str(path), message=message)
         facts = read(path.with_suffix(".json"), ProgramFacts)
         if facts.parent is not None and not 1 <= facts.parent < number:
-            raise DataError.of(
-                code="bad-chain",
+            raise fail(
                 file=str(path.with_suffix(".json")),
                 field="parent",
                 value=str(facts.parent),
@@ -109,8 +108,6 @@ class ChainRun(AttemptLog):
         BusyError: another process records into the directory.
     """
 
-    waits = 0  # no program of it is asked for
-
     def __init__(self, directory: Path, chain: Chain) -> None:
         self._chain = chain
         super().__init__(directory)
@@ -123,14 +120,14 @@ class ChainRun(AttemptLog):
         """Whether all programs were measured."""
         return len(self.rows) == len(self._chain.attempts)
 
-    @property
-    def hyperparameters(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """For ``run.json``: author and brief."""
         author = self._chain.author
         names = ("author", "role", "model", "experience", "style")
         facts = {name: getattr(author, name) for name in names}
         brief = author.chains.get(self._chain.problem, {})
-        return {"attempts": len(self.rows), "aggregation": "geomean", **facts, "brief": brief}
+        search = {"attempts": len(self.rows), "aggregation": "geomean", **facts, "brief": brief}
+        return {"search": search}
 
     def jobs(self) -> list[Job]:
         """The next attempt; empty when there is none."""
@@ -150,9 +147,6 @@ class ChainRun(AttemptLog):
             parent_attempt=None if facts.parent is None else facts.parent - 1,
             title=facts.title,
             note=facts.intent,
-            forecast={
-                "expected_speedup": facts.expected_speedup,
-                "probabilities": facts.probabilities,
-            },
+            forecast={n: getattr(facts, n) for n in ("expected_speedup", "probabilities")},
             output_tokens=facts.tokens,
         )

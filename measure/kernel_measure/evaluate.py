@@ -113,7 +113,7 @@ class Evaluator:
 
     def evaluate(self, code: str) -> Result:
         """The verdict of one program; never raises for what the program does through Python."""
-        result = Result(cases=[], phases={}, salt=self.salt)
+        result = Result(salt=self.salt)
         self._phases = result.phases
         self.device.reset()
         integrity = guards.Integrity(self.device)
@@ -138,14 +138,9 @@ class Evaluator:
                 result.narrow_domain = self._under_stress(function)
                 integrity.check()
         except guards.CandidateFailure as failure:
-            failed = CaseResult(
-                shape=shape,
-                failure_kind=failure.kind,
-                error=failure.error[:MAX_TEXT],
-                error_name=failure.name,
-                traceback=failure.trace[-MAX_TEXT:],
-            )
-            result.cases.append(failed)
+            result.failure_kind, result.failed_case = failure.kind, shape
+            result.error, result.error_name = failure.error[:MAX_TEXT], failure.name
+            result.traceback = failure.trace[-MAX_TEXT:]
         finally:
             self.device.leave_candidate()
             self.device.reset()

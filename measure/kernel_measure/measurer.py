@@ -112,9 +112,9 @@ class Measurer(ExitStack):
         for _ in range(2):
             self.start(task)
             worker = self._workers[task]
-            if worker.ready(START_TIMEOUT_S):
-                assert worker.hello is not None  # noqa: S101 - ready() says so
-                self.confined, self.facts = worker.hello.confined, worker.hello.facts
+            hello = worker.ready(START_TIMEOUT_S)
+            if hello is not None:
+                self.confined, self.facts = hello.confined, hello.facts
                 return worker
             text = worker.output().strip()
             self._make_room(task, text)
@@ -147,9 +147,7 @@ class Measurer(ExitStack):
         best, wall, attempts = None, 0.0, 0
         while attempts <= self.settings.remeasure:
             m = self._once(task, code)
-            m.off_band = band.check(
-                {case_key(c.shape): c.reference.median for c in m.cases if c.reference}
-            )
+            m.off_band = band.check({case_key(c.shape): c.reference.median for c in m.cases})
             wall, attempts = wall + m.wall_s, attempts + 1
             failed = m.outcome != "success"
             if best is None or failed or len(m.off_band) < len(best.off_band):

@@ -34,9 +34,7 @@ import msgspec
 
 from kernel_archive.errors import RecipeError, printable
 from kernel_archive.untrusted import misfit, read_toml
-from kernel_measure.chains import ChainRun, read_chain
-from kernel_measure.questions import FileProvider
-from kernel_measure.search import Search
+from kernel_measure.chains import read_chain
 from kernel_measure.settings import Settings
 from kernel_measure.strategies import Puct
 from kernel_measure.tasks import get_task
@@ -53,7 +51,7 @@ _GONE: Final = dict.fromkeys(
 
 
 class _Entry(Puct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One ``[[search]]`` as written, with the numbers of its strategy."""
+    """One ``[[search]]`` as written, which is also the strategy of its searches."""
 
     method: Method
     task: str | list[str] = ""
@@ -99,38 +97,11 @@ class PlannedRun(msgspec.Struct, kw_only=True):
         return self.entry.method
 
     @property
-    def strategy(self) -> Puct:
-        """Selection and admission, of a search."""
-        return msgspec.convert(self.entry, Puct, from_attributes=True)
-
-    @property
     def expected(self) -> int:
         """About how many evaluations a whole run takes."""
         if self.method == "agentic":
             return self.entry.steps
         return 1 + self.entry.steps * self.entry.batch_size * self.entry.samples_per_parent
-
-    def open(self, directory: Path, plan: SearchPlan, seen: set[str]) -> Search | ChainRun:
-        """Open the run in its directory; it goes on where its log ends.
-
-        ``seen`` are programs that need no proposing again.
-
-        Raises:
-            DataError: the log is damaged or another run's, or a file of a chain is at fault.
-            UsageError: the program to start from cannot be read.
-            BusyError: another process records into the directory.
-        """
-        if self.folder is not None:
-            return ChainRun(directory, read_chain(self.folder))
-        start = plan.base / self.entry.start if self.entry.start else None
-        return Search(
-            directory,
-            strategy=self.strategy,
-            steps=self.entry.steps,
-            seed=self.seed,
-            seen=seen,
-            provider=FileProvider(directory, self.task, plan.gpu, start),
-        )
 
 
 class SearchPlan(msgspec.Struct, kw_only=True):

@@ -107,7 +107,7 @@ class WorkerProcess:
         self.scratch = Path(tempfile.mkdtemp(prefix="kernel-archive-worker-", dir=cache))
         self._lent = None if config.trusted else self.scratch / "lent"
         self._group = MemoryGroup.make(int(self.settings.host_memory_gb * 1e9))
-        self.hello: Reply | None = None
+        self._hello: Reply | None = None
         self._buffer, self._ended, self._first = b"", False, -1
         self._guard: subprocess.Popen[bytes] | None = None
         self.salt = secrets.token_hex(8)
@@ -173,14 +173,12 @@ class WorkerProcess:
         """Process id, also the id of its process group."""
         return self._process.pid
 
-    def ready(self, timeout: float) -> bool:
-        """Wait until it can be asked; ``False`` when it died or did not come up in time."""
-        if self.hello is None:
+    def ready(self, timeout: float) -> Reply | None:
+        """Wait until it can be asked: its first answer, or none when it died or took too long."""
+        if self._hello is None:
             answer = self._read(timeout)
-            if isinstance(answer, Lost):
-                return False
-            self.hello = answer
-        return True
+            self._hello = answer if isinstance(answer, Reply) else None
+        return self._hello
 
     @property
     def alive(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,25 +50,28 @@ def profile_call(
 
 
 def kernel_calls(trace: Path, spills: Spills) -> list[dict[str, Any]]:
-    """Read the kernels of a profiler's trace, equal ones as one with ``n``.
+    """Read the kernels of a profiler's trace, in order.
 
     Args:
         trace: file in Chrome's format, as ``torch.profiler`` exports it.
         spills: as ``record_spills`` gives them.
     """
-    calls: Counter[tuple[Any, ...]] = Counter()
+    calls: list[dict[str, Any]] = []
     for event in json.loads(trace.read_bytes())["traceEvents"]:
         if event.get("cat") != "kernel":
             continue
-        facts, name = event["args"], event["name"]
-        threads = facts["block"][0] * facts["block"][1] * facts["block"][2]
+        facts, name = event["args"], event["name"][:300]
         registers = facts["registers per thread"]
-        shared = facts["shared memory"]
-        calls[(name[:300], *facts["grid"], threads, registers, shared)] += 1
-    names = ("name", "grid_x", "grid_y", "grid_z", "threads", "registers", "shared_memory")
-    rows: list[dict[str, Any]] = []
-    for call, count in calls.items():
-        row = dict(zip(names, call, strict=True))
-        spill = spills.get((row["name"], row["registers"]))
-        rows.append({"kind": "kernel", **row, "spilled": spill, "n": count})
-    return rows
+        call = dict(zip(("grid_x", "grid_y", "grid_z"), facts["grid"], strict=True))
+        calls.append(
+            {
+                "kind": "kernel",
+                "name": name,
+                **call,
+                "threads": math.prod(facts["block"]),
+                "registers": registers,
+                "shared_memory": facts["shared memory"],
+                "spilled": spills.get((name, registers)),
+            }
+        )
+    return calls

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kernel_archive.readers.events import TimingLine
-from kernel_measure.chains import ChainRun
+from kernel_measure.chains import ChainRun, read_chain
 from kernel_measure.logs import now, read_lines, write_json
+from kernel_measure.questions import FileProvider
 from kernel_measure.runs import earlier_run, run_document
-from kernel_measure.search import search_numbers
+from kernel_measure.search import Search
 from kernel_measure.station import Station
+from kernel_measure.strategies import Puct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,15 +46,32 @@ class Recorded(msgspec.Struct, kw_only=True):
 
 
 class Active:
-    """One run in progress: its log, its waiting jobs and their compilations."""
+    """One run in progress: its log, its waiting jobs and their compilations.
+
+    ``seen`` are programs that need no proposing again.
+
+    Raises:
+        DataError: the log is damaged or another run's, or a file of a chain is at fault.
+        UsageError: the program to start from cannot be read.
+        BusyError: another process records into the directory.
+    """
 
     def __init__(self, run: PlannedRun, plan: SearchPlan, out: Path, seen: set[str]) -> None:
-        self.run, self._path = run, out / run.key / "run.json"
+        directory, entry = out / run.key, run.entry
+        self.run, self._path = run, directory / "run.json"
         self.document = _document(run, plan, self._path)
-        self.log = run.open(out / run.key, plan, seen)
+        self.log: ChainRun | Search
+        if run.folder is not None:
+            self.log = ChainRun(directory, read_chain(run.folder))
+        else:
+            start = plan.base / entry.start if entry.start else None
+            provider = FileProvider(directory, run.task, plan.gpu, start)
+            self.log = Search(
+                directory, strategy=entry, provider=provider, steps=entry.steps, seen=seen
+            )
         self.jobs: list[Job] = []
         self.compiling: list[Future[None]] = []
-        timing = read_lines(out / run.key / "timing.jsonl", TimingLine)
+        timing = read_lines(directory / "timing.jsonl", TimingLine)
         self.gpu_seconds = sum(row.wall_s or 0.0 for row in timing)
 
     def propose(self, station: Station) -> bool:
@@ -71,7 +90,7 @@ class Active:
         counts = self.log.counts
         self.document.update(
             facts,
-            search=self.log.hyperparameters,
+            **self.log.facts(),
             end=now(),
             finished=self.log.finished,
             evaluations=counts.total(),
@@ -84,20 +103,24 @@ class Active:
 
 def _document(run: PlannedRun, plan: SearchPlan, path: Path) -> dict[str, Any]:
     """``run.json`` as a call begins with it."""
-    is_chain = run.method == "agentic"
-    numbers = {} if is_chain else search_numbers(run.strategy, run.entry.steps, run.seed)
-    document = run_document(
-        run.task,
-        plan.settings,
-        method=run.method,
-        language=run.language,
-        mutator="language model" if is_chain else "files",
-        run=run.key,
-        plan=plan.name,
-        start=now(),
-        **({"search": numbers} if numbers else {}),
-    )
-    earlier = earlier_run(path, document) or {}
+    facts: dict[str, Any] = {
+        "method": run.method,
+        "language": run.language,
+        "mutator": "files" if run.folder is None else "language model",
+        "run": run.key,
+        "plan": plan.name,
+        "start": now(),
+    }
+    if run.folder is None:
+        facts["search"] = {
+            "total_budget_steps": run.entry.steps,
+            **{name: getattr(run.entry, name) for name in Puct.__struct_fields__},
+            "reward": "speedup",
+            "aggregation": "geomean",
+            "rng_seed": run.seed,
+        }
+    document = run_document(run.task, plan.settings, **facts)
+    earlier = earlier_run(path, document)
     return {**earlier, **document, "start": earlier.get("start", document["start"])}
 
 
@@ -125,7 +148,8 @@ def record(
     runs = [r for r in plan.runs if any(fnmatch.fnmatch(r.key, p) for p in only or "*")]
     for run in runs:  # refuses a plan that does not fit before anything is measured
         _document(run, plan, out / run.key / "run.json")
-    result = Recorded()
+    keys = [run.key for run in runs]
+    result = Recorded(unfinished=len(runs))
     seen: dict[str, set[str]] = {}
 
     def start(run: PlannedRun) -> Active:
@@ -137,15 +161,9 @@ def record(
         try:
             turns.run(runs)
         finally:
-            for a in turns.active:
-                a.log.close()
-                counts = a.log.counts
-                if counts:
-                    a.write({})
-                    row = {"run": a.run.key, "counts": dict(sorted(counts.items()))}
-                    result.runs.append({**row, "best": a.log.best, "finished": a.log.finished})
-            result.waiting = sum(a.log.waits for a in turns.active)
-            result.unfinished = len(runs) - sum(a.log.finished for a in turns.active)
+            for a in list(turns.active):
+                turns.end(a)
+            result.runs.sort(key=lambda row: keys.index(row["run"]))
             result.seconds = time.monotonic() - begin
             result.restarts = station.measurer.restarts
     return result
@@ -164,11 +182,26 @@ class Turns(msgspec.Struct):
     deadline: float
     advance: Callable[[int, int, str], None]
     wait: bool = True
-    active: list[Active] = []
+    active: list[Active] = []  # runs in progress, the one whose turn is next first
 
-    def _begin(self, run: PlannedRun) -> Active:
-        self.active.append(self.start(run))
-        return self.active[-1]
+    def end(self, a: Active) -> None:
+        """Write what a run holds now and close its logs.
+
+        A plan may have more runs than files may be open.
+        """
+        self.active.remove(a)
+        log = a.log
+        if log.counts:
+            a.write({})
+            row = {"run": a.run.key, "counts": dict(sorted(log.counts.items()))}
+            self.result.runs.append({**row, "best": log.best, "finished": log.finished})
+        self.result.waiting += log.waits
+        self.result.unfinished -= log.finished
+        log.close()
+
+    def _propose(self, a: Active) -> None:
+        if not a.propose(self.station):
+            self.end(a)
 
     def _compile(self, runs: Sequence[PlannedRun]) -> None:
         """Compile what was not measured of chains, and wait until all is done.
@@ -187,38 +220,37 @@ class Turns(msgspec.Struct):
             future.result()
             self.advance(done, len(futures), "compiling")
 
-    def run(self, runs: Sequence[PlannedRun], *, at_once: int = AT_ONCE) -> None:
+    def run(self, runs: Sequence[PlannedRun]) -> None:
         """Until every run has finished or the time is used up."""
         expected = sum(run.expected for run in runs)
         measurer, queue = self.station.measurer, list(runs)
         self._compile([run for run in runs if run.method == "agentic"])
-        waiting: list[Active] = []
         while time.monotonic() < self.deadline:
-            while queue and sum(bool(a.jobs) for a in waiting) < at_once:
-                following = self._begin(queue.pop(0))
-                if following.propose(self.station):
-                    waiting.append(following)
+            while queue and sum(bool(a.jobs) for a in self.active) < AT_ONCE:
+                following = self.start(queue.pop(0))
+                self.active.append(following)
+                self._propose(following)
                 if following.jobs:
                     measurer.start(following.run.task)
             # A worker holds its task's inputs, tens of gigabytes for some.
-            for task in measurer.tasks - {a.run.task for a in waiting if a.jobs}:
+            for task in measurer.tasks - {a.run.task for a in self.active if a.jobs}:
                 measurer.end(task)
-            if not waiting:
+            if not self.active:
                 break
-            chosen = next((a for a in waiting if a.jobs and self._ready(a)), None)
+            chosen = next((a for a in self.active if a.jobs and self._ready(a)), None)
             if chosen is not None:
                 self._measure(chosen, expected)
-                waiting.remove(chosen)
-                if time.monotonic() < self.deadline and chosen.propose(self.station):
-                    waiting.append(chosen)  # to the end of the queue
+                self.active.remove(chosen)
+                self.active.append(chosen)  # to the end of the queue
+                if time.monotonic() < self.deadline:
+                    self._propose(chosen)
                 continue
-            asked = [a for a in waiting if not a.jobs]
-            if len(asked) == len(waiting) and not self.wait:
+            asked = [a for a in self.active if not a.jobs]
+            if len(asked) == len(self.active) and not self.wait:
                 break
-            time.sleep(0.02 if len(asked) < len(waiting) else POLL_S)
+            time.sleep(0.02 if len(asked) < len(self.active) else POLL_S)
             for a in asked:
-                if not a.propose(self.station):
-                    waiting.remove(a)
+                self._propose(a)
 
     def _ready(self, a: Active) -> bool:
         """Whether its programs are compiled and a worker waits, or does not come up at all."""

@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -110,34 +110,34 @@ def remeasure_programs(
     codes: dict[str, dict[str, None]] = {}  # by task, each once and in order
     for program in programs:
         codes.setdefault(program.task, {})[program.code] = None
-    rounds = list(itertools.product(range(1, how.repeat + 1), codes))
     total, done = how.repeat * sum(map(len, codes.values())), 0
     name = resolve_gpu(how.host.device, how.gpu)
     with ExitStack() as stack:
-        runs = {
-            (r, task): stack.enter_context(_Repetition(out, task, r, how.settings))
-            for r, task in rounds
-        }
+        runs = [
+            stack.enter_context(_Repetition(out, task, r, how.settings))
+            for r in range(1, how.repeat + 1)
+            for task in codes
+        ]
         station = stack.enter_context(
             Station(how.host, how.settings, name, next(iter(codes), None))
         )
-        missing = {(t, c): None for r, t in rounds for c in codes[t] if c not in runs[r, t].have}
-        compiling = [station.compile_ahead(task, [code]) for task, code in missing]
+        missing = [(r.task, c) for r in runs for c in codes[r.task] if c not in r.have]
+        compiling = [station.compile_ahead(task, [code]) for task, code in dict.fromkeys(missing)]
         for future in itertools.chain(*compiling):
             future.result()
-        for (_, task), run in runs.items():
-            for code in codes[task]:
+        for run in runs:
+            for code in codes[run.task]:
                 if code not in run.have and time.monotonic() < how.deadline:
                     run.measure(code, station)
                 if code in run.have:
                     done += 1
-                    advance(done, total, task)
-            run.finish(set(codes[task]))
-            station.measurer.end(task)
+                    advance(done, total, run.task)
+            run.finish(set(codes[run.task]))
+            station.measurer.end(run.task)
     found: dict[tuple[str, str], list[bool]] = {}
-    for (_, task), run in runs.items():
-        for code in run.have.keys() & codes[task]:
-            found.setdefault((task, code), []).append(run.have[code].kind == "success")
+    for run in runs:
+        for code in run.have.keys() & codes[run.task]:
+            found.setdefault((run.task, code), []).append(run.have[code].kind == "success")
     kernels = sum(map(len, codes.values()))
     return Again(
         kernels=kernels,
@@ -153,15 +153,14 @@ class _Repetition(AttemptLog):
     def __init__(self, out: Path, task: str, repetition: int, settings: Settings) -> None:
         directory = out / f"{task}__r{repetition}"
         self._path = directory / "run.json"
-        self._task, self._repetition = task, repetition
-        self._station: Station | None = None
+        self.task, self._repetition = task, repetition
         facts = {"method": "remeasurement", "mutator": "none", "run": directory.name}
         search = {"repetition": repetition, "aggregation": "geomean"}
         self._document = run_document(task, settings, **facts, search=search)
-        self._earlier = earlier_run(self._path, self._document)
+        self._facts = self._earlier = earlier_run(self._path, self._document)
         self.have: dict[str, Feedback] = {}
         super().__init__(directory)
-        if self.rows and self._earlier is None:
+        if self.rows and not self._earlier:
             self.close()
             raise DataError.of(
                 code="no-run-json",
@@ -177,21 +176,21 @@ class _Repetition(AttemptLog):
     def measure(self, code: str, station: Station) -> None:
         """Measure a program and log it."""
         started = now()
-        measured = station.measurer.measure(self._task, code)
-        if self._station is None:
-            self._station = station
-            self._write(station.facts(), finished=False)
+        measured = station.measurer.measure(self.task, code)
+        is_first = self._facts is self._earlier
+        self._facts = station.facts()
+        if is_first:
+            self._write(finished=False)
         note = f"repetition {self._repetition}"
         self.add(code, measured, started, title="measured again", note=note)
 
     def finish(self, wanted: set[str]) -> None:
         """State what the directory holds now, and whether that is all that was asked for."""
-        facts = self._station.facts() if self._station is not None else self._earlier
-        if facts is not None:
-            self._write(facts, finished=wanted <= self.have.keys())
+        if self._facts:
+            self._write(finished=wanted <= self.have.keys())
 
-    def _write(self, facts: dict[str, Any], *, finished: bool) -> None:
+    def _write(self, *, finished: bool) -> None:
         rows = self.rows
         start, end = (rows[0].started_at, rows[-1].completed_at) if rows else (None, None)
         held = {"finished": finished, "evaluations": len(rows), "start": start, "end": end}
-        write_json(self._path, {**facts, **self._document, **held})
+        write_json(self._path, {**self._facts, **self._document, **held})

@@ -43,8 +43,8 @@ def run_document(task: str, settings: Settings, **more: Any) -> dict[str, Any]:
     }
 
 
-def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
-    """The ``run.json`` of an earlier call that ``document`` goes on with, if there is one.
+def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any]:
+    """The ``run.json`` of an earlier call that ``document`` goes on with; empty without one.
 
     A search may be given more steps: no choice depends on how many there are.
 
@@ -52,7 +52,7 @@ def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
         DataError: it can't be read, or was recorded under other settings.
     """
     if not path.exists():
-        return None
+        return {}
     earlier = read_given(path, dict[str, Any], code="bad-json", fix="Move the run away")
     said, asked = _with_numbers(earlier), _with_numbers(document)
     for name in (*_FIXED, *sorted(asked.keys() - document.keys())):
@@ -101,7 +101,8 @@ def feedback_of(logged: LoggedEvaluation | None) -> Feedback:
 class RunLog(ExitStack):
     """A log of a run, and ``timing.jsonl`` beside it; what is there is replayed.
 
-    ``counts`` says how often each outcome was measured, ``best`` the best speedup, x.
+    ``counts`` says how often each outcome was measured, ``best`` the best speedup, x, ``waits`` how
+    many programs it waits for.
 
     Raises:
         BusyError: another process records into the directory.
@@ -112,10 +113,10 @@ class RunLog(ExitStack):
         super().__init__()
         self.counts: Counter[str] = Counter()
         self.best: float | None = None
+        self.waits = 0
         with ExitStack() as stack:
-            self._log = stack.enter_context(
-                closing(JsonLines(path))
-            )  # this cuts off a torn last line
+            # Opening cuts off a torn last line.
+            self._log = stack.enter_context(closing(JsonLines(path)))
             self._timing = stack.enter_context(closing(JsonLines(path.with_name("timing.jsonl"))))
             for number, row in enumerate(read_lines(path, kind), 1):
                 try:
@@ -124,6 +125,10 @@ class RunLog(ExitStack):
                     text = f"does not follow from the lines before it: {error}"
                     raise unresumable(path, number, text) from error
             self.push(stack.pop_all())
+
+    def facts(self) -> dict[str, Any]:
+        """For ``run.json``: what is known of the run once it was read."""
+        return {}
 
     def _refuse(self, line: int, what: str) -> NoReturn:
         """Close, and raise the error of a directory that holds another run."""

@@ -26,17 +26,6 @@ if TYPE_CHECKING:
     from kernel_measure.verdict import Measurement
 
 
-def search_numbers(strategy: Puct, steps: int, seed: int) -> dict[str, Any]:
-    """What ``run.json`` says of a search before it begins."""
-    return {
-        "total_budget_steps": steps,
-        **msgspec.structs.asdict(strategy),
-        "reward": "speedup",
-        "aggregation": "geomean",
-        "rng_seed": seed,
-    }
-
-
 class _Mutation(msgspec.Struct):
     """A program that was asked for, in a step: what came, was expected and was measured."""
 
@@ -68,41 +57,36 @@ class Search(RunLog):
         strategy: Puct,
         provider: FileProvider,
         steps: int,
-        seed: int,
         seen: set[str],
     ) -> None:
         self._strategy, self._provider, self._seen = strategy, provider, seen
-        self.hyperparameters = search_numbers(strategy, steps, seed)
         self._steps = steps
-        self.waits = 0
-        self._started = False
-        self._root: SearchNode | None = None
-        self._lineage: dict[str, list[str]] = {}
+        self._root_code: str | None = None
         self._state = State()
         self._next_step = 0
         self._parents: list[str] | None = None
         self._mutations: dict[str, _Mutation] = {}
         self._requests: dict[str, _Mutation] = {}
         super().__init__(directory / "events.jsonl", ev.Event)
-        if self._root is not None and self._root.code != provider.start:
+        if self._root_code not in (None, provider.start):
             self._refuse(1, "a search from another starting program")
 
     @property
     def finished(self) -> bool:
         """Whether the search came to its own end."""
-        if self._started and self._root is None:
-            return True
         return self._parents is None and self._next_step >= self._steps
 
     def _apply(self, event: Any) -> None:
         match event:
             case ev.SearchInitialized(root=root):
-                self._started = True
+                self._root_code = root.program_code
                 self._seen.add(root.program_code)
-                self._lineage[root.ulid] = []
                 self._count(root.evaluation)
-                self._root = _node(root.ulid, root.program_code, [], root.evaluation)
-                self._state.archive = [self._root] if self._root else []
+                node = _node(root.ulid, root.program_code, [], root.evaluation)
+                if node is None:  # a search from a program that fails is at its end
+                    self._next_step = self._steps
+                else:
+                    self._state.archive = [node]
             case ev.StepStarted(parent_ulids=parents):
                 self._parents = list(parents or [])
                 self._mutations, self._requests = {}, {}
@@ -130,19 +114,18 @@ class Search(RunLog):
     def _settle(self) -> None:
         children: dict[str, list[SearchNode]] = {parent: [] for parent in self._parents or []}
         for candidate in self._requests.values():
-            ancestors = [candidate.parent, *self._lineage[candidate.parent]]
-            self._lineage[candidate.child] = ancestors
+            ancestors = [candidate.parent, *self._state.node(candidate.parent).ancestors]
             node = _node(candidate.child, str(candidate.code), ancestors, candidate.result)
             if node is not None:
                 children[candidate.parent].append(node)
-        self._strategy.settle(self._state, children, self._lineage)
+        self._strategy.settle(self._state, children)
 
     def jobs(self) -> list[Job]:
         """What can be measured now; empty when the search has finished, or waits for proposals.
 
         Goes on by itself as far as it can: selects parents, asks the provider, writes the requests.
         """
-        if not self._started:
+        if self._root_code is None:
             return [Job("root", self._provider.start)]
         while not self.finished:
             if self._parents is None:
@@ -185,7 +168,7 @@ class Search(RunLog):
         for key, mutation in self._mutations.items():
             if mutation.code is not None or mutation.failed:
                 continue
-            (parent,) = (n for n in self._state.archive if n.ulid == mutation.parent)
+            parent = self._state.node(mutation.parent)
             answer = self._provider.propose(key, parent, self._seen)
             if answer is None:
                 self.waits += 1

@@ -133,7 +133,7 @@ def share_processors() -> tuple[list[int], list[int]]:
 
     They are those that this process may use: ``taskset`` gives several stations their own.
     """
-    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+    usable = sorted(os.sched_getaffinity(0))
     # Not the very first: interrupts are served there.
     return (usable[1:3], usable[3:]) if len(usable) >= 6 else (usable, usable)
 

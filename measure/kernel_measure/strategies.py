@@ -15,14 +15,10 @@ children the best k enter; beyond its capacity the archive keeps its seeds and t
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from kernel_archive.readers.events import Feedback  # noqa: TC001 - msgspec reads the annotations
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class SearchNode(msgspec.Struct, kw_only=True):
@@ -43,6 +39,11 @@ class State(msgspec.Struct):
     visits: dict[str, int] = {}  # expansions at a node or below it
     best_child: dict[str, float] = {}  # largest reward of its children
     expansions: int = 0  # all expansions
+
+    def node(self, ulid: str) -> SearchNode:
+        """A node of the archive; a ``ValueError`` says that it is not there."""
+        (found,) = (node for node in self.archive if node.ulid == ulid)
+        return found
 
 
 class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,29 +82,22 @@ class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 chosen.append(node)
         return chosen[: self.batch_size]
 
-    def settle(
-        self, state: State, children: dict[str, list[SearchNode]], lineage: dict[str, list[str]]
-    ) -> None:
+    def settle(self, state: State, children: dict[str, list[SearchNode]]) -> None:
         """Count the expansions up the lineage, learn the best child, admit the best k."""
         for parent, nodes in children.items():
             state.expansions += 1
-            for ulid in (parent, *lineage[parent]):
+            for ulid in (parent, *state.node(parent).ancestors):
                 state.visits[ulid] = state.visits.get(ulid, 0) + 1
             best = sorted(nodes, key=lambda n: (-n.reward, n.ulid))
             if best:
                 known = state.best_child.get(parent, -math.inf)
                 state.best_child[parent] = max(known, best[0].reward)
-            _admit(state, best[: self.k_per_parent])
+            for node in best[: self.k_per_parent]:
+                if all(node.code != other.code for other in state.archive):
+                    state.archive.append(node)
         if len(state.archive) > self.archive_capacity:
             # Seeds first, then the best.
             order = sorted(state.archive, key=lambda n: (not n.is_seed, -n.reward, n.ulid))
             seeds = sum(n.is_seed for n in state.archive)
             keep = {n.ulid for n in order[: max(seeds, self.archive_capacity)]}
             state.archive = [n for n in state.archive if n.ulid in keep]
-
-
-def _admit(state: State, nodes: Sequence[SearchNode]) -> None:
-    """Take in nodes whose program is not there yet."""
-    for node in nodes:
-        if all(node.code != other.code for other in state.archive):
-            state.archive.append(node)

@@ -1,4 +1,4 @@
-"""The results of timing: distributions, when the loop over pairs ends, and what a case gave."""
+"""The results of timing: distributions, when the loop over pairs ends, and what a worker says."""
 
 from __future__ import annotations
 
@@ -74,36 +74,25 @@ def stop_reason(
     return None
 
 
-class CaseResult(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What one case gave: a failure, or two distributions of times."""
+class CaseResult(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The distributions of one timed case."""
 
     shape: Case
-    failure_kind: Literal["none", guards.FailureKind] = "none"
-    error: str = ""
-    error_name: str = ""  # name of the exception or guard
-    traceback: str = ""  # of the program's own frames
-    candidate: Distribution | None = None
-    reference: Distribution | None = None
+    candidate: Distribution
+    reference: Distribution
     stop: str = ""  # why timing stopped
     over_limit: float | None = None  # candidate time over the physical limit, where it is known
-
-    def medians(self) -> tuple[float, float]:
-        """The candidate's time and the reference's, ns, of a case without failure.
-
-        Raises:
-            ValueError: it was not timed.
-        """
-        if self.candidate and self.reference:
-            own, ref = self.candidate.median, self.reference.median
-            if own > 0 and ref > 0:
-                return own, ref
-        raise ValueError("a case has neither a failure nor two times")
 
 
 class Result(msgspec.Struct, kw_only=True):
     """One evaluation as the worker reports it."""
 
-    cases: list[CaseResult] = []  # what each case gave, up to the first failure
+    cases: list[CaseResult] = []  # those timed before the first failure, in order
+    failure_kind: Literal["none", guards.FailureKind] = "none"
+    failed_case: Case | None = None  # the first that was tried where the program does not load
+    error: str = ""
+    error_name: str = ""  # name of the exception or guard
+    traceback: str = ""  # of the program's own frames
     phases: dict[str, float] = {}  # seconds by phase, in the worker
     salt: str = ""  # with the seed, gives the inputs again
     narrow_domain: str = ""  # what went wrong on ``stress`` inputs after a success, if anything

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from kernel_archive.readers.events import Feedback, LoggedEvaluation, Observation
-from kernel_measure.timing import CaseResult, Result
+from kernel_measure.timing import Result
 
 Outcome = Literal[
     "success", "compile_failed", "runtime_error", "incorrect", "infrastructure_failure"
@@ -23,9 +23,6 @@ class Measurement(Result, kw_only=True):
     outcome: Outcome
     #: Reference time / candidate time, x, geometric mean over cases; ``None`` unless success.
     speedup: float | None = None
-    error: str = ""
-    error_name: str = ""  # exception or guard
-    traceback: str = ""  # of the program's frames
     #: Cases (as text) whose reference stayed outside its band after the repeats.
     off_band: list[str] = msgspec.field(default_factory=list)
     attempts: int = 1  # evaluations that this took
@@ -47,7 +44,6 @@ class Measurement(Result, kw_only=True):
             "timing": [
                 {n: getattr(c, n) for n in ("candidate", "reference", "stop", "over_limit")}
                 for c in self.cases
-                if c.candidate is not None
             ],
         }
 
@@ -58,20 +54,20 @@ def case_key(shape: dict[str, Any]) -> str:
 
 
 def measurement(task: str, result: Result, *, wall_s: float) -> Measurement:
-    """The verdict over cases: the first failed one, else the geometric mean of their ratios.
+    """The verdict over cases: a failure, else the geometric mean of their ratios.
 
     Raises:
-        ValueError: there are no cases, or one has neither a failure nor times.
+        ValueError: there is neither a failure nor a ratio.
     """
     reported = {name: getattr(result, name) for name in Result.__struct_fields__}
     m = Measurement(task=task, outcome="success", wall_s=wall_s, **reported)
-    for case in result.cases:
-        if case.failure_kind != "none":
-            m.outcome = case.failure_kind
-            m.error, m.error_name, m.traceback = case.error, case.error_name, case.traceback
-            return m
-    ratios = [ref / own for own, ref in map(CaseResult.medians, result.cases)]
-    m.speedup = statistics.geometric_mean(ratios)
+    if result.failure_kind != "none":
+        m.outcome = result.failure_kind
+        return m
+    times = [(case.candidate.median, case.reference.median) for case in result.cases]
+    if any(own <= 0 or ref <= 0 for own, ref in times):
+        raise ValueError("times that are not above zero")
+    m.speedup = statistics.geometric_mean([ref / own for own, ref in times])
     if not 0 < m.speedup < math.inf:
         raise ValueError("times that have no ratio")
     return m
@@ -95,9 +91,13 @@ def evaluation(m: Measurement) -> LoggedEvaluation:
     else:
         feedback.aggregated_speedup, feedback.aggregation_method = m.speedup, "geomean"
         feedback.per_case_speedups = [
-            {"speedup": ref / own, "runtime_ns": own, "ref_runtime_ns": ref, **case.shape}
+            {
+                "speedup": case.reference.median / case.candidate.median,
+                "runtime_ns": case.candidate.median,
+                "ref_runtime_ns": case.reference.median,
+                **case.shape,
+            }
             for case in m.cases
-            for own, ref in [case.medians()]
         ]
         feedback.narrow_domain = m.narrow_domain or None
     return LoggedEvaluation(observation=Observation(feedback=feedback), reward=m.speedup)

@@ -94,8 +94,8 @@ Answer: TypeAlias = "Callable[[Request], Reply]"
 Facts: TypeAlias = dict[str, Any]
 
 
-def _import_torch() -> None:
-    """Load what programs load."""
+def _import_torch() -> Any:
+    """Load what programs load, and return torch."""
     import torch
     import torch.utils.cpp_extension
 
@@ -104,6 +104,7 @@ def _import_torch() -> None:
     with contextlib.suppress(ImportError):
         import triton
         import triton.language  # noqa: F401 - loaded for the programs
+    return torch
 
 
 def _fake_triton(architecture: int) -> None:
@@ -136,9 +137,7 @@ def _compile_mode(config: Config) -> tuple[Answer, Facts]:
     """Import programs and call them on tensors that have shapes alone."""
     mode: Any = contextlib.nullcontext()
     if get_task(config.task).framework == "torch":
-        _import_torch()
-        import torch
-
+        torch = _import_torch()
         facts = gpu_facts(config.gpu)
         major, minor = map(int, (facts.compute_capability or "9.0").split("."))
         _fake_triton(10 * major + minor)
@@ -163,13 +162,17 @@ def _compile_mode(config: Config) -> tuple[Answer, Facts]:
     return answer, {}
 
 
-def _calls(follow_cases: Callable[[], Iterable[list[dict[str, Any]]]]) -> dict[str, Any]:
-    """The calls of a program by case; or why there are none."""
+def calls_by_case(cases: Iterable[list[dict[str, Any]]]) -> dict[str, Any]:
+    """The calls of a program by case, equal ones as one with ``n``; or why there are none."""
+    counted = []
     try:
-        return {"cases": list(follow_cases())}
+        for calls in cases:
+            alike = Counter(msgspec.json.encode(call) for call in calls)
+            counted.append([{**msgspec.json.decode(call), "n": n} for call, n in alike.items()])
     except BaseException as error:  # noqa: BLE001 - whatever a program raises
         failure = failure_by(error)
         return {"error": f"{failure.name}: {failure.error}"[:200]}
+    return {"cases": counted}
 
 
 def _inputs(request: Request, device: str) -> Iterator[Data]:
@@ -189,24 +192,20 @@ def _dry_mode(_: Config) -> tuple[Answer, Facts]:
 
     def cases(request: Request) -> Iterator[list[dict[str, Any]]]:
         if request.reference:
-            followed = [follow_model(request.code, request.reference, modes, device)]
-        else:
-            followed = [follow(request.code, data, modes) for data in _inputs(request, "meta")]
-        for calls in followed:  # equal ones as one with ``n``
-            alike = Counter(msgspec.json.encode(call) for call in calls)
-            yield [{**msgspec.json.decode(call), "n": n} for call, n in alike.items()]
+            yield follow_model(request.code, request.reference, modes, device)
+            return
+        for data in _inputs(request, "meta"):
+            yield follow(request.code, data, modes)
 
     def answer(request: Request) -> Reply:
         torch.set_default_dtype(torch.float32)  # the program before may have set another
-        return Reply(result=_calls(lambda: cases(request)))
+        return Reply(result=calls_by_case(cases(request)))
 
     return answer, {}
 
 
 def _profile_mode(config: Config) -> tuple[Answer, Facts]:
-    import torch
-
-    _import_torch()
+    torch = _import_torch()
     device = TorchDevice(config.device)
     torch.cuda.set_per_process_memory_fraction(config.settings.gpu_memory_fraction)
     spills = record_spills()
@@ -219,7 +218,7 @@ def _profile_mode(config: Config) -> tuple[Answer, Facts]:
 
     def answer(request: Request) -> Reply:
         name = f"profiled_{next(serial)}"
-        result = _calls(lambda: cases(request, name))
+        result = calls_by_case(cases(request, name))
         sys.modules.pop(name, None)
         return _checked(Reply(result=result), device, keep_gb=4)  # others share the GPU
 

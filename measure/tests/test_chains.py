@@ -9,39 +9,14 @@ from typing import Any
 import pytest
 from support.answers import run_plan
 from support.chains import AUTHOR, FACTS, write
-from support.cheats import NUMPY_HONEST
+from support.cheats import NO_MAXIMUM, NUMPY_HONEST
 
-from kernel_archive.archive.build import build_archive
-from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import DataError
-from kernel_measure.chains import ChainRun, read_chain
+from kernel_measure.chains import read_chain
 from kernel_measure.logs import read_lines
-
-PLAN = Path(__file__).with_name("plan") / "plan.toml"
-
-
-def test_run_of_another_agent_is_not_continued(tmp_path):
-    """A directory that holds another author's programs is refused."""
-    run_plan(PLAN, tmp_path, only=["agentic/*"])
-    other = read_chain(PLAN.parent / "chains" / "a00" / "rehearsal")
-    other.attempts = other.attempts[1:]
-    with pytest.raises(DataError, match="did not make"):
-        ChainRun(tmp_path / "agentic" / "rehearsal__t_a00", other)
-
 
 SOFTMAX = NUMPY_HONEST
 OTHER = SOFTMAX + "# another\n"
-NO_MAXIMUM = """import numpy as np
-
-
-def custom_kernel(data):
-    (x,) = data
-    m = x.max(axis=1)
-    with np.errstate(all="ignore"):
-        e = np.exp(x)
-    z = e.sum(axis=1)
-    return e / z[:, None], z * np.exp(-m)
-"""
 
 
 @pytest.fixture
@@ -80,51 +55,33 @@ def test_chain_is_recorded_and_goes_on(plan, tmp_path):
     assert run["checks"]["distributions"] == ["standard", "structured", "stress"]
 
 
-def test_all_of_a_chain_is_compiled_before_anything_is_timed(plan, tmp_path):
-    """A host that compiles launches kernels more slowly."""
-    folder = tmp_path / "chains" / "a01" / "rehearsal"
-    write(folder, 1, SOFTMAX)
-    write(folder, 2, OTHER, parent=1)
-    said: list[tuple[int, int, str]] = []
-    run_plan(plan, tmp_path / "out", compilers=1, advance=lambda *what: said.append(what))
-    key = "agentic/rehearsal__h_a01"
-    assert said == [(1, 2, "compiling"), (2, 2, "compiling"), (1, 2, key), (2, 2, key)]
-
-
-def test_logs_of_chains_are_open_at_their_turn_alone(plan, tmp_path):
-    """While all is compiled none is: a plan may have more chains than files may be open."""
-    for author in ("a01", "a02", "a03"):
+def test_chains_are_compiled_first_and_their_logs_are_open_at_their_turn_alone(
+    plan, tmp_path, monkeypatch
+):
+    """A host that compiles launches kernels more slowly, and a plan may have more chains than files
+    may be open: no log is while all is compiled, none after its chain was measured.
+    """
+    authors = ("a01", "a02", "a03")
+    for author in authors:
         folder = tmp_path / "chains" / author
         write(folder / "rehearsal", 1, f"{SOFTMAX}# {author}\n")
         (folder / "author.json").write_text(json.dumps({**AUTHOR, "author": author}))
-    opened: list[list[Path]] = []
+    said = []
 
-    def advance(_done: int, _total: int, what: str) -> None:
-        if what == "compiling":
-            files = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
-            opened.append([file for file in files if file.is_relative_to(tmp_path / "out")])
+    def advance(done: int, total: int, what: str) -> None:
+        files = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
+        opened = [file.parent.name for file in files if file.is_relative_to(tmp_path / "out")]
+        said.append((done, total, what, opened))
 
-    assert run_plan(plan, tmp_path / "out", compilers=1, advance=advance).evaluations == 3
-    assert opened == [[], [], []]
-
-
-def test_archive_of_a_chain_has_its_flags(plan, tmp_path):
-    """A build of recorded chains marks programs that are narrow or lose time by intent."""
-    folder = tmp_path / "chains" / "a01" / "rehearsal"
-    write(folder, 1, SOFTMAX)
-    write(folder, 2, NO_MAXIMUM)
-    wasteful = "    for _ in range(2):\n        w = np.sort(data[0])\n    return honest"
-    write(folder, 3, SOFTMAX.replace("    return honest", wasteful))
-    run_plan(plan, tmp_path / "src" / "logs", compilers=0)
-    (tmp_path / "src" / "builder.toml").write_text(
-        'name = "chains"\nlicence = "CC0-1.0"\ndescription = "d"\n[[source]]\npath = "logs/agentic/*"\nformat = "attempts"\n'  # noqa: E501
-        'role = "held_out"\ngeneration_method = "agentic"\n'
-    )
-    build_archive([str(tmp_path / "src" / "builder.toml")], out=tmp_path / "out", jobs=1)
-    kernels = open_archive(tmp_path / "out").arrow("kernels", "test").sort_by("step").to_pylist()
-    flags = {"artificial", "narrow_domain"}
-    assert [flags & set(k["flags"]) for k in kernels] == [set(), {"narrow_domain"}, {"artificial"}]
-    assert {k["model"] for k in kernels} == {"some-model"}
+    monkeypatch.setattr("kernel_measure.record.AT_ONCE", 1)
+    done = run_plan(plan, tmp_path / "out", compilers=1, advance=advance)
+    keys = [f"rehearsal__h_{author}" for author in authors]
+    assert said == [
+        *((i, 3, "compiling", []) for i in (1, 2, 3)),
+        *((i, 3, f"agentic/{key}", [key, key]) for i, key in enumerate(keys, 1)),
+    ]
+    assert [row["run"] for row in done.runs] == [f"agentic/{key}" for key in keys]
+    assert (done.evaluations, done.unfinished) == (3, 0)
 
 
 def test_measured_program_must_not_change(plan, tmp_path):

@@ -6,10 +6,8 @@ import importlib.util
 import inspect
 import json
 import linecache
-import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -187,8 +185,7 @@ def test_launches_of_gluon_are_recorded(follow):
 
 def test_a_launch_is_recorded_with_its_first_configuration(calls):
     """Grid callables and heuristics see the configuration; trips of nested loops multiply."""
-    first = calls[0]
-    wanted = {
+    assert calls[0] == {
         "kind": "launch",
         "name": "tuned",
         "grid_x": 16,
@@ -208,11 +205,10 @@ def test_a_launch_is_recorded_with_its_first_configuration(calls):
         "atomics": 1,
         "loops": 2,
     }
-    assert first == wanted
 
 
 def test_what_a_placeholder_gives_is_recorded_as_a_plain_number(calls):
-    """Zero for a part of the grid, the default for an option."""
+    """Zero for a part of the grid, the default for an option; a line may hold each call."""
     keys = ("grid_x", "grid_y", "warps", "stages")
     assert [tuple(c[k] for k in keys) for c in calls[1:]] == [
         *[(7, 1, 2, 4)] * 3,
@@ -221,16 +217,7 @@ def test_what_a_placeholder_gives_is_recorded_as_a_plain_number(calls):
     ]
     assert {type(v) for call in calls for v in call.values()} == {str, int, float}
     assert calls[1]["trips"] == kernel_text.UNKNOWN_TRIPS
-
-
-def test_an_unknown_name_of_triton_can_be_iterated(calls):
-    """Over nothing: ``list`` of one would not end otherwise."""
-    assert calls
-    assert list(standin.Placeholder("tl.anything")) == []
-
-
-def test_every_field_of_a_call_is_one_of_a_line(calls):
-    """What the stand-in records is what a recipe's file may hold."""
+    assert list(standin.Placeholder("tl.anything")) == []  # would not end otherwise
     ours = {"program_id": "0" * 32, "problem": "trimul", "case": 0, "n": 1}
     for call in calls:
         msgspec.convert({**call, **ours}, FULL_LAUNCH_LINE)
@@ -277,99 +264,82 @@ def test_an_existing_file_stays(archive, tmp_path):
     assert (tmp_path / "o.jsonl").read_text() == "mine"
 
 
+def lines_of(path):
+    """The lines of a file."""
+    read = Lines(path, max_bytes=1 << 20, max_lines=1000)
+    return [msgspec.json.decode(text, type=FULL_LAUNCH_LINE) for _, text in read]
+
+
 @pytest.mark.parametrize("name", ["o.jsonl", "o.jsonl.zst"])
-def test_an_archive_is_followed(archive, tmp_path, name):
-    """A line per kind of call and case, and one for each program that can't be followed."""
+def test_an_archive_is_followed(archive, tmp_path, capsys, name):
+    """A line per kind of call and case, and one for each program that can't be followed.
+
+    With --json: programs, those followed, and the reasons of the others.
+    """
     pytest.importorskip("torch")
-    seen = []
-    how = Following(trusted=True, workers=2)
-    done = follow_programs(archive, tmp_path / name, how, advance=lambda *a: seen.append(a))
-    assert (done.programs, done.followed) == (4, 1)
-    assert done.not_followed == {"KeyError": 1, "SystemExit": 1, "timeout": 1}
-    assert sorted(done for done, _, _ in seen) == [1, 2, 3, 4]
-    read = Lines(tmp_path / name, max_bytes=1 << 20, max_lines=1000)
-    lines = [msgspec.json.decode(text, type=FULL_LAUNCH_LINE) for _, text in read]
-    assert len(lines) == done.lines
+    command = ["dry-run", "-o", str(tmp_path / name), "--archive", str(archive.path), "--trusted"]
+    assert main([*command, "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["programs"], done["followed"]) == (4, 1)
+    assert done["not_followed"] == {"KeyError": 1, "SystemExit": 1, "timeout": 1}
+    lines = lines_of(tmp_path / name)
+    assert len(lines) == done["lines"]
     by_program = Counter((line.program_id, line.kind) for line in lines)
-    cases = len(get_task("matmul_bf16").benchmark_cases)
+    cases = get_task("matmul_bf16").benchmark_cases
     ids = {key: program_id(code) for key, code in CODES.items()}
     assert by_program == {
-        (ids["good"], "launch"): cases,
-        (ids["good"], "operator"): cases,
+        (ids["good"], "launch"): len(cases),
+        (ids["good"], "operator"): len(cases),
         **{(ids[key], "not_followed"): 1 for key in ("raises", "exits", "endless")},
     }
-    assert {line.n for line in lines if line.kind == "launch"} == {2}
+    launch, add = (
+        next(line for line in lines if (line.kind, line.case) == (kind, 0))
+        for kind in ("launch", "operator")
+    )
+    size = cases[0]["m"] * cases[0]["k"]
+    assert (launch.name, launch.n, launch.grid_x) == ("copy", 2, -(-size // 256))
+    assert (add.name, launch.bytes, add.bytes, add.flops) == ("add", 4 * size, 4 * size, 0)
     (why,) = [line.name for line in lines if line.program_id == ids["raises"]]
     assert why.startswith("KeyError: 'gone")
     assert "\x1b" not in why
+    assert main(command) == 1
+    assert "exists already" in capsys.readouterr().err
 
 
-def test_a_whole_program_is_followed():
-    """In a process of its own: the stand-ins stay."""
+def test_every_program_is_reported_by_every_process(archive, tmp_path):
+    """Programs done, of all, whichever process followed them."""
     pytest.importorskip("torch")
-    text = f"""import json, sys
-sys.path[:0] = {sys.path!r}
-import torch
-from kernel_measure import kernel_text, standin
-standin.install_triton()
-modes = standin.install_torch(torch, 132)
-data = (torch.empty(1000, 10, device="meta"),)
-print(json.dumps(standin.follow({TORCH!r}, data, modes)))
-"""
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-    first, second, add = json.loads(done.stdout)
-    assert first == second
-    assert (first["name"], first["grid_x"], first["bytes"]) == ("copy", 40, 80_000)
-    assert add == {"kind": "operator", "name": "add", "bytes": 80_000, "flops": 0}
+    seen = []
+    how = Following(trusted=True, workers=2)
+    follow_programs(archive, tmp_path / "o.jsonl", how, advance=lambda *a: seen.append(a))
+    assert sorted(done for done, _, _ in seen) == [1, 2, 3, 4]
 
 
 def test_a_program_in_the_form_of_kernelbench_is_followed(tmp_path):
-    """On the inputs of its reference; weights and inputs have no values. A reference is, too."""
+    """On the inputs of its reference; weights and inputs have no values. A reference is, too.
+
+    A program that changes the type that torch makes tensors of changes nothing for the next.
+    """
     pytest.importorskip("torch")
-    searches = [Search("s", "kernelbench_l1_p1", reference=MODEL_REFERENCE)]
-    codes = [MODEL, MODEL_REFERENCE + "# again\n", MODEL.replace("x.numel(), B", "x.item(), B")]
+    problems = {"s": "kernelbench_l1_p1", "t": "kernelbench_l1_p2"}
+    searches = [Search(s, p, reference=MODEL_REFERENCE) for s, p in problems.items()]
+    change = "import torch\ntorch.set_default_dtype(torch.float16)\n"
+    codes = [MODEL, change + MODEL, MODEL.replace("x.numel(), B", "x.item(), B")]
     runs = [Run("s", code, 1.0 + i) for i, code in enumerate(codes)]
+    runs.append(Run("t", MODEL_REFERENCE + "# again\n", 1.2))
     opened = open_archive(make_archive(tmp_path / "a", searches, runs))
     done = follow_programs(opened, tmp_path / "o.jsonl", Following(trusted=True))
-    assert (done.programs, done.followed, done.not_followed) == (3, 2, {"RuntimeError": 1})
-    read = Lines(tmp_path / "o.jsonl", max_bytes=1 << 20, max_lines=100)
-    lines = [msgspec.json.decode(text, type=FULL_LAUNCH_LINE) for _, text in read]
+    assert (done.programs, done.followed, done.not_followed) == (4, 3, {"RuntimeError": 1})
+    lines = lines_of(tmp_path / "o.jsonl")
     ids = [program_id(code) for code in codes]
     calls = {(line.program_id, line.kind, line.name): line for line in lines}
     launch = calls[ids[0], "launch", "copy"]
     assert (launch.problem, launch.case, launch.grid_x) == ("kernelbench_l1_p1", 0, 250)
     assert launch.bytes == 2 * 64_000 * 4
     assert calls[ids[0], "operator", "mul"].bytes == (2 * 64_000 + 64) * 4
-    assert calls[ids[1], "operator", "addmm"].flops == 2 * 1000 * 64 * 64
-
-
-def test_a_program_changes_nothing_for_the_next(tmp_path):
-    """Of the type that torch makes tensors of."""
-    pytest.importorskip("torch")
-    change = "import torch\ntorch.set_default_dtype(torch.float16)\n"
-    problems = {"s": "kernelbench_l1_p1", "t": "kernelbench_l1_p2"}
-    searches = [Search(s, p, reference=MODEL_REFERENCE) for s, p in problems.items()]
-    runs = [Run("s", change + MODEL, 1.1), Run("t", MODEL_REFERENCE + "# again\n", 1.2)]
-    opened = open_archive(make_archive(tmp_path / "a", searches, runs))
-    follow_programs(opened, tmp_path / "o.jsonl", Following(trusted=True))
-    read = Lines(tmp_path / "o.jsonl", max_bytes=1 << 20, max_lines=100)
-    lines = [msgspec.json.decode(text, type=FULL_LAUNCH_LINE) for _, text in read]
     (product,) = [line for line in lines if line.problem == "kernelbench_l1_p2"]
     assert (product.name, product.flops) == ("addmm", 2 * 1000 * 64 * 64)
     assert product.bytes == (2 * 64_000 + 64 * 64 + 64) * 4
-
-
-def test_the_command_reports_counts(archive, tmp_path, capsys):
-    """With --json: programs, those followed, and the reasons of the others."""
-    pytest.importorskip("torch")
-    where = str(archive.path)
-    output = str(tmp_path / "o.jsonl.zst")
-    assert main(["dry-run", "-o", output, "--archive", where, "--trusted", "--json"]) == 0
-    done = json.loads(capsys.readouterr().out)
-    assert (done["programs"], done["followed"]) == (4, 1)
-    assert Path(output).stat().st_size > 0
-    assert main(["dry-run", "-o", output, "--archive", where, "--trusted"]) == 1
-    assert "exists already" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is here")

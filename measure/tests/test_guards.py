@@ -133,7 +133,7 @@ def test_clocks_have_to_agree(candidate, guard):
         guards.check_clock(_Gpu(), _samples(*candidate), _samples(4e6, 4.03e6, 1e4))
 
 
-@pytest.mark.parametrize(("stalls", "outcome"), [(0, "success"), (1, "success"), (2, "incorrect")])
+@pytest.mark.parametrize(("stalls", "outcome"), [(0, "none"), (1, "none"), (2, "incorrect")])
 def test_clocks_are_asked_twice(tmp_path, monkeypatch, stalls, outcome):
     """A host that stalls once is no lie; clocks that disagree again are."""
     asked = []
@@ -149,9 +149,7 @@ def test_clocks_are_asked_twice(tmp_path, monkeypatch, stalls, outcome):
         mode="time", task="rehearsal", device="standin", settings=settings, scratch=str(tmp_path)
     )
     result = Evaluator(get_task("rehearsal"), StandIn(), config).evaluate(cheats.NUMPY_HONEST)
-    assert [case.failure_kind for case in result.cases][-1] == (
-        "none" if outcome == "success" else outcome
-    )
+    assert result.failure_kind == outcome
     assert len(asked) == min(stalls + 1, 2)
     assert ("time_again_s" in result.phases) == (stalls > 0), "the log says so"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ from support.answers import answer, run_answered, run_plan
 from support.cheats import NUMPY_HONEST
 
 from kernel_archive.errors import DataError, UsageError
-from kernel_measure.logs import MAX_GIVEN
+from kernel_measure.logs import MAX_GIVEN, read_lines
 from kernel_measure.questions import AIM, FileProvider, Proposal
 from kernel_measure.strategies import SearchNode
 
@@ -77,13 +78,21 @@ def test_answers_are_programs_or_reasons(tmp_path):
     assert ask(given) == Proposal(failed="no idea")
 
 
-@pytest.mark.parametrize("data", [b"{", b'{"kode": "x"}', b'{"code": 3}', b"x" * (MAX_GIVEN + 1)])
-def test_a_bad_answer_is_named_with_its_file(tmp_path, data):
-    """Damage, unknown fields, wrong types and size."""
+@pytest.mark.parametrize("folder", ["proposals", "forecasts"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"{", b'{"kode": "x"}', b'{"code": 3}', b"x" * (MAX_GIVEN + 1)),
+        *(b'{"expected_speedup": 0}', b'{"expected_speedup": "fast"}'),
+    ],
+)
+def test_a_bad_answer_is_named_with_its_file(tmp_path, folder, data):
+    """Damage, unknown or missing fields, wrong types and size."""
     given = provider(tmp_path)
-    (tmp_path / "proposals" / "q.json").write_bytes(data)
-    with pytest.raises(DataError, match=r"q\.json"):
-        ask(given)
+    (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / folder / "q.json").write_bytes(data)
+    with pytest.raises(DataError, match=rf"{folder}/q\.json"):
+        ask(given) if folder == "proposals" else given.forecast("q", "code")
 
 
 def test_a_start_that_is_missing_is_a_usage_error(tmp_path):
@@ -92,27 +101,10 @@ def test_a_start_that_is_missing_is_a_usage_error(tmp_path):
         FileProvider(tmp_path, "rehearsal", "standin", tmp_path / "no.py")
 
 
-CHOOSING = """
-name = "choosing"
-gpu = "standin"
-[settings]
-max_runs = 3
-remeasure = 0
-candidates_per_worker = 50
-[[search]]
-method = "tree_search"
-task = "rehearsal"
-seed = 1
-steps = 1
-samples_per_parent = 2
-proposals_per_parent = 4
-"""
-
-
 def test_a_forecaster_chooses_what_is_measured(tmp_path):
     """Of four proposals the two expected to be fastest are measured; the log names the others."""
-    (tmp_path / "plan.toml").write_text(CHOOSING)
     plan, out = tmp_path / "plan.toml", tmp_path / "runs"
+    plan.write_text(PLAN.read_text().replace("steps = 3", "steps = 1\nproposals_per_parent = 4"))
     assert run_plan(plan, out).waiting == 4
     folder = out / RUN / "proposals"
     folder.mkdir()
@@ -128,22 +120,10 @@ def test_a_forecaster_chooses_what_is_measured(tmp_path):
         (out / RUN / "forecasts" / f"{name}.json").write_text(text)
     done = run_plan(plan, out)
     assert (done.waiting, done.evaluations, done.unfinished) == (0, 2, 0)
-    events = [*map(msgspec.json.decode, (out / RUN / "events.jsonl").read_bytes().splitlines())]
-    of_kind = {
-        kind: [e for e in events if e["kind"] == kind]
-        for kind in ("evaluation_requested", "candidate_deferred", "forecast_completed")
-    }
+    of_kind = {}
+    for event in read_lines(out / RUN / "events.jsonl", Any):
+        of_kind.setdefault(event["kind"], []).append(event)
     measured = [e["from_mutation_request_id"] for e in of_kind["evaluation_requested"]]
     assert measured == [names[1], names[3]]
     assert [e["request_id"] for e in of_kind["candidate_deferred"]] == [names[0], names[2]]
     assert of_kind["forecast_completed"][0]["forecast"]["rationale"] == "because"
-
-
-def test_a_forecast_without_a_speedup_is_named_with_its_file(tmp_path):
-    """Zero, words and nothing are no expected speedup."""
-    given = provider(tmp_path)
-    (tmp_path / "forecasts").mkdir()
-    for text in ('{"expected_speedup": 0}', '{"expected_speedup": "fast"}', "{}", "{"):
-        (tmp_path / "forecasts" / "q.json").write_text(text)
-        with pytest.raises(DataError, match=r"forecasts/q\.json"):
-            given.forecast("q", "code")

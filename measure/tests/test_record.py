@@ -7,25 +7,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
-from support.answers import read_run, run_answered
+from support.answers import read_run, run_answered, run_plan
 
 from kernel_archive.errors import DataError
 from kernel_measure.plan import read_plan
 from kernel_measure.record import Recorded, Turns
-from kernel_measure.settings import Settings
 
 PLAN = Path(__file__).with_name("plan") / "plan.toml"
 
 
 def test_recording_gives_logs_that_the_readers_read(tmp_path):
-    """Both methods, each finished, each evaluation with its time."""
+    """Both methods, each finished, each evaluation with its time; a second call finds nothing to do."""  # noqa: E501
     done = run_answered(PLAN, tmp_path)
+    logs = {path: path.read_bytes() for path in tmp_path.rglob("*.jsonl")}
+    assert run_answered(PLAN, tmp_path).evaluations == 0
+    assert logs == {path: path.read_bytes() for path in tmp_path.rglob("*.jsonl")}
     assert done.unfinished == 0
     total = 0
     for run in read_plan(PLAN).runs:
@@ -65,7 +66,7 @@ class FakeMeasurer:
         return SimpleNamespace(wall_s=0.0)
 
 
-def test_only_tasks_whose_turn_it_is_have_a_worker():
+def test_only_tasks_whose_turn_it_is_have_a_worker(monkeypatch):
     """Of thirty tasks' inputs those are on the card that are being measured."""
     measurer = FakeMeasurer()
     station = SimpleNamespace(measurer=measurer, compile_ahead=lambda task, codes: [], facts=dict)
@@ -79,7 +80,8 @@ def test_only_tasks_whose_turn_it_is_have_a_worker():
             return bool(active.jobs)
 
         active.propose, active.write = propose, lambda _: None
-        active.log = SimpleNamespace(report=lambda *_: None, best=None, counts=Counter())
+        active.log = SimpleNamespace(report=lambda *_: None, counts={}, waits=0, finished=True)
+        active.log.close = lambda: measurer.said.append(f"close {run.key}")
         return active
 
     batches = [("a", ["a1", "a2"]), ("b", ["b1"]), ("b", ["b2"])]
@@ -89,58 +91,36 @@ def test_only_tasks_whose_turn_it_is_have_a_worker():
         for i, (task, codes) in enumerate(batches)
     ]
     turns = Turns(station, Recorded(), start, float("inf"), lambda *_: None)
-    turns.run(runs, at_once=1)
-    turns_taken = "start a, a1, a2, start b, end a, b1, b2, start c, end b, c1, start a, end c, a3"
-    assert measurer.said == [*turns_taken.split(", "), "end a"]
-
-
-def test_second_call_has_nothing_to_do(tmp_path):
-    """A finished recording is not touched."""
-    plan = read_plan(PLAN)
-    run_answered(plan, tmp_path, only=["agentic/*"])
-    path = tmp_path / "agentic" / "rehearsal__t_a00"
-    logs = {f.name: f.read_bytes() for f in path.iterdir() if f.suffix == ".jsonl"}
-    again = run_answered(plan, tmp_path, only=["agentic/*"])
-    assert again.evaluations == 0
-    assert logs == {f.name: f.read_bytes() for f in path.iterdir() if f.suffix == ".jsonl"}
-    assert (
-        msgspec.json.decode((path / "run.json").read_bytes())["device_properties"]["name"]
-        == "standin"
+    monkeypatch.setattr("kernel_measure.record.AT_ONCE", 1)
+    turns.run(runs)
+    turns_taken = (
+        "start a, a1, a2, close a0, start b, end a, b1, close b1, b2, close b2, close a3, start c, "
+        "end b, c1, close c4, start a, end c, a3, close a5, end a"
     )
-
-
-def test_run_of_other_settings_is_not_continued(tmp_path):
-    """Measurements of two protocols are never mixed in one run."""
-    plan = read_plan(PLAN)
-    run_answered(plan, tmp_path, only=["agentic/*"])
-    other = msgspec.structs.replace(plan, settings=Settings(max_runs=7))
-    with pytest.raises(DataError, match="other settings"):
-        run_answered(other, tmp_path)
-    assert not (tmp_path / "tree_search").exists()
+    assert measurer.said == turns_taken.split(", ")
 
 
 @pytest.mark.parametrize(
-    ("entry", "field"),
+    ("old", "new", "field"),
     [
-        ({"c_puct": 2.0}, "c_puct"),
-        ({"archive_capacity": 3}, "archive_capacity"),
-        ({"batch_size": 1}, "batch_size"),
-        ({"steps": 2}, "total_budget_steps"),
-        ({}, "rng_seed"),
+        ("steps = 3", "steps = 3\nc_puct = 2.0", "search.c_puct"),
+        ("steps = 3", "steps = 3\narchive_capacity = 3", "search.archive_capacity"),
+        ("steps = 3", "steps = 3\nbatch_size = 1", "search.batch_size"),
+        ("steps = 3", "steps = 2", "search.total_budget_steps"),
+        ("seed = 1", "seed = 2", "search.rng_seed"),
+        ("max_runs = 5", "max_runs = 7", "measurement"),
     ],
 )
-def test_run_of_other_search_numbers_is_not_continued(tmp_path, entry, field):
-    """A search does not change its numbers in the middle."""
-    plan = read_plan(PLAN)
-    only = ["tree_search/*"]
-    run_answered(plan, tmp_path, only=only)
-    run = next(run for run in plan.runs if run.method == "tree_search")
-    changed = msgspec.structs.replace(
-        run, entry=msgspec.structs.replace(run.entry, **entry), seed=1 if entry else 2
-    )
+def test_run_of_other_numbers_is_not_continued(tmp_path, old, new, field):
+    """Neither a search nor the protocol changes its numbers in the middle."""
+    plan, out = tmp_path / "plan.toml", tmp_path / "out"
+    text = PLAN.read_text().replace("seed = 1", 'seed = 1\nname = "s"')
+    plan.write_text(text)
+    run_plan(plan, out)
+    plan.write_text(text.replace(old, new))
     with pytest.raises(DataError, match="other settings") as refused:
-        run_answered(msgspec.structs.replace(plan, runs=[changed]), tmp_path, only=only)
-    assert refused.value.findings[0].field == f"search.{field}"
+        run_plan(plan, out)
+    assert refused.value.findings[0].field == field
 
 
 def test_search_may_be_given_more_steps(tmp_path):

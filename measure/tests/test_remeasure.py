@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,9 +15,12 @@ from support.cheats import NUMPY_HONEST
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import DataError, UsageError
 from kernel_measure.logs import read_lines
+from kernel_measure.measurer import Measurer
 from kernel_measure.remeasure import Again, Program, Repetitions, choose, remeasure_programs
 from kernel_measure.settings import Settings
 from kernel_measure.station import CompilePool, Host
+
+SETTINGS = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
 
 
 def how(repeat, settings):
@@ -90,10 +90,8 @@ def test_wrong_condition_and_missing_split_are_usage_errors(archive):
 
 def test_measured_again_in_other_workers(tmp_path):
     """Every repetition has a run of its own from other inputs."""
-    good = NUMPY_HONEST
-    programs = [Program("rehearsal", good), Program("rehearsal", "x =")]
-    settings = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
-    found = remeasure_programs(programs, tmp_path, how(2, settings))
+    programs = [Program("rehearsal", NUMPY_HONEST), Program("rehearsal", "x =")]
+    found = remeasure_programs(programs, tmp_path, how(2, SETTINGS))
     assert found == Again(kernels=2, measurements=4, failed=1, unreached=0)
     salts = set()
     for r in (1, 2):
@@ -106,7 +104,7 @@ def test_measured_again_in_other_workers(tmp_path):
         }
     assert len(salts) == 2
     before = (tmp_path / "rehearsal__r1" / "attempts.jsonl").read_bytes()
-    remeasure_programs(programs, tmp_path, how(2, settings))
+    remeasure_programs(programs, tmp_path, how(2, SETTINGS))
     assert (tmp_path / "rehearsal__r1" / "attempts.jsonl").read_bytes() == before
 
 
@@ -114,11 +112,10 @@ def test_remeasuring_again_changes_nothing_that_stands(tmp_path):
     """A program named twice is measured once; what is there keeps its run.json."""
     good = Program("rehearsal", NUMPY_HONEST)
     other = Program("rehearsal", good.code + "\n# b")
-    settings = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
 
     def again(programs, **changes):
         return remeasure_programs(
-            programs, tmp_path, how(1, msgspec.structs.replace(settings, **changes))
+            programs, tmp_path, how(1, msgspec.structs.replace(SETTINGS, **changes))
         )
 
     directory = tmp_path / "rehearsal__r1"
@@ -155,51 +152,33 @@ def test_remeasuring_again_changes_nothing_that_stands(tmp_path):
         again([good, other])
 
 
-def test_a_killed_remeasurement_keeps_its_settings(tmp_path):
-    """Killed while it measures: run.json is there already, and other settings are refused."""
-    code = f"""
-import sys
-from pathlib import Path
-from kernel_measure.remeasure import Program, Repetitions, remeasure_programs
-from kernel_measure.settings import Settings
-from kernel_measure.station import Host
-good = {NUMPY_HONEST!r}
-if __name__ == "__main__":
-    programs = [Program("rehearsal", good + "\\n# " + "b" * i) for i in range(200)]
-    settings = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
-    how = Repetitions(repeat=1, host=Host(device="standin"), settings=settings)
-    remeasure_programs(programs, Path(sys.argv[1]), how)
-"""
-    script = tmp_path / "again.py"
-    script.write_text(code)
-    log = tmp_path / "out" / "rehearsal__r1" / "attempts.jsonl"
-    process = subprocess.Popen([sys.executable, str(script), str(tmp_path / "out")])
-    try:
-        deadline = time.monotonic() + 60
-        while (
-            not (log.exists() and log.read_bytes().count(b"\n") >= 2)
-            and time.monotonic() < deadline
-        ):
-            time.sleep(0.01)
-    finally:
-        process.kill()
-        process.wait()
-    rows = log.read_bytes().count(b"\n")
-    assert 2 <= rows < 200
-    run = msgspec.json.decode((log.parent / "run.json").read_bytes())
+def test_a_stopped_remeasurement_keeps_its_settings(tmp_path, monkeypatch):
+    """Stopped while it measures: run.json is there already, and other settings are refused."""
+    programs = [Program("rehearsal", NUMPY_HONEST + "\n# " + "b" * i) for i in range(3)]
+    measured, measure = [], Measurer.measure
+
+    def measure_two(measurer, task, code):
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        measured.append(code)
+        return measure(measurer, task, code)
+
+    monkeypatch.setattr(Measurer, "measure", measure_two)
+    with pytest.raises(KeyboardInterrupt):
+        remeasure_programs(programs, tmp_path, how(1, SETTINGS))
+    directory = tmp_path / "rehearsal__r1"
+    assert len(read_lines(directory / "attempts.jsonl", Any)) == 2
+    run = msgspec.json.decode((directory / "run.json").read_bytes())
     assert (run["finished"], run["measurement"]["max_runs"]) == (False, 4)
-    program = Program("rehearsal", NUMPY_HONEST)
     with pytest.raises(DataError, match="other settings"):
-        remeasure_programs([program], tmp_path / "out", how(1, Settings(max_runs=3)))
+        remeasure_programs(programs, tmp_path, how(1, Settings(max_runs=3)))
 
 
 def test_remeasuring_goes_on_after_a_torn_line(tmp_path, monkeypatch):
     """Killed while writing."""
-    good = NUMPY_HONEST
-    codes = (good, good + "\n# b", "x =")
+    codes = (NUMPY_HONEST, NUMPY_HONEST + "\n# b", "x =")
     programs = [Program("rehearsal", code) for code in codes]
-    settings = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
-    remeasure_programs(programs, tmp_path, how(1, settings))
+    remeasure_programs(programs, tmp_path, how(1, SETTINGS))
     log = tmp_path / "rehearsal__r1" / "attempts.jsonl"
     whole = log.read_bytes().splitlines(keepends=True)
     assert len(whole) == 3
@@ -209,7 +188,7 @@ def test_remeasuring_goes_on_after_a_torn_line(tmp_path, monkeypatch):
     monkeypatch.setattr(
         CompilePool, "submit", lambda self, t, code: compiled.append(code) or submit(self, t, code)
     )
-    again = remeasure_programs(programs, tmp_path, how(1, settings))
+    again = remeasure_programs(programs, tmp_path, how(1, SETTINGS))
     assert compiled == ["x ="]
     assert log.read_bytes().splitlines(keepends=True)[:2] == whole[:2]
     assert [row["code"] for row in read_lines(log, Any)] == [p.code for p in programs]

@@ -8,6 +8,7 @@ import math
 import pytest
 from click.testing import CliRunner
 from support.chains import write
+from support.cheats import NO_MAXIMUM, NUMPY_HONEST
 
 from kernel_archive.cli import cli
 from kernel_archive.ids import program_id
@@ -38,9 +39,9 @@ def programs(task):
     }
 
 
-def check(tmp_path, task, device, near):
-    """Measure, record, build and show the same programs."""
-    codes = programs(task)
+def check(tmp_path, task, device, near, flagged=()):
+    """Measure, record, build and show the same programs; ``flagged`` ones have that flag."""
+    codes = programs(task) | dict(flagged)
     files = {name: tmp_path / f"{name}.py" for name in codes}
     for name, path in files.items():
         path.write_text(codes[name])
@@ -74,6 +75,8 @@ def check(tmp_path, task, device, near):
         assert {by_hand[name]["outcome"], measured["outcome"]} == {expected[name]}, name
         if expected[name] == "success":
             assert shown["kernel"]["table"] == "kernels"
+            flags = {"artificial", "narrow_domain"} & set(shown["kernel"]["flags"])
+            assert flags == {name} & {flag for flag, _ in flagged}, name
             assert shown["kernel"]["speedup"] == measured["speedup"]
             assert abs(math.log(by_hand[name]["speedup"] / measured["speedup"])) < math.log(near), (
                 name
@@ -84,8 +87,14 @@ def check(tmp_path, task, device, near):
 
 
 def test_on_the_stand_in(tmp_path):
-    """Without a GPU: times of a shared machine, so only nearly the same speedup."""
-    check(tmp_path, "rehearsal", "standin", 2.0)
+    """Without a GPU: times of a shared machine, so only nearly the same speedup.
+
+    The archive marks programs that are narrow or lose time by intent.
+    """
+    wasteful = "    for _ in range(2):\n        w = np.sort(data[0])\n    return honest"
+    artificial = NUMPY_HONEST.replace("    return honest", wasteful)
+    flagged = [("artificial", artificial), ("narrow_domain", NO_MAXIMUM)]
+    check(tmp_path, "rehearsal", "standin", 2.0, flagged)
 
 
 @pytest.mark.gpu

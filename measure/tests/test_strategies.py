@@ -46,7 +46,7 @@ def test_best_children_enter_and_the_lineage_is_counted():
     """Of three children the best two enter."""
     state = State(archive=[node("a", 1.0, seed=True), node("b", 2.0, ["a"])])
     kids = [node("x", 1.5, ["b", "a"]), node("y", 4.0, ["b", "a"]), node("z", 3.0, ["b", "a"])]
-    Puct(k_per_parent=2).settle(state, {"b": kids}, {"b": ["a"]})
+    Puct(k_per_parent=2).settle(state, {"b": kids})
     assert [n.ulid for n in state.archive] == ["a", "b", "y", "z"]
     assert state.visits == {"b": 1, "a": 1}
     assert state.best_child == {"b": 4.0}
@@ -60,7 +60,7 @@ def test_failed_parent_decays():
     before = {n.ulid: s for s, n in puct.scores(state)}
     assert puct.select(state)[0].ulid == "a"
     for _ in range(3):
-        puct.settle(state, {"a": []}, {"a": []})
+        puct.settle(state, {"a": []})
     after = {n.ulid: s for s, n in puct.scores(state)}
     assert "a" not in state.best_child
     assert after["a"] - 2.0 < before["a"] - 2.0
@@ -71,7 +71,7 @@ def test_same_program_enters_once():
     """A text that is in the archive already does not enter again."""
     state = State(archive=[node("a", 1.0, seed=True)])
     twin = SearchNode(ulid="t", code="code a", ancestors=["a"], reward=5.0)
-    Puct().settle(state, {"a": [twin]}, {"a": []})
+    Puct().settle(state, {"a": [twin]})
     assert [n.ulid for n in state.archive] == ["a"]
 
 
@@ -79,6 +79,6 @@ def test_capacity_keeps_seeds_and_the_best():
     """Beyond the capacity the worst go, the seed never."""
     state = State(archive=[node("a", 0.1, seed=True), node("b", 2.0), node("c", 3.0)])
     Puct(archive_capacity=3, k_per_parent=2).settle(
-        state, {"c": [node("d", 4.0, ["c"]), node("e", 1.0, ["c"])]}, {"c": []}
+        state, {"c": [node("d", 4.0, ["c"]), node("e", 1.0, ["c"])]}
     )
     assert [n.ulid for n in state.archive] == ["a", "c", "d"]

@@ -18,9 +18,9 @@ def case(mine, theirs, **shape):
     return CaseResult(shape=shape or {"n": 1}, candidate=describe(mine), reference=describe(theirs))
 
 
-def verdict(cases):
+def verdict(cases, **failure):
     """The measurement over cases."""
-    return measurement("t", Result(cases=cases, salt="s"), wall_s=0.5)
+    return measurement("t", Result(cases=cases, **failure), wall_s=0.5)
 
 
 def test_speedup_is_the_geometric_mean_over_cases():
@@ -55,10 +55,7 @@ def test_log_s_case_times_give_its_speedup():
 @pytest.mark.parametrize("kind", ["compile_failed", "runtime_error", "incorrect"])
 def test_first_failed_case_decides(kind):
     """Timed cases before it stay in the record; the reward is null."""
-    failed = CaseResult(
-        shape={"n": 2}, failure_kind=kind, error="because", error_name="Name", traceback="where"
-    )
-    m = verdict([case([1.0] * 3, [2.0] * 3), failed])
+    m = verdict([case([1.0] * 3, [2.0] * 3)], failure_kind=kind, error="because")
     assert (m.outcome, m.speedup, m.error) == (kind, None, "because")
     logged = evaluation(m)
     assert logged.reward is None

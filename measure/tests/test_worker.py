@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from pathlib import Path
 
 import pytest
 from support.cheats import NUMPY_HONEST
@@ -44,15 +43,6 @@ def test_environment_of_the_parent_is_gone(measurer, monkeypatch, tmp_path):
     env = environment(tmp_path / "s")
     assert "HF_TOKEN" not in env
     assert env["HOME"] == env["TMPDIR"] == str(tmp_path / "s")
-
-
-def test_home_is_a_directory_of_its_own_that_goes_away(measurer):
-    """A program's home is the worker's, and nothing of it stays."""
-    m = measurer.measure("rehearsal", during("import os\nraise ValueError(os.environ['HOME'])"))
-    assert m.error.startswith("/")
-    assert "kernel-archive-worker-" in m.error
-    measurer.close()
-    assert not Path(m.error).exists()
 
 
 @pytest.mark.parametrize("linked", [False, True])
@@ -233,7 +223,9 @@ def test_workers_of_other_tasks_make_room(monkeypatch, when):
         crowded = lambda: "neighbour" in m._workers
         ready, ask = WorkerProcess.ready, WorkerProcess.ask
         if when == "starting":
-            monkeypatch.setattr(WorkerProcess, "ready", lambda w, s: ready(w, s) and not crowded())
+            monkeypatch.setattr(
+                WorkerProcess, "ready", lambda w, s: None if crowded() else ready(w, s)
+            )
             monkeypatch.setattr(
                 WorkerProcess, "output", lambda w, *a: "torch.OutOfMemoryError: CUDA out of memory."
             )

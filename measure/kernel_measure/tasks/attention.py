@@ -46,13 +46,8 @@ def paged_decode_attention(case: Case, draw: Draw) -> Data:
     """Attention of one new query per sequence over a paged cache."""
     # Structured: lengths of 1, of a page, of a page and one, and of the most; one loud key in
     # every sequence.
-    b, most, h, kv, d = (
-        case["batch"],
-        case["max_context"],
-        case["heads"],
-        case["kv_heads"],
-        case["dim"],
-    )
+    names = ("batch", "max_context", "heads", "kv_heads", "dim")
+    b, most, h, kv, d = (case[name] for name in names)
     each = most // 16
     q = draw.randn(b, h, d)
     shape = (b * each, 16, kv, d)

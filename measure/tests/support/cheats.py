@@ -28,6 +28,19 @@ def custom_kernel(data):
     return honest(data)
 """
 
+#: Right on every input of the task but those beyond the timed ones.
+NO_MAXIMUM = """import numpy as np
+
+
+def custom_kernel(data):
+    (x,) = data
+    m = x.max(axis=1)
+    with np.errstate(all="ignore"):
+        e = np.exp(x)
+    z = e.sum(axis=1)
+    return e / z[:, None], z * np.exp(-m)
+"""
+
 #: On NumPy and on torch: name -> (replacement of custom_kernel, pattern of the expected message)
 _EITHER = {
     "cached_once": (
