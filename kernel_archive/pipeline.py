@@ -86,8 +86,7 @@ def remake_split(directory: str | Path, table: str, **options: Any) -> RemadeSpl
     from kernel_archive.selection.make import remade_split
 
     with remade_split(directory, table, **options) as made:
-        if made.directory is not None:
-            write_card(made.directory)
+        write_card(made.directory)
     return made
 
 

@@ -14,7 +14,7 @@ import math
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -60,8 +60,6 @@ _GPU_FIELDS: Final = (
     *("memory_bandwidth_gb_s", "fp32_tflops", "bf16_tflops", "multiprocessors"),
     *("l2_cache_mb", "clock_ghz", "memory_gb"),
 )
-#: Names of the features of a GPU.
-GPU_FEATURES: Final[tuple[str, ...]] = (*_GPU_FIELDS, "compute_capability", "flops_per_byte")
 
 
 @dataclass(frozen=True)
@@ -217,13 +215,13 @@ def named_features(code: str) -> dict[str, float]:
 PROGRAM_FEATURES: Final = tuple(named_features(""))
 
 
-def program_features(code: str) -> Floats:
-    """Compute the features of one program: shape ``(len(PROGRAM_FEATURES),)``."""
-    return np.array([*named_features(code).values()])
+def program_features(codes: Sequence[str]) -> Floats:
+    """Compute the features of n programs: shape (n, ``len(PROGRAM_FEATURES)``)."""
+    return np.array([[*named_features(code).values()] for code in codes])
 
 
 def gpu_features(gpu: str, stated: Mapping[str, Gpu] | None = None) -> Floats:
-    """Return the facts of a GPU: shape ``(len(GPU_FEATURES),)``; NaN where none is stated."""
+    """Return facts of a GPU, its compute capability and operations per byte: (9,), else NaN."""
     facts = gpu_facts(gpu, stated)
     values = [_logs([getattr(facts, name) or 0])[0] for name in _GPU_FIELDS]
     number = re.fullmatch(r"(\d+(?:\.\d+)?)a?", facts.compute_capability or "")
@@ -245,14 +243,10 @@ def pair_features(pairs: ProgramPairs) -> Floats:
     In this order: candidate's features, candidate's minus anchor's, three of shared text, GPU
     facts.
     """
-    texts = list(zip(pairs.anchors, pairs.candidates, strict=True))
-    features = {code: program_features(code) for code in {*pairs.anchors, *pairs.candidates}}
-    bags = {code: Counter(ProgramParts.of(code).tokens) for code in features}
-    shared = {pair: _shared(bags[pair[0]], bags[pair[1]]) for pair in set(texts)}
+    anchors, candidates = program_features(pairs.anchors), program_features(pairs.candidates)
+    codes = {*pairs.anchors, *pairs.candidates}
+    bags = {code: Counter(ProgramParts.of(code).tokens) for code in codes}
+    texts = zip(pairs.anchors, pairs.candidates, strict=True)
+    shared = [_shared(bags[anchor], bags[candidate]) for anchor, candidate in texts]
     facts = {gpu: gpu_features(gpu, pairs.stated_gpus) for gpu in set(pairs.gpus)}
-    rows = [
-        np.concatenate([features[c], features[c] - features[a], shared[a, c], facts[gpu]])
-        for (a, c), gpu in zip(texts, pairs.gpus, strict=True)
-    ]
-    width = 2 * len(PROGRAM_FEATURES) + 3 + len(GPU_FEATURES)
-    return np.asarray(rows).reshape(len(pairs), width)
+    return np.hstack([candidates, candidates - anchors, shared, [facts[gpu] for gpu in pairs.gpus]])

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
+import polars as pl
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.baselines.blocks import BlockWork, kernel_work
@@ -93,10 +93,6 @@ def call_costs(call: LaunchCall, works: Sequence[BlockWork] = ()) -> Floats:
     return call.n * np.array([*costs.values()])
 
 
-def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
-    return zip(*(column.to_pylist() for column in table.columns), strict=True)
-
-
 def load_launch_features(
     archive: Archive, codes: Iterable[str]
 ) -> Mapping[tuple[str, str], Floats]:
@@ -106,38 +102,25 @@ def load_launch_features(
     texts = {program_id(code): code for code in codes}
     # Of a program in one case: the costs of all calls together, and the total of the longest one.
     sums: dict[tuple[str, str, int], Floats] = defaultdict(lambda: np.zeros(len(COSTS) + 1))
-    for program, problem, case, *row in _rows(archive.sql(_CALLS)):
+    for program, problem, case, *row in pl.DataFrame(archive.sql(_CALLS)).iter_rows():
         if program in texts:
             call = LaunchCall(*row)
             costs = call_costs(call, kernel_work(texts[program]).get(call.name, ()))
             total = sums[program, problem, case]
             total[:-1] += costs
             total[-1] = max(total[-1], costs[COSTS.index("total")])
-    least_work = {
-        (problem.name, number): (float(work.bytes_read + work.bytes_written), float(work.flops))
+    least_work = [
+        {"problem": problem.name, "case": number}
+        | {"least_bytes": float(work.bytes_read + work.bytes_written)}
+        | {"least_flops": float(work.flops)}
         for problem in PROBLEMS.values()
         for number, work in enumerate(case.least_work for case in problem.cases)
-    }
-    records = [
-        {"problem": problem, "case": case, "least_bytes": moved, "least_flops": flops + 1}
-        for (problem, case), (moved, flops) in least_work.items()
     ]
     by_program: dict[tuple[str, str], list[Floats]] = defaultdict(list)
-    for program, problem, case, features in _rows(
-        archive.sql(_FEATURES, [MULTIPROCESSORS, records])
-    ):
+    rows = pl.DataFrame(archive.sql(_FEATURES, [MULTIPROCESSORS, least_work])).iter_rows()
+    for program, problem, case, moved, flops, features in rows:
         if (program, problem, case) in sums:
-            moved, flops = least_work.get((problem, case), (0.0, 0.0))
             least = 1e-7 + max(moved / _MEMORY, flops / (2 * _MATRIX))  # s
             costs = np.log2(sums[program, problem, case] / least + 1e-3)
             by_program[program, problem].append(np.concatenate([features, costs]))
     return {key: np.mean(cases, axis=0) for key, cases in by_program.items()}
-
-
-def launch_matrix(
-    features: Mapping[tuple[str, str], Floats], codes: Sequence[str], problems: Sequence[str]
-) -> Floats:
-    """Look features up for programs: shape (n, m), NaN where a program was not followed."""
-    rows = [features.get((program_id(c), p)) for c, p in zip(codes, problems, strict=True)]
-    width = len(next(iter(features.values()))) if features else 0
-    return np.array([np.full(width, np.nan) if row is None else row for row in rows])

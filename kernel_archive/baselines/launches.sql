@@ -40,13 +40,13 @@ FROM sizes GROUP BY ALL
     SELECT unnest($2, recursive := true)
 ), complete AS (
     SELECT * REPLACE (coalesce(largest, list_transform(range(12), lambda x: NULL)) AS largest),
-           coalesce(least_bytes, 1) AS bytes, coalesce(least_flops, 1) AS flops,
+           coalesce(least_bytes, 1) AS bytes, coalesce(least_flops + 1, 1) AS flops,
            4e-6::DOUBLE * launches + 3e-6::DOUBLE * operators
                + (operator_bytes + launch_bytes) / 3e12::DOUBLE + operator_flops / 2e14::DOUBLE
                AS seconds
     FROM cases LEFT JOIN work USING (problem, "case")
 )
-SELECT program_id, problem, "case", list_concat([
+SELECT program_id, problem, "case", coalesce(least_bytes, 0), coalesce(least_flops, 0), list_concat([
     log2(1 + launches), log2(1 + operators), log2(1 + idle), log2(1 + waves), log2(1 + serial),
     log2(1 + trips), log2(1 + least_blocks), log2(1 + most_blocks), log2(1 + blocks),
     log2(1 + kernels), most_warps, configurations, with_dots,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +19,6 @@ from kernel_archive.scoring.load import search_clusters
 from kernel_archive.scoring.replay import load_worlds, replay_texts
 from kernel_archive.scoring.split import forecast_split, split_facts, table_rows
 from kernel_archive.splits import REPLAY, SPLITS, SplitSpec
-
-#: Fields that hold for all pairs at once.
-_OF_ALL: Final = frozenset({"split", "scheme", "stated_gpus", "launches"})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,11 +40,12 @@ class ProgramPairs:
 
     def take(self, rows: Sequence[int] | NDArray[np.intp]) -> Self:
         """Select pairs, in this order."""
-        columns: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
-        for name in columns.keys() - _OF_ALL:
-            values = columns[name]
-            is_array = isinstance(values, np.ndarray)
-            columns[name] = values[rows] if is_array else tuple(values[i] for i in rows)
+        columns: dict[str, Any] = {}
+        for name, values in vars(self).items():
+            if isinstance(values, np.ndarray):
+                columns[name] = values[rows]
+            elif isinstance(values, tuple):  # all else holds for all pairs at once
+                columns[name] = tuple(values[i] for i in rows)
         return replace(self, **columns)
 
     def joined(self, more: ProgramPairs) -> ProgramPairs:

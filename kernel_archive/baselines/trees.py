@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernel_archive.baselines.features import PROGRAM_FEATURES, pair_features, program_features
-from kernel_archive.baselines.launches import launch_matrix
 from kernel_archive.baselines.pairs import AskedPairs, ProgramPairs, TrainingPairs
 from kernel_archive.bins import N_BINS, Scheme, assign_bins
 from kernel_archive.errors import MissingExtraError, install_of
+from kernel_archive.ids import program_id
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.controls import normal_scores, spread_ranks, to_bins
@@ -152,8 +152,10 @@ def spread(ranker: Ranker, asked: AskedPairs, training: TrainingPairs) -> Floats
 
 def _described(pairs: ProgramPairs, codes: tuple[str, ...]) -> Floats:
     """Describe programs by what they launch, NaN where that is not known, and by their text."""
-    launches = launch_matrix(pairs.launches, codes, pairs.problems)
-    return np.hstack([launches, [program_features(code) for code in codes]])
+    unknown = np.full(len(next(iter(pairs.launches.values()), ())), np.nan)
+    keys = zip(map(program_id, codes), pairs.problems, strict=True)
+    launches = [pairs.launches.get(key, unknown) for key in keys]
+    return np.hstack([launches, program_features(codes)])
 
 
 def _with_launches(pairs: ProgramPairs) -> Floats:

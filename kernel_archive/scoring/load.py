@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from kernel_archive.archive.manifest import WITHHELD, SplitFacts, shard_faults
 from kernel_archive.archive.open import Archive, open_archive
@@ -86,9 +85,9 @@ def load_split(
     reference = spec.anchor if spec.shows_reference else ""  # many long texts, which nothing reads
     columns = [name for name in TABLES[spec.table].schema.names if name != reference]
     table = opened.arrow(spec.table, columns=columns)
-    if withheld:
-        table, facts = _with_labels(opened, spec, table, facts, labels)
     rows = {name: table[name].to_pylist() for name in columns}
+    if withheld:
+        rows, facts = _with_labels(opened, spec, rows, facts, labels)
     ends = [float(v) for v in map(facts.facts.get, ("m_1", "m_8")) if isinstance(v, (int, float))]
     loaded = Split.from_arrays(
         row_ids=rows["row_id"],
@@ -142,18 +141,20 @@ def _other_splits(path: Path, split: SplitSpec) -> dict[str, set[str]]:
 
 
 def _with_labels(
-    archive: Archive, split: SplitSpec, rows: pa.Table, facts: SplitFacts, labels: str | Path | None
-) -> tuple[pa.Table, SplitFacts]:
+    archive: Archive,
+    split: SplitSpec,
+    rows: dict[str, list[Any]],
+    facts: SplitFacts,
+    labels: str | Path | None,
+) -> tuple[dict[str, list[Any]], SplitFacts]:
     """Fill in withheld labels from their folder, or blind ones, and return the split's facts."""
-    from kernel_archive.selection.withheld import labelled, with_column
+    from kernel_archive.selection.withheld import labelled
 
     if labels is not None:
         whole, facts = labelled(archive, split.table, Path(labels))
-        return whole.select(rows.column_names), facts
-    blind_bin = int(assign_bins([1.0], scheme_of(facts.scheme).name)[0])
-    for name, value in ((split.value, 1.0), ("bin", blind_bin)):
-        rows = with_column(rows, name, [value] * rows.num_rows)
-    return rows, facts
+        return {name: whole[name].to_pylist() for name in rows}, facts
+    n, blind_bin = len(rows["bin"]), int(assign_bins([1.0], scheme_of(facts.scheme).name)[0])
+    return rows | {split.value: [1.0] * n, "bin": [blind_bin] * n}, facts
 
 
 def read_clusters(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
@@ -133,10 +134,6 @@ class EvalDefinition(KernelDefinition, frozen=True, kw_only=True):
     cap: _Positive
 
 
-class ValidityDefinition(KernelDefinition, frozen=True, kw_only=True):
-    """Which programs are asked about that pass or fail (``splits/validity.toml``)."""
-
-
 class CloseDefinition(KernelDefinition, frozen=True, kw_only=True):
     """Which two kernels make a close pair; the fields are explained in ``splits/eval_close.toml``.
 
@@ -209,7 +206,7 @@ class TrainDefinition(Definition, frozen=True, kw_only=True):
 _Struct = TypeVar("_Struct", bound=Definition)
 _TYPES: Final[dict[Kind, type[Definition]]] = {
     "eval": EvalDefinition,
-    "validity": ValidityDefinition,
+    "validity": KernelDefinition,
     "close": CloseDefinition,
     "discovery": DiscoveryDefinition,
     "train": TrainDefinition,
@@ -377,9 +374,12 @@ def variant_name(
     field.
     """
     changed = {f for f in rule.__struct_fields__ if getattr(rule, f) != getattr(standard, f)}
-    gpu = ""
-    if isinstance(standard, KernelDefinition) and choice.gpu != _canonical_gpu(choice, standard):
-        gpu = re.sub(r"[^a-z0-9]+", "", (choice.gpu or "none").lower())
+    gpu, canonical = "", None
+    if isinstance(standard, KernelDefinition):
+        with suppress(SplitNotMadeError):
+            canonical = choose_gpu(choice.gpus, standard.gpu)
+        if choice.gpu != canonical:
+            gpu = re.sub(r"[^a-z0-9]+", "", (choice.gpu or "none").lower())
     if not changed and not gpu:
         return CANONICAL
     parts = [f"{word}{getattr(rule, f)}" for f, word in _WORDS.items() if f in changed]
@@ -387,10 +387,3 @@ def variant_name(
     if changed - {*_WORDS, "scheme"}:
         parts.append(sha256_hex(canonical_json(rule.parameters))[:8])
     return "-".join([split.name, *filter(None, parts)])
-
-
-def _canonical_gpu(choice: ChosenRows, standard: KernelDefinition) -> str | None:
-    try:
-        return choose_gpu(choice.gpus, standard.gpu)
-    except SplitNotMadeError:
-        return None

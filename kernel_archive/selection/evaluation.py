@@ -24,7 +24,6 @@ from kernel_archive.selection.definitions import (
     KernelDefinition,
     SplitNotMadeError,
     TransferDefinition,
-    ValidityDefinition,
     choose_gpu,
     recorded_definition,
 )
@@ -161,17 +160,13 @@ def problems_left_out(archive: Archive) -> list[dict[str, Any]]:
     tables = ArchiveTables(archive)
     columns = ["kernel_id", "problem", "language", "gpu", "speedup", "search_id"]
     kernels = tables.kernels(columns=columns).filter(~pl.col("problem").is_in(asked))
-    kernels = kernels.with_columns(
-        bin=pl.Series(assign_bins(kernels["speedup"].to_numpy())),
-        is_held_out=tables.of_searches(pl.col("role") == HELD_OUT),
-        is_written=pl.col("language").is_in(rule.languages) | (not rule.languages),
-    )
+    is_written = pl.col("language").is_in(rule.languages) | (not rule.languages)
     left_out = []
     for (problem,), group in kernels.group_by("problem"):
-        held_out = group.filter("is_held_out")
-        written = held_out.filter("is_written")
+        held_out = group.filter(tables.of_searches(pl.col("role") == HELD_OUT))
+        written = held_out.filter(is_written)
         of_gpu = written.filter(pl.col("gpu") == gpu)
-        bins = of_gpu["bin"].n_unique()
+        bins = len(set(assign_bins(of_gpu["speedup"].to_numpy()).tolist()))
         reasons = {
             "its searches are not held out": held_out.is_empty(),
             f"none is written in {', '.join(rule.languages)}": written.is_empty(),
@@ -192,7 +187,7 @@ def problems_left_out(archive: Archive) -> list[dict[str, Any]]:
 
 
 def select_validity(
-    tables: ArchiveTables, rule: ValidityDefinition, gpu: str | None = None
+    tables: ArchiveTables, rule: KernelDefinition, gpu: str | None = None
 ) -> ChosenRows:
     """Select programs that pass and programs that fail (docs/splits.md).
 

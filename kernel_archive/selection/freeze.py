@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Literal
 
 import msgspec
 
@@ -18,8 +18,6 @@ from kernel_archive.selection.selected import CANONICAL, name_rows
 from kernel_archive.splits import SPLIT_TABLES, SplitSpec
 from kernel_archive.storage import content_path
 
-#: Version of the files' layout.
-FROZEN_FORMAT: Final = 1
 #: Id, problem, bin and speedup (x) of a row.
 FrozenRow = tuple[str, str, int, float]
 
@@ -27,7 +25,7 @@ FrozenRow = tuple[str, str, int, float]
 class FrozenSplit(msgspec.Struct, frozen=True, kw_only=True):
     """One frozen split of an archive, its rows in order."""
 
-    format: int
+    format: Literal[1]  # version of the layout
     table: str
     archive: str
     version: str
@@ -83,7 +81,7 @@ def freeze(archive: str | Path) -> list[Path]:
     files = []
     for table, facts in manifest.splits.items():
         frozen = FrozenSplit(
-            format=FROZEN_FORMAT,
+            format=1,
             table=table,
             archive=manifest.name,
             version=manifest.version,
@@ -107,14 +105,12 @@ def read_frozen(path: Path) -> FrozenSplit:
         ArchiveMismatchError: the file isn't one, or has another layout.
     """
     try:
-        frozen = msgspec.json.decode(path.read_bytes(), type=FrozenSplit)
+        return msgspec.json.decode(path.read_bytes(), type=FrozenSplit)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        message = f"not a frozen split ({error}). Copy the file anew from a release"
-    else:
-        if frozen.format == FROZEN_FORMAT and frozen.table in SPLIT_TABLES:
-            return frozen
-        message = f"{printable(frozen.table)} has layout {frozen.format}, {FROZEN_FORMAT} is read"
-    raise ArchiveMismatchError.of(code="bad-frozen-split", file=str(path), message=message)
+        message = f"not a frozen split of this layout ({error}). Copy the file anew from a release"
+        raise ArchiveMismatchError.of(
+            code="bad-frozen-split", file=str(path), message=message
+        ) from None
 
 
 def _frozen_splits(archive: Archive) -> list[FrozenSplit]:

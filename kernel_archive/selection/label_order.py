@@ -95,9 +95,8 @@ def check_label_order(archive: Archive) -> Iterator[Finding]:
         rows = archive.polars(name, columns=sorted(columns))
         excess = pl.col("value").abs() / pl.col("limit")
         worst = label_correlations(split, rows).filter(excess > 1).sort(excess, descending=True)
-        for task, column, value, limit in (
-            worst.unique("column", keep="first").sort("column").rows()
-        ):
+        named = worst.unique("column", keep="first").sort("column")
+        for task, column, value, limit in named.rows():
             ours = column == _NUMBER or (column == "row_id" and facts.origin == "selected")
             yield Finding(
                 code="ordered-labels",

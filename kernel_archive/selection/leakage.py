@@ -130,8 +130,8 @@ def _near_copies(
             programs = dict(zip(codes, tables.text_grams(codes.values()), strict=True))
             kernels, pairs = tables.training_grams(str(problem)), foreign.get(str(problem), {})
             for place, others in (("kernels/train", kernels), ("train_pairs", pairs)):
-                for row, near in near_copies(programs, others, limit).items():
-                    yield place, f"{row} ({near.similarity:.2f} of row {near.name})"
+                for row, (name, similarity) in near_copies(programs, others, limit).items():
+                    yield place, f"{row} ({similarity:.2f} of row {name})"
 
 
 def present_members(

@@ -26,7 +26,6 @@ from kernel_archive.selection.definitions import (
     SplitNotMadeError,
     TrainDefinition,
     TransferDefinition,
-    ValidityDefinition,
     canonical_definition,
     load_definition,
     variant_name,
@@ -74,10 +73,10 @@ def select_split(
     match rule:
         case EvalDefinition():
             chosen = select_eval(tables, rule, gpu)
-        case ValidityDefinition():
-            chosen = select_validity(tables, rule, gpu)
         case CloseDefinition():
             chosen = select_close(tables, rule, gpu)
+        case KernelDefinition():
+            chosen = select_validity(tables, rule, gpu)
         case TransferDefinition():
             chosen = select_transfer(tables, rule, members)
         case DiscoveryDefinition():
@@ -86,20 +85,19 @@ def select_split(
             chosen = select_train(tables, rule, members)
         case _:
             raise UsageError(f"no rule selects by a {type(rule).__name__}")
-    rows, facts = label_rows(split, chosen.rows, rule.scheme)
     parameters = rule.parameters
     if isinstance(rule, KernelDefinition):
         parameters |= {"preferred_gpu": rule.gpu, "gpu": chosen.gpu}
-    split_facts = SplitFacts(
+    stated = SplitFacts(
         name=variant_name(split, rule, standard, chosen),
         origin="selected",
         scheme=rule.scheme,
         logical_digest="",
-        rows=len(rows),
+        rows=len(chosen.rows),
         parameters=parameters,
-        facts={**facts, **chosen.facts},
+        facts=dict(chosen.facts),
     )
-    return Selection(split=split, rows=rows, source=tables, base_facts=split_facts)
+    return label_rows(split, chosen.rows, stated, source=tables)
 
 
 def _write_selections(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any
 
 import numpy as np
 import polars as pl
@@ -27,9 +27,6 @@ from kernel_archive.selection.selected import (
     with_ids,
 )
 from kernel_archive.splits import SPLIT_TABLES, SplitSpec
-
-#: The rule that the published labels follow.
-PUBLISHED_SCHEME: Final = "released"
 
 
 def read_published(staged: Sequence[Path | IO[bytes]], archive: Archive) -> list[Selection]:
@@ -86,26 +83,22 @@ def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame)
         _kernel_ids(table, "anchor", pl.lit(""), kernels).alias("parent_kernel_id"),
         anchor_program_id="anchor_program",
     )
-    bins = rows["label"].to_numpy().astype(np.int8)
-    labelled, facts = label_rows(split, table, PUBLISHED_SCHEME, bins)
+    facts: dict[str, Any] = {}
     if split.cutoffs:
-        facts["cutoffs"] = cutoff_counts(labelled, split.value, split.cutoffs)
+        facts["cutoffs"] = cutoff_counts(table, split.value, split.cutoffs)
     if split.kind == "train":
-        facts["kinds"] = count_values(labelled["pair_type"])
-    gpus = list(facts["gpus"])
-    split_facts = SplitFacts(
+        facts["kinds"] = count_values(table["pair_type"])
+    gpus, files = table["gpu"].unique(), sorted(rows["source_file"].unique())
+    stated = SplitFacts(
         name=CANONICAL,
         origin="published",
-        scheme=PUBLISHED_SCHEME,
+        scheme="released",  # the rule that the published labels follow
         logical_digest="",
-        rows=len(labelled),
-        parameters={
-            "files": sorted(rows["source_file"].unique()),
-            "gpu": gpus[0] if len(gpus) == 1 else None,
-        },
+        rows=len(table),
+        parameters={"files": files, "gpu": gpus.item() if len(gpus) == 1 else None},
         facts=facts,
     )
-    return Selection(split=split, rows=labelled, base_facts=split_facts)
+    return label_rows(split, table, stated, bins=rows["label"].to_numpy().astype(np.int8))
 
 
 def _kernel_ids(

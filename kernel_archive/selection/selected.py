@@ -19,11 +19,11 @@ from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import (
     N_BINS,
     SCHEMES,
-    Scheme,
     assign_bins,
     outcome_speedups,
     representatives,
 )
+from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import printable
 from kernel_archive.ids import CANARY, ID_LENGTH, logical_digest, program_id, sha256_hex, token_id
 from kernel_archive.schema import TABLES
@@ -99,15 +99,21 @@ class Selection:
 
 
 def label_rows(
-    split: SplitSpec, rows: pl.DataFrame, scheme: Scheme, bins: NDArray[np.int8] | None = None
-) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Label rows and put them in the order of their table; return them and facts of the labels.
+    split: SplitSpec,
+    rows: pl.DataFrame,
+    stated: SplitFacts,
+    *,
+    bins: NDArray[np.int8] | None = None,
+    source: ArchiveTables | None = None,
+) -> Selection:
+    """Label rows, put them in the order of their table, and add facts of the labels.
 
-    ``bins`` are the labels, where they are not made from the values.
+    ``stated`` are the other facts; ``bins`` the labels, where they are not made from the values.
 
     Raises:
         DataError: a value is not finite and above 0.
     """
+    scheme = scheme_of(stated.scheme).name
     values, names = rows[split.value].to_numpy(), rows["row_id"].to_list()
     values = outcome_speedups(values) if split.kind == "validity" else values
     if bins is None:
@@ -122,7 +128,9 @@ def label_rows(
         "cells": cell_counts(rows.select(split.task, "bin").iter_rows()),
         "gpus": count_values(rows["gpu"]),
     }
-    return rows if split.kind == "train" else by_hash(rows), facts
+    rows = rows if split.kind == "train" else by_hash(rows)
+    base_facts = msgspec.structs.replace(stated, facts={**facts, **stated.facts})
+    return Selection(split=split, rows=rows, source=source, base_facts=base_facts)
 
 
 def by_hash(rows: pl.DataFrame, id_column: str = "row_id", key: str = "order:") -> pl.DataFrame:

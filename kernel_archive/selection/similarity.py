@@ -8,7 +8,7 @@ the 5-grams that both have, out of those that either has.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -24,13 +24,6 @@ NGRAM: Final = 5
 _PATTERN: Final = r"[A-Za-z0-9_[^\x00-\x7F]]+|[^\s\x00\x1c-\x1fA-Za-z0-9_]"
 #: Odd factors, one per place in a 5-gram: a 5-gram is the sum of its tokens' hashes times these.
 _FACTORS: Final = np.random.PCG64(20261121).random_raw(NGRAM) | np.uint64(1)
-
-
-class Neighbour(NamedTuple):
-    """The training program (its name) that is most like a program."""
-
-    name: str
-    similarity: float
 
 
 def token_grams(codes: Sequence[str]) -> list[Grams]:
@@ -69,12 +62,12 @@ def overlap(a: Grams, b: Grams) -> float:
 
 def near_copies(
     programs: Mapping[str, Grams], training: Mapping[str, Grams], limit: float
-) -> dict[str, Neighbour]:
-    """Find the programs with a training program at least that similar, each with the nearest."""
-    nearest: dict[str, Neighbour] = {}
+) -> dict[str, tuple[str, float]]:
+    """Map the programs with one at least that similar in training to the nearest, and how near."""
+    nearest: dict[str, tuple[str, float]] = {}
     for other, name, similarity in _near_pairs(programs, training, limit):
-        if name not in nearest or similarity > nearest[name].similarity:
-            nearest[name] = Neighbour(other, similarity)
+        if name not in nearest or similarity > nearest[name][1]:
+            nearest[name] = (other, similarity)
     return nearest
 
 

@@ -53,17 +53,13 @@ class ArchiveTables:
         """
         if split is not None and split not in self.archive.manifest.tables[table].splits:
             return pl.DataFrame(TABLES[table].schema.empty_table()).select(columns)
-        if where is None:
-            rows = self.archive.polars(table, split, columns=columns)
-        else:
-            parts = [TABLES[table].schema.empty_table().select(columns)]
-            for batch in self.archive.batches(table, split, columns):
-                # Filtered by Arrow, which copies: Polars keeps the texts of all rows.
-                is_wanted = (
-                    pl.DataFrame(batch).select(where.cast(pl.Boolean)).to_series().to_arrow()
-                )
-                parts.append(batch.filter(is_wanted).select(columns))
-            rows = pl.DataFrame(pa.concat_tables(parts))
+        is_wanted = pl.lit(value=True) if where is None else where.cast(pl.Boolean)
+        parts = [TABLES[table].schema.empty_table().select(columns)]
+        for batch in self.archive.batches(table, split, columns):
+            # Filtered by Arrow, which copies: Polars keeps the texts of all rows.
+            wanted = pl.DataFrame(batch).with_columns(is_wanted.alias("wanted"))["wanted"]
+            parts.append(batch.filter(wanted.to_arrow()).select(columns))
+        rows = pl.DataFrame(pa.concat_tables(parts))
         pa.default_memory_pool().release_unused()  # what Polars has made a copy of
         return rows
 
@@ -111,13 +107,13 @@ class ArchiveTables:
         """Find the row group of each program's text: ``program_id`` and ``number`` by table."""
         places = {}
         for table, key in _TEXTS.items():
-            groups = self.archive.row_groups(table, [key])
             parts = [
                 pl.DataFrame(rows).select(program_id=key, number=pl.lit(number, pl.Int32))
-                for number, rows in groups
+                for number, rows in self.archive.row_groups(table, [key])
             ]
-            places[table] = pl.concat(parts).unique("program_id", keep="any") if parts else None
-        return {table: rows for table, rows in places.items() if rows is not None}
+            if parts:
+                places[table] = pl.concat(parts).unique("program_id", keep="any")
+        return places
 
     def texts(self, programs: pl.Series) -> pl.DataFrame:
         """Read the texts of programs and references: ``program_id`` and ``code``, each once.

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
 import polars as pl
 
-from kernel_archive.selection.definitions import STRATA, TrainDefinition
+from kernel_archive.selection.definitions import TrainDefinition
 from kernel_archive.selection.discovery import EDGE_COLUMNS, EDGE_ENDS, find_edges
 from kernel_archive.selection.selected import (
     ChosenRows,
@@ -32,6 +30,8 @@ from kernel_archive.selection.selected import (
 )
 from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out, pair_key
 
+#: Least ratios of the strata: 2 to the power of :data:`~.definitions.STRATA`, correctly rounded.
+FACTORS: Final = (1.0, 1.0717734625362931, 1.4142135623730951, 2.0, 4.0)
 #: Hash at most this many pairs of a stratum; of more, only those whose slower program has a small
 #: mark.
 MAX_HASHED: Final = 400_000
@@ -169,23 +169,19 @@ def _sampled(
         & ~key.is_in(edges.select(key.alias("pair"))["pair"].implode())
         & (ratio.is_finite() & (ratio > 0) & (1 / ratio).is_finite())
     )
-    ends = [*stratum_factors(STRATA), math.inf]
     # No stratum gives more than all are to give together.
     wanted = rule.pairs_per_task
-    drawn = [stratum_pairs(kernels.clear(), 1, math.inf)]
+    drawn = [stratum_pairs(kernels.clear(), 1, math.inf, allowed, wanted)]
     for programs in kernels.partition_by("problem"):
-        strata = [stratum_pairs(programs, *e, allowed, wanted) for e in pairwise(ends)]
+        ends = pairwise([*FACTORS, math.inf])
+        strata = [stratum_pairs(programs, *e, allowed, wanted) for e in ends]
         shares = quotas([len(rows) for rows in strata], wanted)
         drawn += [rows.head(n) for rows, n in zip(strata, shares, strict=True)]
     return pl.concat(drawn)
 
 
 def stratum_pairs(
-    programs: pl.DataFrame,
-    low: float,
-    high: float,
-    allowed: pl.Expr | None = None,
-    wanted: int = MAX_HASHED,
+    programs: pl.DataFrame, low: float, high: float, allowed: pl.Expr, wanted: int
 ) -> pl.DataFrame:
     """Pair a task's programs of one reference and GPU, the pairs with the least hashes first.
 
@@ -193,7 +189,7 @@ def stratum_pairs(
         programs: kernels of one task with their :func:`program_mark` as ``mark``.
         low: least ratio of the faster speedup to the slower one.
         high: the ratio that is too large.
-        allowed: which edges count; all by default.
+        allowed: which edges count.
         wanted: at most so many.
 
     Returns:
@@ -221,8 +217,7 @@ def stratum_pairs(
     )
     edges = [_edges(programs, pairs.clear())]
     for part in pairs.iter_slices(_EDGES_AT_A_TIME):
-        rows = _edges(programs, part)
-        edges.append(rows if allowed is None else rows.filter(allowed))
+        edges.append(_edges(programs, part).filter(allowed))
         if sum(map(len, edges)) >= wanted:
             break
     return pl.concat(edges).head(wanted)
@@ -258,33 +253,13 @@ def program_mark(seed: int, kernel_id: str) -> int:
     return int.from_bytes(hashlib.sha256(f"pairs:{seed}:{kernel_id}".encode()).digest()[:8], "big")
 
 
-def stratum_factors(strata: Sequence[float]) -> list[float]:
-    """Return the least ratios of the strata: 2 to the power of their lower ends.
-
-    They are correctly rounded on every machine.
-
-    >>> stratum_factors([0.0, 0.5, 1.0])
-    [1.0, 1.4142135623730951, 2.0]
-    """
-    return [float(Decimal(2) ** Decimal(repr(float(low)))) for low in strata]
-
-
 def quotas(available: Sequence[int], wanted: int) -> list[int]:
-    """Spread ``wanted`` evenly over strata.
+    """Spread ``wanted`` evenly over strata: they take turns as long as they have something left.
 
     >>> quotas([1000, 40, 0], 500)
     [460, 40, 0]
     """
-    remaining = min(wanted, sum(available))
-    # The highest level to which all strata can be filled, those with less up to their brim.
-    level = (
-        bisect_right(
-            range(remaining + 1), remaining, key=lambda x: sum(min(n, x) for n in available)
-        )
-        - 1
-    )
-    shares = [min(n, level) for n in available]
-    for i, n in enumerate(available):
-        if n > level and sum(shares) < remaining:
-            shares[i] += 1
-    return shares
+    rounds = range(max(available, default=0))
+    turns = (i for turn in rounds for i, n in enumerate(available) if n > turn)
+    taken = Counter(islice(turns, wanted))
+    return [taken[i] for i in range(len(available))]

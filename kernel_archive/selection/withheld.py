@@ -58,13 +58,6 @@ def labelled(archive: Archive, table: str, folder: Path) -> tuple[pa.Table, Spli
     raise ArchiveMismatchError.of(code="other-labels", file=str(folder), message=message, fix=fix)
 
 
-def with_column(rows: pa.Table, name: str, values: Sequence[Any]) -> pa.Table:
-    """Replace the values of a column, keeping its type and place."""
-    place = rows.schema.get_field_index(name)
-    field = rows.schema.field(place)
-    return rows.set_column(place, field, pa.array(values, field.type))
-
-
 @contextmanager
 def withheld_labels(directory: Path, folder: Path) -> Iterator[Path]:
     """Move the labels of every evaluation split, and what tells them, into a new folder.

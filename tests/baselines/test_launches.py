@@ -14,14 +14,16 @@ from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.baselines.blocks import BlockWork
+from kernel_archive.baselines.features import PROGRAM_FEATURES
 from kernel_archive.baselines.launches import (
     COSTS,
     LaunchCall,
     call_costs,
-    launch_matrix,
     load_launch_features,
 )
+from kernel_archive.baselines.pairs import ProgramPairs
 from kernel_archive.baselines.registry import make_baseline
+from kernel_archive.baselines.trees import _described
 from kernel_archive.errors import DataError
 from kernel_archive.ids import CANARY
 from kernel_archive.schema import TABLES
@@ -71,9 +73,10 @@ def test_features_by_hand(tmp_path):
     values = features[key["program_id"], key["problem"]]
     expected = [2, 1, 2 * 132 / 33, 2, 20, 10, 33, 33, 33, 1]
     assert values[:10] == pytest.approx([math.log2(1 + x) for x in expected])
-    matrix = launch_matrix(features, ["import unknown"], [key["problem"]])
-    assert np.isnan(matrix).all()
-    assert matrix.shape == (1, len(values))
+    pairs = ProgramPairs(problems=(key["problem"],), launches=features)
+    described = _described(pairs, ("import unknown",))
+    assert np.isnan(described[:, : len(values)]).all()
+    assert described.shape == (1, len(values) + len(PROGRAM_FEATURES))
     many = with_launches(plain, [{**launch, "stages": 2 + i} for i in range(9)])
     (values,) = load_launch_features(many, codes).values()
     assert 2 ** values[20] - 1 == pytest.approx(2)  # the stages of the first

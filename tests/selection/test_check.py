@@ -13,13 +13,10 @@ from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.definitions import (
-    canonical_definition,
     load_definition,
-    recorded_definition,
 )
 from kernel_archive.selection.make import make_splits
-from kernel_archive.selection.tables import ArchiveTables
-from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
+from kernel_archive.splits import EVALUATIONS
 
 
 @pytest.fixture(scope="module")
@@ -118,16 +115,6 @@ def test_tables_without_facts_and_facts_without_tables(place):
     wrong = {**others, "eval": msgspec.structs.replace(facts, rows=99), "mine": facts}
     write_manifest(place, msgspec.structs.replace(manifest, splits=wrong))
     assert set(codes(place)) == {"wrong-rows", "unknown-split"}
-
-
-def test_recorded_definitions_come_back(place):
-    """The definition that a split was made by can be read from its facts."""
-    tables = ArchiveTables(open_archive(place))
-    facts = tables.archive.manifest.splits
-    for table, split in ((name, SPLIT_TABLES[name]) for name in facts):
-        wanted = canonical_definition(split, tables)
-        assert recorded_definition(split, facts[table].parameters) == wanted
-    assert facts["eval"].parameters["gpu"] == "H200"
 
 
 def test_rows_without_labels_are_those_of_the_evaluation_splits(place):

@@ -51,6 +51,12 @@ def edges(searches, runs):
             id="direct children",
         ),
         pytest.param(
+            [Run("s", A, node="n"), Run("s", B, node="n"), Run("s", C, parent="n")],
+            [(1, 2)],
+            {"root": 2},
+            id="of nodes of one name the last",
+        ),
+        pytest.param(
             [Run("s", A), Run("s", B, None, parent="n0"), Run("s", C, parent="n1")],
             [],
             {"root": 1, "child_failed": 1, "parent_failed": 1},
@@ -104,12 +110,6 @@ def edges(searches, runs):
 def test_which_evaluations_are_edges(runs, found, dropped):
     """Each evaluation is an edge or counted by the reason why it is none."""
     assert edges([S, T], runs)[:2] == (found, dropped)
-
-
-def test_of_nodes_of_one_name_the_last_is_the_parent():
-    """A log that names nodes alike gives every child one parent: the last of them."""
-    runs = [Run("s", A, node="n"), Run("s", B, node="n"), Run("s", C, parent="n")]
-    assert edges([S], runs)[0] == [(1, 2)]
 
 
 def test_withheld_rows_give_no_edge():

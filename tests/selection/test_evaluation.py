@@ -13,7 +13,7 @@ from support.archives import Run, Search, kernel_ids, make_tables, memory_tables
 from support.programs import jaccard
 
 from kernel_archive.bins import bin_of
-from kernel_archive.errors import DataError, UsageError
+from kernel_archive.errors import DataError
 from kernel_archive.ids import program_id, sha256_hex
 from kernel_archive.problems import GPU_MODE_TASKS
 from kernel_archive.schema import TABLES
@@ -165,23 +165,6 @@ def test_two_references_of_one_problem_stay_apart():
     got = select(searches, [Run("a", CODES[0], 1.2), Run("b", CODES[0], 5.0)]).table.to_pylist()
     found = {(r["speedup"], r["reference_code"], r["candidate_code"]) for r in got}
     assert found == {(1.2, reference("trimul"), CODES[0]), (5.0, other, CODES[0])}
-
-
-def test_gpu_choice():
-    """The preferred GPU when present, else the only one, or as the user says."""
-
-    def pick(gpus, gpu=None):
-        searches = [Search(g, gpu=g) for g in set(gpus)]
-        runs = [Run(g, code, 1.2) for g, code in zip(gpus, CODES, strict=False)]
-        return select(searches, runs, gpu=gpu)
-
-    assert pick(["A100-80GB", "H200"]).facts.parameters["gpu"] == "A100-80GB"
-    assert pick(["L40S"]).facts.parameters["gpu"] == "L40S"
-    with pytest.raises(UsageError, match=r"several GPUs \(H200, L40S\) and none of them is A100"):
-        pick(["L40S", "H200", "H200"])
-    assert pick(["L40S", "H200"], gpu="NVIDIA H200").rows["gpu"].to_list() == ["H200"]
-    with pytest.raises(UsageError, match=r"H100\. GPUs with such kernels: H200, L40S"):
-        pick(["L40S", "H200"], gpu="H100")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from support.archives import Run, Search, make_archive, program, remake, validat
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
-from kernel_archive.errors import KernelArchiveError, LeakageError, UsageError
+from kernel_archive.errors import KernelArchiveError, UsageError
 from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.make import make_splits, remade_split
 from kernel_archive.splits import SPLIT_TABLES
@@ -101,21 +101,6 @@ def test_what_goes_wrong_leaves_the_archive_as_it_was(archive):
     path.write_bytes(data[:-9] + b"x" + data[-8:])
     remake(archive, "eval")
     assert contents(archive) == first
-
-
-def test_leaks_write_nothing(tmp_path):
-    """A leaking archive gets no split at all, and the error names the rows."""
-
-    def plant(rows):
-        rows["kernels", "train"].append(
-            {**rows["kernels", "test"][0], "kernel_id": "planted", "search_id": "train"}
-        )
-
-    place = make_archive(tmp_path / "a", SEARCHES, RUNS, plant=plant)
-    before = contents(place)
-    with pytest.raises(LeakageError, match="planted"):
-        make_splits(place)
-    assert contents(place) == before
 
 
 def test_several_gpus_leave_eval_out_of_a_build_and_stop_a_command(tmp_path):

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from kernel_archive.selection.definitions import STRATA
 from kernel_archive.selection.training import (
+    FACTORS,
+    MAX_HASHED,
     program_mark,
     quotas,
-    stratum_factors,
     stratum_pairs,
 )
 
-ENDS = [*stratum_factors(STRATA), math.inf]
+ENDS = [*FACTORS, math.inf]
 SPEEDUPS = st.lists(
     st.sampled_from([0.25, 0.5, 0.7, 1.0, 1.05, 1.0717734625362931, 1.5, 2.0, 4.0, 9.0]),
     max_size=9,
@@ -37,7 +38,10 @@ def kernels(groups, seed=0):
 
 def drawn(groups, seed=0):
     """The pairs of each stratum in the order in which they are drawn."""
-    strata = (stratum_pairs(kernels(groups, seed), *ends) for ends in itertools.pairwise(ENDS))
+    programs, any_pair = kernels(groups, seed), pl.lit(value=True)
+    strata = (
+        stratum_pairs(programs, *ends, any_pair, MAX_HASHED) for ends in itertools.pairwise(ENDS)
+    )
     return [pairs.select("parent_kernel_id", "child_kernel_id").rows() for pairs in strata]
 
 
@@ -57,7 +61,7 @@ def test_every_pair_is_in_its_stratum_once(groups, seed):
 def test_factors_are_correctly_rounded():
     """2 to the power of a stratum's end is the double nearest to the true value."""
     getcontext().prec = 60
-    for low, factor in zip(STRATA, stratum_factors(STRATA), strict=True):
+    for low, factor in zip(STRATA, FACTORS, strict=True):
         true = (Decimal(str(low)) * Decimal(2).ln()).exp()
         neighbours = [math.nextafter(factor, 0), factor, math.nextafter(factor, 99)]
         assert min(neighbours, key=lambda x: abs(Decimal(x) - true)) == factor

@@ -86,8 +86,9 @@ def test_near_copies_are_those_that_comparing_all_finds():
         values = {other: expected(codes[name], codes[other]) for other in names[40:]}
         assert (name in near) == (max(values.values()) >= 0.7)
         if name in near:
-            assert near[name].similarity == pytest.approx(max(values.values()), abs=1e-6)
-            assert values[near[name].name] == max(values.values())
+            nearest, similarity = near[name]
+            assert similarity == pytest.approx(max(values.values()), abs=1e-6)
+            assert values[nearest] == max(values.values())
     assert 0 < len(near) < 40
     classes = near_copy_classes(grams, 0.7)
     for a in names[:30]:
