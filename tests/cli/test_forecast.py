@@ -79,6 +79,30 @@ def test_settings_stated_with_import_are_facts_of_the_run(run, tmp_path):
         assert {name: facts[name] for name in settings if name in facts} == written
 
 
+def test_options_that_contradict_the_answers_are_refused(run, tmp_path):
+    """Typed form, scheme and deferral agree with the export's; repeats count what is missing."""
+    questions, answers, forecasts = (tmp_path / name for name in ("q.jsonl", "a.jsonl", "f.jsonl"))
+    asked = ("--answer", "tool", "--bins", "released", "--limit", 2)
+    export = ("forecast", "--export", questions, "--model", "m", "--repeats", 3, *asked)
+    assert "--limit 2 --repeats 3\n" in run(*export)[1]
+    names = [json.loads(line)["custom_id"] for line in questions.read_text().splitlines()]
+    first = [name for name in names if "-2-" not in name]  # of a third repeat nothing came back
+    answers.write_text("".join(json.dumps(served(name)) + "\n" for name in first))
+    convert = ("forecast", "--import", answers, "-o", forecasts, "--force", "--limit", 2)
+    assert "unanswered: no answer 2\n" in run(*convert, "--repeats", 3, *asked)[1]
+    assert "unanswered" not in run(*convert)[1]
+    wrong = (("--answer", "json"), ("--bins", "paper"), ("--defer",))
+    for more, said in (*((w, "forecast-tool-rel") for w in wrong), (("--repeats", 1), "--repeats")):
+        before = forecasts.read_bytes()
+        status, out, err = run(*convert, *more)
+        assert (status, out, len(err.splitlines())) == (2, "", 1)
+        assert said in err
+        assert forecasts.read_bytes() == before
+    status, _, err = run(*export[:7], "--import", answers, "--force")
+    assert status == 2
+    assert "Give --answer, --bins and --defer as for the export" in err
+
+
 def test_what_a_log_decides_is_refused_beside_it(run, tmp_path):
     """Every such option is named in one error, a stated default among them."""
     log = ("forecast", "--from-log", tmp_path / "x.eval", "-o", tmp_path / "f.jsonl")
