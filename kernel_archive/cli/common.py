@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 SHOWN_FINDINGS: Final = 20
 #: Wrap a table in a pipe at this many columns; one in a terminal fits its width.
 MAX_WIDTH: Final = 120
+#: Put one space between the columns of a table, not two, where it is then no wider than this.
+NARROW: Final = 80
 #: Cut a line of text after this many characters, and a cell of a table.
 MAX_LINE: Final = 10_000
 MAX_CELL: Final = 2000
@@ -334,6 +336,9 @@ def print_table(
         table.add_column(cell(name), justify="left" if i < left else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(cell, row))
+    unbounded = console.options.update(max_width=MAX_CELL)
+    if NARROW < console.measure(table, options=unbounded).maximum < NARROW + len(columns):
+        table.padding = (0, 0, 0, 0)
     with console.capture() as captured:
         console.print(table, *map(cell, notes), sep="\n")
     lines = [line.rstrip() for line in captured.get().split("\n")]

@@ -18,6 +18,7 @@ Row = dict[str, Any]
 #: Count of ``info`` -> what people read in its place; empty where another line says it.
 _WORDS: Final = {
     "tables": "rows by table",
+    "problems": "problems, with kernels by bin",
     "gpu_seconds": "",
     "gpu_hours": "GPU hours",
     "searches_with_gpu_seconds": "searches that log GPU time",
@@ -64,6 +65,10 @@ def info(archive_path: str | None) -> None:
     shown = facts | facts["counts"] | dict.fromkeys(("counts", "reports", "findings"))
     parts = {name: {s: n for s, n in rows.items() if n} for name, rows in facts["tables"].items()}
     shown["tables"] = {name: rows for name, rows in parts.items() if rows}
+    shown["problems"] = [
+        {name.removeprefix("bin"): value for name, value in row.items()}
+        for row in facts["problems"]
+    ]
     shown["methods"] = _picked(facts["methods"], methods)
     shown["builders"] = _picked(facts["builders"], "name version licence description")
     shown["findings_in_the_logs"] = facts["findings"]["total"]

@@ -169,6 +169,19 @@ def test_tables_in_a_pipe_are_narrow(capsys):
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 120
 
 
+def test_problems_of_info_fit_80_columns(shipped):
+    """The table of problems and bins of the shipped archive is one line a problem."""
+    for width in ("80", "200"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("COLUMNS", width)
+            _, seen = in_terminal("info", "gpu-forecasters/kernels", cwd=shipped)
+        table = seen.decode().split("problems, with kernels by bin")[1].split("methods")[0]
+        lines = [line for line in table.splitlines() if line.strip()]
+        problems = {line.split()[0]: len(line) for line in lines[2:]}
+        assert {"gdn_recompute_w_u", "batched_transpose_add"} <= problems.keys()
+        assert (len(problems), max(problems.values()) <= 80) == (len(lines) - 2, True)
+
+
 def test_completion_in_a_shell():
     """Shells complete the names of commands and splits."""
     complete = ShellComplete(cli, {}, "kernel-archive", "_KERNEL_ARCHIVE_COMPLETE")
