@@ -111,9 +111,10 @@ def _archive_meant(
 _ARCHIVE_HELP: Final = "Archive.  [default: gpu-forecasters/kernels, else the only one here]"
 _archive = partial(option, "--archive", "archive_path", type=FOLDER, help=_ARCHIVE_HELP)
 archive_option = _archive(callback=_archive_meant)
+archive_options = options(archive_option, json_option)
 #: The archive that a command writes into.
 changed_archive_option = _archive(callback=partial(_archive_meant, is_written=True))
-#: DIR, which may be given as ``--archive DIR``, too.
+#: DIR, which may be given as ``--archive DIR``, too, and ``--json``.
 archive_argument = options(
     click.argument(
         "archive_path",
@@ -130,6 +131,7 @@ archive_argument = options(
         callback=_keep,
         help="The same as DIR.",
     ),
+    json_option,
 )
 split_option = option(
     "--split",
@@ -143,8 +145,10 @@ bins_option = option(
 labels_option = option(
     "--labels", type=FOLDER, help="Folder with the labels, where they are withheld."
 )
-output_option = option("-o", "--output", type=FILE, help="File to write.  [default: stdout]")
 force_option = option("--force", is_flag=True, help="Overwrite the file.")
+output_options = options(
+    option("-o", "--output", type=FILE, help="File to write.  [default: stdout]"), force_option
+)
 
 
 def named_again(split: str, archive_path: str | None, **more: Any) -> str:

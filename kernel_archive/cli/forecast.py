@@ -58,8 +58,7 @@ _OF_A_LOG: Final = (
 @common.option("--from-log", "log_path", help="Log of the Inspect task to convert.")
 @common.option("-o", "--output", type=common.FILE, help="Forecast file to write.")
 @common.force_option
-@common.archive_option
-@common.json_option
+@common.archive_options
 def forecast(**options: Any) -> None:
     """Export questions to a language model, and make a forecast file of its answers.
 

@@ -52,7 +52,6 @@ def _picked(rows: list[Row], names: str) -> list[Row]:
 
 @click.command()
 @common.archive_argument
-@common.json_option
 def info(archive_path: str | None) -> None:
     """Show what an archive holds: problems, GPUs, methods, outcomes, bins, tokens, inputs.
 
@@ -78,8 +77,7 @@ def info(archive_path: str | None) -> None:
 
 @click.command()
 @click.argument("wanted", metavar="ID")
-@common.archive_option
-@common.json_option
+@common.archive_options
 def show(wanted: str, archive_path: str | None) -> None:
     """Show a kernel: code, the log line of its label, measurements, and ancestors with theirs.
 
@@ -104,8 +102,7 @@ def show(wanted: str, archive_path: str | None) -> None:
 @click.command()
 @click.argument("query")
 @common.option("--limit", type=common.FROM_1, default=50, help="Rows to print.")
-@common.archive_option
-@common.json_option
+@common.archive_options
 def sql(query: str, limit: int, archive_path: str | None) -> None:
     """Query the tables with SQL: kernels, failures, evaluations, searches, references, eval, ...
 
@@ -132,7 +129,6 @@ def sql(query: str, limit: int, archive_path: str | None) -> None:
 
 @click.command()
 @common.archive_argument
-@common.json_option
 def validate(archive_path: str | None) -> None:
     """Check an archive in layers: files, schema, digests, ids, labels, references, splits, card.
 
@@ -151,7 +147,6 @@ def validate(archive_path: str | None) -> None:
 
 @click.command()
 @common.archive_argument
-@common.json_option
 def audit(archive_path: str | None) -> None:
     """Show the audit flags with rules and worst examples, and what of the sources was left out.
 

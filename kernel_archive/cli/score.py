@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from kernel_archive import Forecasts, Split
     from kernel_archive.scoring.summary import Sheet
 
-#: How scores are drawn and read.
-_draw_options = common.options(
+#: What is scored, and how scores are drawn and read.
+_score_options = common.options(
+    common.split_option,
+    common.bins_option,
+    common.labels_option,
     common.option("--seed", type=common.FROM_0, default=0, help="Seed of the draws."),
     common.option(
         "--draws",
@@ -50,10 +53,8 @@ def _target(options: dict[str, Any]) -> Split:
 @click.command()
 @common.split_option
 @common.option("--repeats", type=click.IntRange(min=1, max=100), default=1, help="Repeats per row.")
-@common.output_option
-@common.force_option
-@common.archive_option
-@common.json_option
+@common.output_options
+@common.archive_options
 def template(
     split: str, repeats: int, output: str | None, force: bool, archive_path: str | None
 ) -> None:
@@ -83,8 +84,7 @@ def template(
 @click.command()
 @click.argument("file", type=click.Path())
 @common.split_option
-@common.archive_option
-@common.json_option
+@common.archive_options
 def check(file: str, split: str, archive_path: str | None) -> None:
     """Check a forecast file and list every fault: file, line, field, value and the way out.
 
@@ -109,15 +109,10 @@ def check(file: str, split: str, archive_path: str | None) -> None:
 
 @click.command()
 @click.argument("files", type=click.Path(), nargs=-1, required=True)
-@common.split_option
-@common.bins_option
-@common.labels_option
-@_draw_options
+@_score_options
 @common.option("--all", "every", is_flag=True, help="Show every metric.")
-@common.output_option
-@common.force_option
-@common.archive_option
-@common.json_option
+@common.output_options
+@common.archive_options
 def score(
     files: tuple[str, ...], every: bool, output: str | None, force: bool, **options: Any
 ) -> None:
@@ -158,12 +153,8 @@ def score(
 @click.command()
 @click.argument("a", type=click.Path())
 @click.argument("b", type=click.Path())
-@common.split_option
-@common.bins_option
-@common.labels_option
-@_draw_options
-@common.archive_option
-@common.json_option
+@_score_options
+@common.archive_options
 def compare(a: str, b: str, **options: Any) -> None:
     """Compare two forecast files: paired differences, intervals, permutation p-values (Holm)."""
     from kernel_archive.scoring.summary import comparison_sheet
@@ -184,8 +175,7 @@ def compare(a: str, b: str, **options: Any) -> None:
 @common.option("--repeats", type=common.FROM_1, default=8, help="Runs with other ties and draws.")
 @common.option("--seed", type=common.FROM_0, default=0, help="Seed of everything random.")
 @common.option("--draws", type=common.FROM_1, default=2000, help="Bootstrap draws.")
-@common.archive_option
-@common.json_option
+@common.archive_options
 def replay(files: tuple[str, ...], archive_path: str | None, **options: Any) -> None:
     """Search the recorded held-out searches again, with forecasts that choose what is measured.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -24,7 +23,7 @@ from kernel_archive.publishing.templates import dump_yaml, render
 from kernel_archive.schema import TABLES
 from kernel_archive.scoring.metrics import HEADLINE
 from kernel_archive.splits import FORECAST_SPLITS, SPLIT_TABLES
-from kernel_archive.storage import write_atomically
+from kernel_archive.storage import toml_beside, write_atomically
 
 #: Files that a card consists of.
 CARD_FILES: Final = ("README.md", "eval.yaml")
@@ -37,7 +36,7 @@ _TAGS: Final = ["gpu", "cuda", "triton", "gpu-kernels", "performance-prediction"
 #: Licences that the Hub knows by their SPDX name in lower case; any other is ``other``.
 _LICENCES: Final = {"cc-by-4.0", "apache-2.0", "mit", "cc0-1.0", "cc-by-sa-4.0", "bsd-3-clause"}
 #: Fact -> query.
-_QUERIES: Final = tomllib.loads(Path(__file__).with_name("facts.toml").read_text(encoding="utf-8"))
+_QUERIES: Final = toml_beside(__file__, "facts.toml")
 
 
 def splits_of(archive: Archive, table: str) -> list[tuple[str, list[ShardFacts], int]]:
