@@ -15,6 +15,7 @@ from kernel_archive._version import __version__
 from kernel_archive.archive.labels import FLAGS
 from kernel_archive.archive.manifest import MANIFEST_NAME, ShardFacts, SplitFacts
 from kernel_archive.archive.open import DEFAULT_DIRECTORY, Archive, open_archive
+from kernel_archive.archive.validate import ValidationReport, validate_measured
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, assign_bins
 from kernel_archive.errors import Finding, UsageError, printable
 from kernel_archive.gpus import gpu_lines
@@ -243,6 +244,13 @@ def card_name(archive: Archive) -> str | None:
         return check_name(named[-1]) if named else None
     except (OSError, UsageError):
         return None
+
+
+def validate_whole(archive: Archive) -> ValidationReport:
+    """Check an archive: its tables, splits (facts, leaks, frozen ids) and card."""
+    from kernel_archive.selection.check import check_splits
+
+    return validate_measured(archive, (("splits", check_splits), ("card", check_card)))
 
 
 def check_card(archive: Archive, *, names: Sequence[str] = ()) -> list[Finding]:

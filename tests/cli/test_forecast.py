@@ -127,26 +127,3 @@ def test_the_batch_form_needs_nothing_of_the_extra(archive, tmp_path):
         "assert 'inspect_ai' not in sys.modules and 'openai' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--model", "m", "-o", "f.jsonl"), "inspect eval kernel_archive/forecast --model PROV"),
-        (("--export", "q.jsonl"), "--model NAME"),
-        (("--import", "a.jsonl"), "-o FILE"),
-        (("--export", "q.jsonl", "--from-log", "a.eval"), "give one of"),
-        (("--import", "a.jsonl", "--from-log", "a.eval"), "give one of"),
-        (
-            ("--export", "q.jsonl", "--model", "m", "--split", "discovery", "--defer"),
-            "without --defer",
-        ),
-        (("--export", "none/q.jsonl", "--model", "m"), "no directory"),
-    ],
-)
-def test_wrong_calls_say_what_to_do(run, tmp_path, monkeypatch, arguments, said):
-    """Status 2 and one line."""
-    monkeypatch.chdir(tmp_path)
-    status, _, err = run("forecast", *arguments)
-    assert status == 2
-    assert said in err
