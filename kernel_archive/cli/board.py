@@ -48,8 +48,7 @@ def baseline(
     facts = {"file": output, "baseline": name, "split": split, "seed": seed}
     facts |= {"rows": len(forecasts.row_ids), "training_pairs": forecasts.n_training}
     command, scored_split = ("replay", "eval") if split == REPLAY.name else ("score", split)
-    file, next_options = output or "FILE", common.named_again(scored_split, archive_path)
-    facts["next"] = f"kernel-archive {command} {common.argument(file)}{next_options}"
+    facts["next"] = common.next_command(command, output or "FILE", scored_split, archive_path)
     common.emit_lines(facts, b"".join(forecast_lines(forecasts)), output, force=force)
 
 

@@ -157,6 +157,11 @@ def named_again(split: str, archive_path: str | None, **more: Any) -> str:
     return "".join(f" --{name} {argument(value)}" for name, value in stated.items() if value)
 
 
+def next_command(name: str, file: str, split: str, archive_path: str | None) -> str:
+    """Write the command about a file that comes next."""
+    return f"kernel-archive {name} {argument(file)}{named_again(split, archive_path)}"
+
+
 def argument(value: object) -> str:
     """Write an argument of a command that can be pasted."""
     return shlex.quote(printable(str(value), 5000))

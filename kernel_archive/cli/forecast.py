@@ -113,12 +113,8 @@ def _convert(archive: Archive, options: dict[str, Any]) -> None:
     data, counts = answers.forecast_file()
     write_new(output, data, force=force)
     ModelRun.of(archive, answers).save(output)
-    next_options = common.named_again(split, options["archive_path"])
-    facts = {
-        "file": printable(output, 5000),
-        "split": split,
-        "next": f"kernel-archive check {common.argument(output)}{next_options}",
-    }
+    facts = {"file": printable(output, 5000), "split": split}
+    facts["next"] = common.next_command("check", output, split, options["archive_path"])
     fields = msgspec.structs.asdict(counts)
     common.emit(facts | {"counts": fields}, {**fields, **facts})
 

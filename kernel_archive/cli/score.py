@@ -73,8 +73,8 @@ def template(
     shown = None if output is None else printable(output, 5000)
     facts: dict[str, Any] = {"file": shown, "rows": len(target), "repeats": repeats}
     facts |= {"split": target.facts, "fields": fields_of(target.kind)}
-    file, next_options = output or "FILE", common.named_again(split, archive_path)
-    facts["next"] = f"fill it in, then: kernel-archive check {common.argument(file)}{next_options}"
+    check_it = common.next_command("check", output or "FILE", split, archive_path)
+    facts["next"] = f"fill it in, then: {check_it}"
     if not common.as_json():
         for line in explanation(target, common.named_again("eval", archive_path)):
             common.say(line)
@@ -101,8 +101,7 @@ def check(file: str, split: str, archive_path: str | None) -> None:
         total = report.n_errors + report.n_warnings
         common.print_findings(report.findings, total=total, show=common.tell)
         if report.ok:
-            options = common.named_again(split, archive_path)
-            common.tell(f"next: kernel-archive score {common.argument(file)}{options}")
+            common.tell(f"next: {common.next_command('score', file, split, archive_path)}")
 
     common.emit(report, text, ok=report.ok)
 
