@@ -1,29 +1,17 @@
 """``forecast``, as its users call it."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from support.llm_server import ANSWER, served
 
 from kernel_archive.board.store import run_facts
-from kernel_archive.scoring.formats import TOOL_FIELDS
-
-ANSWER = json.dumps(dict(zip(TOOL_FIELDS, [0, 0, 0, 0, 0.1, 0.8, 0.1, 0], strict=True)))
 
 
 @pytest.fixture
 def run(run, archive):
     """Runs a command on the small archive."""
     return lambda *arguments: run(*arguments, "--archive", archive)
-
-
-def served(custom_id, answer=ANSWER):
-    """An output line of a batch service."""
-    choice = {"message": {"role": "assistant", "content": answer}, "finish_reason": "stop"}
-    usage = {"prompt_tokens": 1200, "completion_tokens": 90}
-    body = {"model": "served-1", "choices": [choice], "usage": usage}
-    return {"custom_id": custom_id, "response": {"status_code": 200, "body": body}, "error": None}
 
 
 @pytest.mark.parametrize(("split", "ask"), [("eval", "forecast"), ("discovery", "discovery")])
@@ -116,14 +104,3 @@ def test_what_a_log_decides_is_refused_beside_it(run, tmp_path):
     assert status == 2
     assert all(option in err for option in ("--defer", *stated))
     assert len(err.splitlines()) == 1
-
-
-def test_the_batch_form_needs_nothing_of_the_extra(archive, tmp_path):
-    """Neither the help nor an export imports Inspect."""
-    code = (
-        "import sys; from kernel_archive.cli import main; main(['forecast', '--help']); "
-        "main(['forecast', '--model', 'm', '--limit', '2', '--export', 'q.jsonl', "
-        f"'--archive', {str(archive)!r}]); "
-        "assert 'inspect_ai' not in sys.modules and 'openai' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=tmp_path)

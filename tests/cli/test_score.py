@@ -3,8 +3,6 @@
 import json
 import os
 import shlex
-import subprocess
-import sys
 
 import pytest
 from support.archives import Run, Search, make_archive, program
@@ -164,19 +162,6 @@ def test_a_comparison_is_the_one_of_the_function(run, files, archive):
     direct = compare(*(read_forecasts(f, target) for f in files), target, draws=400)
     assert result["differences"]["crps"]["p"] == direct.differences["crps"].p
     assert result["differences"]["crps"]["better"] == direct.differences["crps"].better
-
-
-def test_scoring_imports_nothing_heavy(files, archive):
-    """A score starts fast: no library that takes long to import is loaded."""
-    heavy = {"polars", "duckdb", "datasets", "sklearn", "scipy", "pandas", "torch", "httpx"}
-    code = (
-        "import sys; from kernel_archive.cli import main; "
-        f"status = main(['score', {str(files[0])!r}, '--archive', {str(archive)!r}, '--draws', "
-        f"'20']); heavy = {heavy} & set(sys.modules); "
-        "sys.exit(f'imports {heavy}' if heavy else status)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_file_name_that_is_no_text_can_be_scored(run, files, tmp_path):
