@@ -45,7 +45,7 @@ def baseline(
         check_new(output, force=force)
     archive = kernel_archive.open_archive(archive_path)
     forecasts = make_baseline(name, archive, split, seed=seed)
-    facts = {"file": output, "baseline": name, "split": split, "seed": seed}
+    facts: dict[str, Any] = {"baseline": name, "split": split, "seed": seed}
     facts |= {"rows": len(forecasts.row_ids), "training_pairs": forecasts.n_training}
     command, scored_split = ("replay", "eval") if split == REPLAY.name else ("score", split)
     facts["next"] = common.next_command(command, output or "FILE", scored_split, archive_path)

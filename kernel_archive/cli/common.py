@@ -57,10 +57,8 @@ class Choice(click.Choice[str]):
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """List the choices, and suggest the nearest one."""
-        message, near = (
-            super().get_invalid_choice_message(value, ctx),
-            suggestion(value, self.choices),
-        )
+        message = super().get_invalid_choice_message(value, ctx)
+        near = suggestion(value, self.choices)
         return f"{message} {near}" if near.startswith("Did") else message
 
 
@@ -225,8 +223,9 @@ def emit_lines(
 ) -> None:
     """Print the lines that a command made, or write them to a file and say what was done.
 
-    The ``hidden`` facts are in the JSON alone.
+    The file is the first of the facts; the ``hidden`` ones are in the JSON alone.
     """
+    facts = {"file": None if output is None else printable(output, 5000), **facts}
     if output is None:
         lines = facts | {"lines": [line.decode() for line in data.splitlines()]}
         emit(lines, lambda: click.echo(data, nl=False))

@@ -10,7 +10,6 @@ import msgspec
 
 import kernel_archive
 from kernel_archive.cli import common
-from kernel_archive.errors import printable
 from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
@@ -70,8 +69,7 @@ def template(
         check_new(output, force=force)
     target = kernel_archive.load_split(archive_path, split, blind=True)
     data = b"".join(template_lines(target, repeats=repeats))
-    shown = None if output is None else printable(output, 5000)
-    facts: dict[str, Any] = {"file": shown, "rows": len(target), "repeats": repeats}
+    facts: dict[str, Any] = {"rows": len(target), "repeats": repeats}
     facts |= {"split": target.facts, "fields": fields_of(target.kind)}
     check_it = common.next_command("check", output or "FILE", split, archive_path)
     facts["next"] = f"fill it in, then: {check_it}"

@@ -145,12 +145,9 @@ def _gpus_of(split: SplitFacts) -> list[str]:
 
 def _flags(counted: dict[str, int]) -> list[dict[str, Any]]:
     """Return the audit flags with their rules and numbers of kernels; unknown ones have no rule."""
-    rules = {flag.name: (flag.rule, flag.why) for flag in FLAGS}
-    rows = []
-    for name in sorted({*rules, *counted}):
-        rule, why = rules.get(name, ("", ""))
-        rows.append({"name": name, "rule": rule, "why": why, "n": counted.get(name, 0)})
-    return rows
+    flags = {name: {"rule": "", "why": ""} for name in counted}
+    flags |= {flag.name: {"rule": flag.rule, "why": flag.why} for flag in FLAGS}
+    return [{"name": name, **flags[name], "n": counted.get(name, 0)} for name in sorted(flags)]
 
 
 def readme(archive: Archive, facts: dict[str, Any], name: str) -> str:
