@@ -322,7 +322,8 @@ def import_answers(
     if questions.prompt.digest != prompt.digest:
         raise UsageError(
             f"the answers are to {prompt.name}, and split {split} is asked with "
-            f"{questions.prompt.name} here. Give --answer, --bins and --defer as for the export"
+            f"{questions.prompt.name} here. Give --split, --answer, --bins and --defer as for "
+            "the export"
         )
     # One wording has several names where it asks for no bins.
     questions = replace(questions, prompt=prompt)

@@ -88,7 +88,7 @@ def test_options_that_contradict_the_answers_are_refused(run, tmp_path):
         assert forecasts.read_bytes() == before
     status, _, err = run(*export[:7], "--import", answers, "--force")
     assert status == 2
-    assert "Give --answer, --bins and --defer as for the export" in err
+    assert "Give --split, --answer, --bins and --defer as for the export" in err
 
 
 def test_what_a_log_decides_is_refused_beside_it(run, tmp_path):
