@@ -68,6 +68,10 @@ INSPECT = "inspect eval kernel_archive/forecast --model PROV"
         (["forecast", "--import", "a.jsonl", "--from-log", "a.eval"], 2, "give one of"),
         ([*QUESTIONS, "--model", "m", "--split", "discovery", "--defer"], 2, "without --defer"),
         (["forecast", "--export", "none/q.jsonl", "--model", "m"], 2, "no directory"),
+        (["baseline", "unifrom"], 2, "Did you mean 'uniform'?"),
+        (["leaderboard", "add", "missing.jsonl", "--name", "x"], 1, "no such file"),
+        (["leaderboard", "add", "u.jsonl"], 2, "--name"),
+        (["leaderboard", "build"], 2, "leaderboard add"),
     ],
 )
 def test_wrong_calls_about_an_archive_that_is_there(
