@@ -12,9 +12,9 @@ from kernel_archive.archive.build import Advance, Build, BuildOptions, BuildResu
 from kernel_archive.archive.manifest import MANIFEST_NAME, write_manifest
 from kernel_archive.archive.open import default_directory, open_archive
 from kernel_archive.archive.swap import locked_stage, replaced_directory
-from kernel_archive.archive.validate import ValidationReport, validate_measured
+from kernel_archive.archive.validate import ValidationReport
 from kernel_archive.errors import UsageError
-from kernel_archive.publishing.card import check_card, write_card
+from kernel_archive.publishing.card import validate_whole, write_card
 from kernel_archive.splits import SPLIT_TABLES
 from kernel_archive.storage import content_path
 
@@ -112,9 +112,7 @@ def validate(path: str | Path | None = None) -> ValidationReport:
     Raises:
         ArchiveNotFoundError: there is no archive.
     """
-    from kernel_archive.selection.check import check_splits
-
-    return validate_measured(open_archive(path), (("splits", check_splits), ("card", check_card)))
+    return validate_whole(open_archive(path))
 
 
 def _content_digest() -> str:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from kernel_archive.errors import KernelArchiveError, TargetExistsError, UsageError, printable
+
+if TYPE_CHECKING:
+    import jinja2
+
+#: A folder of reviewed content.
+Content: TypeAlias = Literal["builders", "splits", "cards", "leaderboard", "prompts"]
 
 
 def file_sha256(path: Path) -> str:
@@ -91,10 +98,29 @@ def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
         yield
 
 
-def content_path(folder: Literal["builders", "splits", "cards", "leaderboard", "prompts"]) -> Path:
+def toml_beside(module: str, name: str) -> dict[str, Any]:
+    """Read the table of data that lies beside a module, which names itself as ``__file__``."""
+    return tomllib.loads(Path(module).with_name(name).read_text(encoding="utf-8"))
+
+
+def content_path(folder: Content) -> Path:
     """Find a folder of reviewed content: in the wheel when installed, else in the checkout."""
     package = Path(__file__).resolve().parent
     for candidate in (package / "_content" / folder, package.parent / folder):
         if candidate.is_dir():
             return candidate
     raise FileNotFoundError(f"its own folder {folder!r} is missing: reinstall kernel-archive")
+
+
+def text_templates(folder: Content, *, whole_files: bool = False) -> jinja2.Environment:
+    """Open the Jinja templates of texts in a folder; a name that is not given is an error."""
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(content_path(folder)),
+        autoescape=False,  # noqa: S701 - for Markdown and models; filters make foreign text harmless
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=whole_files,
+    )

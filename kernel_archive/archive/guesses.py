@@ -6,7 +6,6 @@ Names are data: they are quoted. ``init.toml`` says what is guessed by.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -17,6 +16,7 @@ import pyarrow as pa
 from kernel_archive.archive.open import literal_path, sql_texts
 from kernel_archive.errors import printable
 from kernel_archive.readers.sql import QueryError, csv_mark, run_query
+from kernel_archive.storage import toml_beside
 
 #: Look at this many columns of a table.
 _MAX_COLUMNS: Final = 2_000
@@ -25,7 +25,7 @@ _RESULTS: Final = _SPEED | {"correct", "compiled", "outcome"}
 #: The name of an object in an object of objects, and of one below numbered keys.
 KEY, PLACE = 't."item"."key"', "t.place"
 _OBJECT: Final = '"MAP(VARCHAR, JSON)"'
-KNOWN: Final = tomllib.loads(Path(__file__).with_name("init.toml").read_text(encoding="utf-8"))
+KNOWN: Final = toml_beside(__file__, "init.toml")
 UNITS: Final = KNOWN["units"]
 WORDS: Final = {name: frozenset(words) for name, words in KNOWN["words"].items()}
 ERRORS: Final = [(error["failure"], error["words"]) for error in KNOWN["error"]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +11,7 @@ from kernel_archive.archive.labels import FLAGS
 from kernel_archive.bins import SCHEMES, assign_bins
 from kernel_archive.errors import UsageError, place_of, printable
 from kernel_archive.splits import SPLIT_TABLES
-from kernel_archive.storage import content_path
+from kernel_archive.storage import content_path, toml_beside
 
 if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
@@ -26,7 +25,7 @@ _COUNTED: Final = {
     "kernels": ("problem", "gpu", "language", "generation_method", "bin", "split"),
     "evaluations": ("outcome",),
 }
-_QUERIES: Final = tomllib.loads(Path(__file__).with_name("info.toml").read_text("utf-8"))
+_QUERIES: Final = toml_beside(__file__, "info.toml")
 
 
 def archive_info(archive: Archive) -> Row:

@@ -10,12 +10,10 @@ import importlib
 import io
 import os
 import sys
-import tomllib
 import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 import click
@@ -23,6 +21,7 @@ import click
 from kernel_archive._version import __version__
 from kernel_archive.cli import common
 from kernel_archive.errors import Finding, KernelArchiveError, printable, suggestion
+from kernel_archive.storage import toml_beside
 
 #: Command -> module and one line of help, which stands here so that ``--help`` imports nothing.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -52,7 +51,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 
 #: Command, or command and option, that moved or went with 1.0 -> what to type instead.
-MOVED: Final = tomllib.loads(Path(__file__).with_name("moved.toml").read_text("utf-8"))
+MOVED: Final = toml_beside(__file__, "moved.toml")
 
 
 class _LazyGroup(click.Group):

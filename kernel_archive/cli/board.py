@@ -21,16 +21,15 @@ if TYPE_CHECKING:
 _board = common.option(
     "--board", type=common.FOLDER, help="Folder of the board.  [default: leaderboard]"
 )
+_archive_options = common.options(common.labels_option, common.archive_options)
 
 
 @click.command()
 @click.argument("name", type=common.Choice(list(BASELINES)))
 @common.split_option
-@common.output_option
-@common.force_option
+@common.output_options
 @common.option("--seed", type=common.FROM_0, default=0, help="Seed of everything random in it.")
-@common.archive_option
-@common.json_option
+@common.archive_options
 def baseline(
     name: str, split: str, output: str | None, force: bool, seed: int, archive_path: str | None
 ) -> None:
@@ -46,11 +45,10 @@ def baseline(
         check_new(output, force=force)
     archive = kernel_archive.open_archive(archive_path)
     forecasts = make_baseline(name, archive, split, seed=seed)
-    facts = {"file": output, "baseline": name, "split": split, "seed": seed}
+    facts: dict[str, Any] = {"baseline": name, "split": split, "seed": seed}
     facts |= {"rows": len(forecasts.row_ids), "training_pairs": forecasts.n_training}
     command, scored_split = ("replay", "eval") if split == REPLAY.name else ("score", split)
-    file, next_options = output or "FILE", common.named_again(scored_split, archive_path)
-    facts["next"] = f"kernel-archive {command} {common.argument(file)}{next_options}"
+    facts["next"] = common.next_command(command, output or "FILE", scored_split, archive_path)
     common.emit_lines(facts, b"".join(forecast_lines(forecasts)), output, force=force)
 
 
@@ -80,9 +78,7 @@ def leaderboard() -> None:
 @common.option("--notes", help="Anything to know about it.")
 @common.split_option
 @_board
-@common.labels_option
-@common.archive_option
-@common.json_option
+@_archive_options
 def add(
     file: str, open_weights: bool | None, saw_archive: Seen, board: str | None, **stated: Any
 ) -> None:
@@ -148,9 +144,7 @@ def _show_standings(board: Standings) -> None:
 @common.option("--draws", type=click.IntRange(100, 100_000), default=4_000, help="Bootstrap draws.")
 @common.option("--seed", type=common.FROM_0, default=0, help="Seed of the draws.")
 @common.option("--jobs", type=common.JOBS, help="Processes that score.  [default: one per core]")
-@common.labels_option
-@common.archive_option
-@common.json_option
+@_archive_options
 def build(archive_path: str | None, **options: Any) -> None:
     """Score and rank every submission, and write standings.json and index.html.
 
@@ -181,9 +175,7 @@ def build(archive_path: str | None, **options: Any) -> None:
 @click.argument("slugs", nargs=-1, metavar="[NAME]...")
 @common.option("--update", is_flag=True, help="Store new scores where older versions made them.")
 @_board
-@common.labels_option
-@common.archive_option
-@common.json_option
+@_archive_options
 def verify(archive_path: str | None, **options: Any) -> None:
     """Score submissions again, all when none is named, and compare with their stored scores.
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 SHOWN_FINDINGS: Final = 20
 #: Wrap a table in a pipe at this many columns; one in a terminal fits its width.
 MAX_WIDTH: Final = 120
+#: Put one space between the columns of a table, not two, where it is then no wider than this.
+NARROW: Final = 80
 #: Cut a line of text after this many characters, and a cell of a table.
 MAX_LINE: Final = 10_000
 MAX_CELL: Final = 2000
@@ -55,10 +57,8 @@ class Choice(click.Choice[str]):
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """List the choices, and suggest the nearest one."""
-        message, near = (
-            super().get_invalid_choice_message(value, ctx),
-            suggestion(value, self.choices),
-        )
+        message = super().get_invalid_choice_message(value, ctx)
+        near = suggestion(value, self.choices)
         return f"{message} {near}" if near.startswith("Did") else message
 
 
@@ -109,9 +109,10 @@ def _archive_meant(
 _ARCHIVE_HELP: Final = "Archive.  [default: gpu-forecasters/kernels, else the only one here]"
 _archive = partial(option, "--archive", "archive_path", type=FOLDER, help=_ARCHIVE_HELP)
 archive_option = _archive(callback=_archive_meant)
+archive_options = options(archive_option, json_option)
 #: The archive that a command writes into.
 changed_archive_option = _archive(callback=partial(_archive_meant, is_written=True))
-#: DIR, which may be given as ``--archive DIR``, too.
+#: DIR, which may be given as ``--archive DIR``, too, and ``--json``.
 archive_argument = options(
     click.argument(
         "archive_path",
@@ -128,6 +129,7 @@ archive_argument = options(
         callback=_keep,
         help="The same as DIR.",
     ),
+    json_option,
 )
 split_option = option(
     "--split",
@@ -141,14 +143,21 @@ bins_option = option(
 labels_option = option(
     "--labels", type=FOLDER, help="Folder with the labels, where they are withheld."
 )
-output_option = option("-o", "--output", type=FILE, help="File to write.  [default: stdout]")
 force_option = option("--force", is_flag=True, help="Overwrite the file.")
+output_options = options(
+    option("-o", "--output", type=FILE, help="File to write.  [default: stdout]"), force_option
+)
 
 
 def named_again(split: str, archive_path: str | None, **more: Any) -> str:
     """Name split, archive and ``more`` as options of the next command, where they are stated."""
     stated = {"split": None if split == "eval" else split, "archive": archive_path, **more}
     return "".join(f" --{name} {argument(value)}" for name, value in stated.items() if value)
+
+
+def next_command(name: str, file: str, split: str, archive_path: str | None) -> str:
+    """Write the command about a file that comes next."""
+    return f"kernel-archive {name} {argument(file)}{named_again(split, archive_path)}"
 
 
 def argument(value: object) -> str:
@@ -214,8 +223,9 @@ def emit_lines(
 ) -> None:
     """Print the lines that a command made, or write them to a file and say what was done.
 
-    The ``hidden`` facts are in the JSON alone.
+    The file is the first of the facts; the ``hidden`` ones are in the JSON alone.
     """
+    facts = {"file": None if output is None else printable(output, 5000), **facts}
     if output is None:
         lines = facts | {"lines": [line.decode() for line in data.splitlines()]}
         emit(lines, lambda: click.echo(data, nl=False))
@@ -334,6 +344,9 @@ def print_table(
         table.add_column(cell(name), justify="left" if i < left else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(cell, row))
+    unbounded = console.options.update(max_width=MAX_CELL)
+    if NARROW < console.measure(table, options=unbounded).maximum < NARROW + len(columns):
+        table.padding = (0, 0, 0, 0)
     with console.capture() as captured:
         console.print(table, *map(cell, notes), sep="\n")
     lines = [line.rstrip() for line in captured.get().split("\n")]

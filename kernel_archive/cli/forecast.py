@@ -14,9 +14,12 @@ from kernel_archive.errors import UsageError, printable
 from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kernel_archive import Archive
 
-#: Options that a log of Inspect decides.
+#: Options that say how rows are asked, and all that a log of Inspect decides.
+_ASKED: Final = ("answer", "bins", "defer")
 _OF_A_LOG: Final = (
     *("bins", "defer", "answer", "limit", "repeats"),
     *("temperature", "max_tokens", "reasoning_effort", "seed"),
@@ -55,8 +58,7 @@ _OF_A_LOG: Final = (
 @common.option("--from-log", "log_path", help="Log of the Inspect task to convert.")
 @common.option("-o", "--output", type=common.FILE, help="Forecast file to write.")
 @common.force_option
-@common.archive_option
-@common.json_option
+@common.archive_options
 def forecast(**options: Any) -> None:
     """Export questions to a language model, and make a forecast file of its answers.
 
@@ -72,8 +74,10 @@ def forecast(**options: Any) -> None:
             "give one of --export FILE (with --model), --import FILE and --from-log LOG. To ask a "
             "service, type: inspect eval kernel_archive/forecast --model PROVIDER/MODEL"
         )
-    if log:
-        _refuse_what_a_log_decides()
+    # A log has the values of these options.
+    if log and (stated := _stated(_OF_A_LOG)):
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in stated)
+        raise UsageError(f"the log of --from-log decides this: leave out {named}")
     archive = kernel_archive.open_archive(options["archive_path"])
     if export:
         _export(archive, options)
@@ -83,13 +87,11 @@ def forecast(**options: Any) -> None:
         _convert(archive, options)
 
 
-def _refuse_what_a_log_decides() -> None:
-    """Refuse stated options that a log has the values of, all in one error."""
-    source = click.get_current_context().get_parameter_source
-    stated = [name for name in _OF_A_LOG if source(name) is not ParameterSource.DEFAULT]
-    if stated:
-        named = ", ".join(f"--{name.replace('_', '-')}" for name in stated)
-        raise UsageError(f"the log of --from-log decides this: leave out {named}")
+def _stated(names: Sequence[str]) -> dict[str, Any]:
+    """Return the values of the options that were typed, their defaults among them."""
+    context = click.get_current_context()
+    default = ParameterSource.DEFAULT
+    return {n: context.params[n] for n in names if context.get_parameter_source(n) is not default}
 
 
 def _convert(archive: Archive, options: dict[str, Any]) -> None:
@@ -104,18 +106,15 @@ def _convert(archive: Archive, options: dict[str, Any]) -> None:
     if options["log_path"]:
         answers = from_log(options["log_path"], archive, split)
     else:
-        answers = import_answers(options["import_paths"], archive, split, limit=options["limit"])
+        stated = _stated((*_ASKED, "limit", "repeats"))
+        answers = import_answers(options["import_paths"], archive, split, **stated)
         answers.settings = msgspec.convert(options, ModelSettings)
     answers.model = options["model"] or answers.model
     data, counts = answers.forecast_file()
     write_new(output, data, force=force)
     ModelRun.of(archive, answers).save(output)
-    next_options = common.named_again(split, options["archive_path"])
-    facts = {
-        "file": printable(output, 5000),
-        "split": split,
-        "next": f"kernel-archive check {common.argument(output)}{next_options}",
-    }
+    facts = {"file": printable(output, 5000), "split": split}
+    facts["next"] = common.next_command("check", output, split, options["archive_path"])
     fields = msgspec.structs.asdict(counts)
     common.emit(facts | {"counts": fields}, {**fields, **facts})
 
@@ -128,21 +127,15 @@ def _export(archive: Archive, options: dict[str, Any]) -> None:
     split, model, file = (options[n] for n in ("split", "model", "export_path"))
     if model is None:
         raise UsageError("every request of a batch file names its model: --model NAME")
-    asked = {name: options[name] for name in ("answer", "bins", "defer", "limit")}
-    questions = load_questions(archive, split, **asked)
+    asked = {name: options[name] for name in _ASKED}
+    questions = load_questions(archive, split, limit=options["limit"], **asked)
     answers = Answers(questions=questions, repeats=options["repeats"])
     if options["import_paths"]:
-        imported = import_answers(options["import_paths"], archive, split)
-        if imported.questions.prompt != questions.prompt:
-            raise UsageError(
-                f"--import holds answers to {imported.questions.prompt.name}, and this asks "
-                f"{questions.prompt.name}"
-            )
-        answers.answered = imported.answered
+        answers.answered = import_answers(options["import_paths"], archive, split, **asked).answered
     settings = msgspec.convert(options, ModelSettings)
     lines = list(export_lines(questions, answers.open_cells(), model, settings))
     write_new(file, b"".join(lines), force=options["force"])
-    stated = {"model": model, "limit": options["limit"]}
+    stated = {"model": model, **_stated(("limit", "repeats"))}
     numbers = msgspec.structs.asdict(settings)
     stated |= {n.replace("_", "-"): str(v) for n, v in numbers.items() if v is not None}
     next_options = common.named_again(split, options["archive_path"], **stated)

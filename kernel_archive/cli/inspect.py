@@ -18,6 +18,7 @@ Row = dict[str, Any]
 #: Count of ``info`` -> what people read in its place; empty where another line says it.
 _WORDS: Final = {
     "tables": "rows by table",
+    "problems": "problems, with kernels by bin",
     "gpu_seconds": "",
     "gpu_hours": "GPU hours",
     "searches_with_gpu_seconds": "searches that log GPU time",
@@ -51,7 +52,6 @@ def _picked(rows: list[Row], names: str) -> list[Row]:
 
 @click.command()
 @common.archive_argument
-@common.json_option
 def info(archive_path: str | None) -> None:
     """Show what an archive holds: problems, GPUs, methods, outcomes, bins, tokens, inputs.
 
@@ -64,6 +64,10 @@ def info(archive_path: str | None) -> None:
     shown = facts | facts["counts"] | dict.fromkeys(("counts", "reports", "findings"))
     parts = {name: {s: n for s, n in rows.items() if n} for name, rows in facts["tables"].items()}
     shown["tables"] = {name: rows for name, rows in parts.items() if rows}
+    shown["problems"] = [
+        {name.removeprefix("bin"): value for name, value in row.items()}
+        for row in facts["problems"]
+    ]
     shown["methods"] = _picked(facts["methods"], methods)
     shown["builders"] = _picked(facts["builders"], "name version licence description")
     shown["findings_in_the_logs"] = facts["findings"]["total"]
@@ -73,8 +77,7 @@ def info(archive_path: str | None) -> None:
 
 @click.command()
 @click.argument("wanted", metavar="ID")
-@common.archive_option
-@common.json_option
+@common.archive_options
 def show(wanted: str, archive_path: str | None) -> None:
     """Show a kernel: code, the log line of its label, measurements, and ancestors with theirs.
 
@@ -99,8 +102,7 @@ def show(wanted: str, archive_path: str | None) -> None:
 @click.command()
 @click.argument("query")
 @common.option("--limit", type=common.FROM_1, default=50, help="Rows to print.")
-@common.archive_option
-@common.json_option
+@common.archive_options
 def sql(query: str, limit: int, archive_path: str | None) -> None:
     """Query the tables with SQL: kernels, failures, evaluations, searches, references, eval, ...
 
@@ -127,7 +129,6 @@ def sql(query: str, limit: int, archive_path: str | None) -> None:
 
 @click.command()
 @common.archive_argument
-@common.json_option
 def validate(archive_path: str | None) -> None:
     """Check an archive in layers: files, schema, digests, ids, labels, references, splits, card.
 
@@ -146,7 +147,6 @@ def validate(archive_path: str | None) -> None:
 
 @click.command()
 @common.archive_argument
-@common.json_option
 def audit(archive_path: str | None) -> None:
     """Show the audit flags with rules and worst examples, and what of the sources was left out.
 

@@ -10,15 +10,17 @@ import msgspec
 
 import kernel_archive
 from kernel_archive.cli import common
-from kernel_archive.errors import printable
 from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
     from kernel_archive import Forecasts, Split
     from kernel_archive.scoring.summary import Sheet
 
-#: How scores are drawn and read.
-_draw_options = common.options(
+#: What is scored, and how scores are drawn and read.
+_score_options = common.options(
+    common.split_option,
+    common.bins_option,
+    common.labels_option,
     common.option("--seed", type=common.FROM_0, default=0, help="Seed of the draws."),
     common.option(
         "--draws",
@@ -50,10 +52,8 @@ def _target(options: dict[str, Any]) -> Split:
 @click.command()
 @common.split_option
 @common.option("--repeats", type=click.IntRange(min=1, max=100), default=1, help="Repeats per row.")
-@common.output_option
-@common.force_option
-@common.archive_option
-@common.json_option
+@common.output_options
+@common.archive_options
 def template(
     split: str, repeats: int, output: str | None, force: bool, archive_path: str | None
 ) -> None:
@@ -69,11 +69,10 @@ def template(
         check_new(output, force=force)
     target = kernel_archive.load_split(archive_path, split, blind=True)
     data = b"".join(template_lines(target, repeats=repeats))
-    shown = None if output is None else printable(output, 5000)
-    facts: dict[str, Any] = {"file": shown, "rows": len(target), "repeats": repeats}
+    facts: dict[str, Any] = {"rows": len(target), "repeats": repeats}
     facts |= {"split": target.facts, "fields": fields_of(target.kind)}
-    file, next_options = output or "FILE", common.named_again(split, archive_path)
-    facts["next"] = f"fill it in, then: kernel-archive check {common.argument(file)}{next_options}"
+    check_it = common.next_command("check", output or "FILE", split, archive_path)
+    facts["next"] = f"fill it in, then: {check_it}"
     if not common.as_json():
         for line in explanation(target, common.named_again("eval", archive_path)):
             common.say(line)
@@ -83,8 +82,7 @@ def template(
 @click.command()
 @click.argument("file", type=click.Path())
 @common.split_option
-@common.archive_option
-@common.json_option
+@common.archive_options
 def check(file: str, split: str, archive_path: str | None) -> None:
     """Check a forecast file and list every fault: file, line, field, value and the way out.
 
@@ -101,23 +99,17 @@ def check(file: str, split: str, archive_path: str | None) -> None:
         total = report.n_errors + report.n_warnings
         common.print_findings(report.findings, total=total, show=common.tell)
         if report.ok:
-            options = common.named_again(split, archive_path)
-            common.tell(f"next: kernel-archive score {common.argument(file)}{options}")
+            common.tell(f"next: {common.next_command('score', file, split, archive_path)}")
 
     common.emit(report, text, ok=report.ok)
 
 
 @click.command()
 @click.argument("files", type=click.Path(), nargs=-1, required=True)
-@common.split_option
-@common.bins_option
-@common.labels_option
-@_draw_options
+@_score_options
 @common.option("--all", "every", is_flag=True, help="Show every metric.")
-@common.output_option
-@common.force_option
-@common.archive_option
-@common.json_option
+@common.output_options
+@common.archive_options
 def score(
     files: tuple[str, ...], every: bool, output: str | None, force: bool, **options: Any
 ) -> None:
@@ -158,12 +150,8 @@ def score(
 @click.command()
 @click.argument("a", type=click.Path())
 @click.argument("b", type=click.Path())
-@common.split_option
-@common.bins_option
-@common.labels_option
-@_draw_options
-@common.archive_option
-@common.json_option
+@_score_options
+@common.archive_options
 def compare(a: str, b: str, **options: Any) -> None:
     """Compare two forecast files: paired differences, intervals, permutation p-values (Holm)."""
     from kernel_archive.scoring.summary import comparison_sheet
@@ -184,8 +172,7 @@ def compare(a: str, b: str, **options: Any) -> None:
 @common.option("--repeats", type=common.FROM_1, default=8, help="Runs with other ties and draws.")
 @common.option("--seed", type=common.FROM_0, default=0, help="Seed of everything random.")
 @common.option("--draws", type=common.FROM_1, default=2000, help="Bootstrap draws.")
-@common.archive_option
-@common.json_option
+@common.archive_options
 def replay(files: tuple[str, ...], archive_path: str | None, **options: Any) -> None:
     """Search the recorded held-out searches again, with forecasts that choose what is measured.
 

@@ -114,26 +114,22 @@ def show_left_out(split: SplitFacts, problems: Sequence[Mapping[str, Any]]) -> N
 
 def _show_cells(split: SplitFacts, *, is_outcome: bool) -> None:
     """Print rows per problem and bin or outcome; cells with fewer rows than the cap are marked."""
+    columns, title = [*"12345678"], f"bin, labels of scheme {split.scheme}"
     cells: dict[str, list[int]] = split.facts["cells"]
+    if is_outcome:  # what fails is in the first bin, what passes in the last
+        columns, title = ["fail", "pass"], "outcome"
+        cells = {problem: [counts[0], counts[-1]] for problem, counts in cells.items()}
     cap = split.parameters.get("cap") or 0
-    short = sum(n < cap for counts in cells.values() for n in counts)
-    n_cells, notes = sum(map(len, cells.values())), []
-    if short:
-        notes = [
-            f"* short: {short} of {n_cells} cells have fewer than {cap} kernels to choose from"
-        ]
+    numbers = [n for counts in cells.values() for n in counts]
+    short = sum(n < cap for n in numbers)
+    note = f"* short: {short} of {len(numbers)} cells have fewer than {cap} kernels to choose from"
     rows = [
         (problem, *(f"{n}*" if n < cap else n for n in counts), sum(counts))
         for problem, counts in cells.items()
     ]
-    totals = [sum(column) for column in zip(*cells.values(), strict=True)] or [0] * 8
-    columns, title = [*"12345678"], f"bin, labels of scheme {split.scheme}"
-    if is_outcome:
-        columns, title = ["fail", "pass"], "outcome"
-        rows = [(problem, fail, passes, n) for problem, fail, *_, passes, n in rows]
-        totals = [totals[0], totals[-1]]
+    totals = [sum(column) for column in zip(*cells.values(), strict=True)] or [0] * len(columns)
     rows.append(("all", *totals, sum(totals)))
-    title = f"Rows per problem and {title}"
+    title, notes = f"Rows per problem and {title}", [note] if short else []
     common.print_table(["problem", *columns, "all"], rows, title=title, notes=notes)
 
 

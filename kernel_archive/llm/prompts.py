@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import msgspec
@@ -23,7 +22,7 @@ from kernel_archive.ids import sha256_hex
 from kernel_archive.problems import PROBLEMS, get_problem
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring.formats import TOOL_FIELDS
-from kernel_archive.storage import content_path
+from kernel_archive.storage import content_path, text_templates
 
 if TYPE_CHECKING:
     import jinja2
@@ -133,7 +132,7 @@ def render(
         {"number": b, "name": name, "interval": rule.describe(b)}
         for b, name in enumerate(BIN_NAMES, 1)
     ]
-    template = _environment().get_template(f"{PROMPT_VERSION}/{prompt.ask}.md.j2")
+    template = _templates().get_template(f"{PROMPT_VERSION}/{prompt.ask}.md.j2")
     text = template.render(
         version=PROMPT_VERSION,
         answer=prompt.answer,
@@ -190,15 +189,7 @@ def _fenced(code: str) -> str:
 
 
 @cache
-def _environment() -> jinja2.Environment:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(content_path("prompts"))),
-        autoescape=False,  # noqa: S701 - the text goes to a model, not to a browser
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["fenced"] = _fenced
-    return environment
+def _templates() -> jinja2.Environment:
+    templates = text_templates("prompts")
+    templates.filters["fenced"] = _fenced
+    return templates

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -16,6 +15,7 @@ from kernel_archive._version import __version__
 from kernel_archive.archive.labels import FLAGS
 from kernel_archive.archive.manifest import MANIFEST_NAME, ShardFacts, SplitFacts
 from kernel_archive.archive.open import DEFAULT_DIRECTORY, Archive, open_archive
+from kernel_archive.archive.validate import ValidationReport, validate_measured
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, assign_bins
 from kernel_archive.errors import Finding, UsageError, printable
 from kernel_archive.gpus import gpu_lines
@@ -24,7 +24,7 @@ from kernel_archive.publishing.templates import dump_yaml, render
 from kernel_archive.schema import TABLES
 from kernel_archive.scoring.metrics import HEADLINE
 from kernel_archive.splits import FORECAST_SPLITS, SPLIT_TABLES
-from kernel_archive.storage import write_atomically
+from kernel_archive.storage import toml_beside, write_atomically
 
 #: Files that a card consists of.
 CARD_FILES: Final = ("README.md", "eval.yaml")
@@ -37,7 +37,7 @@ _TAGS: Final = ["gpu", "cuda", "triton", "gpu-kernels", "performance-prediction"
 #: Licences that the Hub knows by their SPDX name in lower case; any other is ``other``.
 _LICENCES: Final = {"cc-by-4.0", "apache-2.0", "mit", "cc0-1.0", "cc-by-sa-4.0", "bsd-3-clause"}
 #: Fact -> query.
-_QUERIES: Final = tomllib.loads(Path(__file__).with_name("facts.toml").read_text(encoding="utf-8"))
+_QUERIES: Final = toml_beside(__file__, "facts.toml")
 
 
 def splits_of(archive: Archive, table: str) -> list[tuple[str, list[ShardFacts], int]]:
@@ -145,12 +145,9 @@ def _gpus_of(split: SplitFacts) -> list[str]:
 
 def _flags(counted: dict[str, int]) -> list[dict[str, Any]]:
     """Return the audit flags with their rules and numbers of kernels; unknown ones have no rule."""
-    rules = {flag.name: (flag.rule, flag.why) for flag in FLAGS}
-    rows = []
-    for name in sorted({*rules, *counted}):
-        rule, why = rules.get(name, ("", ""))
-        rows.append({"name": name, "rule": rule, "why": why, "n": counted.get(name, 0)})
-    return rows
+    flags = {name: {"rule": "", "why": ""} for name in counted}
+    flags |= {flag.name: {"rule": flag.rule, "why": flag.why} for flag in FLAGS}
+    return [{"name": name, **flags[name], "n": counted.get(name, 0)} for name in sorted(flags)]
 
 
 def readme(archive: Archive, facts: dict[str, Any], name: str) -> str:
@@ -244,6 +241,13 @@ def card_name(archive: Archive) -> str | None:
         return check_name(named[-1]) if named else None
     except (OSError, UsageError):
         return None
+
+
+def validate_whole(archive: Archive) -> ValidationReport:
+    """Check an archive: its tables, splits (facts, leaks, frozen ids) and card."""
+    from kernel_archive.selection.check import check_splits
+
+    return validate_measured(archive, (("splits", check_splits), ("card", check_card)))
 
 
 def check_card(archive: Archive, *, names: Sequence[str] = ()) -> list[Finding]:

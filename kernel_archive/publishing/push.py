@@ -15,8 +15,8 @@ import msgspec
 
 from kernel_archive.archive.manifest import MANIFEST_NAME
 from kernel_archive.archive.open import Archive, open_archive
-from kernel_archive.errors import DataError, Finding, TargetExistsError, UsageError
-from kernel_archive.publishing.card import CARD_FILES, EXTRA_FILES, check_card, render_card
+from kernel_archive.errors import DataError, TargetExistsError, UsageError
+from kernel_archive.publishing.card import CARD_FILES, EXTRA_FILES, render_card, validate_whole
 from kernel_archive.publishing.hub import check_name, commit_at, connect, hub_errors, tag_of
 
 if TYPE_CHECKING:
@@ -52,13 +52,6 @@ class PushResult(msgspec.Struct, kw_only=True):
     url: str  # of the version
 
 
-def _validate(archive: Archive) -> list[Finding]:
-    from kernel_archive.archive.validate import validate_measured
-    from kernel_archive.selection.check import check_splits
-
-    return validate_measured(archive, (("splits", check_splits), ("card", check_card))).findings
-
-
 def _valid_files(archive: Archive, repo: str) -> dict[str, CommitOperationAdd]:
     """Return everything that is published: path in the repository -> file or content.
 
@@ -67,8 +60,7 @@ def _valid_files(archive: Archive, repo: str) -> dict[str, CommitOperationAdd]:
     """
     from huggingface_hub import CommitOperationAdd
 
-    findings = _validate(archive)
-    errors = [finding for finding in findings if finding.severity == "error"]
+    errors = [f for f in validate_whole(archive).findings if f.severity == "error"]
     if errors:
         summary = (
             f"{archive.path} is not valid (errors: {len(errors)}), so nothing is published. "

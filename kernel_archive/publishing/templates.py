@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.errors import printable
-from kernel_archive.storage import content_path
+from kernel_archive.storage import text_templates
 
 if TYPE_CHECKING:
     import jinja2
@@ -52,22 +52,13 @@ def dump_yaml(value: Any) -> str:
 
 
 @cache
-def _environment() -> jinja2.Environment:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(content_path("cards")),
-        autoescape=False,  # noqa: S701 - Markdown; the filters make foreign text harmless
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {f.__name__: f for f in (number, share, prose, dump_yaml, printable)}
-    environment.filters |= {"md": markdown_text, "code": code_span}
-    return environment
+def _templates() -> jinja2.Environment:
+    templates = text_templates("cards", whole_files=True)
+    templates.filters |= {f.__name__: f for f in (number, share, prose, dump_yaml, printable)}
+    templates.filters |= {"md": markdown_text, "code": code_span}
+    return templates
 
 
 def render(template: str, **values: Any) -> str:
     """Fill in a template of ``cards/``; a name that it uses and that is not given is an error."""
-    return _environment().get_template(template).render(values)
+    return _templates().get_template(template).render(values)

@@ -8,11 +8,9 @@ evaluation, so they count only where nothing else fits.
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -26,11 +24,10 @@ from kernel_archive.readers.files import RunFiles
 from kernel_archive.readers.records import EVALUATION_FAILED, Evaluation, SearchFacts
 from kernel_archive.readers.salvage import FindingLog, RowKind, Salvage
 from kernel_archive.readers.values import natural, not_negative, object_of, text_of
+from kernel_archive.storage import toml_beside
 
 #: File -> column of the facts -> places in the file; ``beside.toml`` says how to read it.
-_FACTS: Final[dict[str, dict[str, str]]] = tomllib.loads(
-    (Path(__file__).parent / "beside.toml").read_text(encoding="utf-8")
-)
+_FACTS: Final[dict[str, dict[str, str]]] = toml_beside(__file__, "beside.toml")
 #: Files that a run writes last: one of them says that it came to its own end.
 _LAST: Final = frozenset({"summary.json", "result.json", "eval_dataset_manifest.json", "DONE"})
 #: Facts of which a log and the files beside it must agree -> how their spellings are compared.

@@ -6,7 +6,6 @@ whole file is taken apart (``read``). :func:`log_format` makes a :class:`ReaderS
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partialmethod
@@ -21,11 +20,10 @@ from kernel_archive.readers.files import ReaderSpec, RunFiles
 from kernel_archive.readers.records import EVALUATION_FAILED, Case, Evaluation, Record, SearchFacts
 from kernel_archive.readers.salvage import FindingLog, RowKind, Salvage
 from kernel_archive.readers.values import positive
+from kernel_archive.storage import toml_beside
 
 #: Format -> what it is; ``formats.toml`` says what each field means.
-FORMATS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
-    (Path(__file__).parent / "formats.toml").read_text(encoding="utf-8")
-)
+FORMATS: Final[dict[str, dict[str, Any]]] = toml_beside(__file__, "formats.toml")
 #: Outcome -> field of the feedback that names the error, and those that say more, the best first.
 _ERROR_FIELDS: Final = {
     "success": ("", ""),

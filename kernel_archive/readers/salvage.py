@@ -145,7 +145,6 @@ class FindingLog:
 
     error = partialmethod(report, "error")
     warning = partialmethod(report, "warning")
-    info = partialmethod(report, "info")
 
     def __iter__(self) -> Iterator[Finding]:
         """Yield the kept findings, then one per code for those that were only counted."""

@@ -8,7 +8,6 @@ A doubt is one finding about all rows that it concerns. A row that contradicts i
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,12 +18,10 @@ import pyarrow as pa
 
 from kernel_archive.errors import Finding, counted, printable
 from kernel_archive.gpus import same_gpu
+from kernel_archive.storage import toml_beside
 
-_FOLDER: Final = Path(__file__).parent
 #: Columns that a query may return -> their type in DuckDB, and what each means.
-COLUMNS: Final[dict[str, list[str]]] = tomllib.loads(
-    (_FOLDER / "sql_columns.toml").read_text(encoding="utf-8")
-)
+COLUMNS: Final[dict[str, list[str]]] = toml_beside(__file__, "sql_columns.toml")
 _ROWS_NAMED: Final = 5  # in one finding
 _WORDS_NAMED: Final = 8  # likewise, of those that are no outcome
 _MEMORY: Final = "4GiB"
@@ -51,9 +48,7 @@ def failure_of(word: str) -> str | None:
 
 
 #: What is doubted of which rows, in SQL over ``judged``.
-_DOUBTS: Final[list[dict[str, Any]]] = tomllib.loads(
-    (_FOLDER / "sql_doubts.toml").read_text(encoding="utf-8")
-)["doubt"]
+_DOUBTS: Final[list[dict[str, Any]]] = toml_beside(__file__, "sql_doubts.toml")["doubt"]
 
 
 class Judge:
@@ -83,7 +78,7 @@ class Judge:
             "{values}": values,
             "{others}": [n for n in COLUMNS if n not in ("code", "source_file", "source_row")],
         }
-        script = (_FOLDER / "sql_judged.sql").read_text(encoding="utf-8")
+        script = Path(__file__).with_name("sql_judged.sql").read_text(encoding="utf-8")
         for name, parts in lists.items():
             script = script.replace(name, ", ".join(parts))
         self._connection.execute(script)

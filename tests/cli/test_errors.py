@@ -45,6 +45,46 @@ def test_mistakes_have_a_status_and_a_hint(tmp_path, monkeypatch, run, arguments
         assert json.loads(run(*arguments, "--json")[1])["error"] == "ArchiveNotFoundError"
 
 
+QUESTIONS = ["forecast", "--export", "q.jsonl"]
+INSPECT = "inspect eval kernel_archive/forecast --model PROV"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["score"], 2, "FILES"),
+        (["score", "nothing.jsonl"], 1, "no such file"),
+        (["score", "."], 1, "directory"),
+        (["check", "/dev/null"], 1, "pipe or a device"),
+        (["score", "x", "--bins", "other"], 2, "--bins"),
+        (["score", "x", "--draws", "-1"], 2, "--draws"),
+        (["score", "x", "--split", "train"], 2, "--split"),
+        (["compare", "x"], 2, "B"),
+        (["template", "--repeats", "0"], 2, "--repeats"),
+        (["forecast", "--model", "m", "-o", "f.jsonl"], 2, INSPECT),
+        (QUESTIONS, 2, "--model NAME"),
+        (["forecast", "--import", "a.jsonl"], 2, "-o FILE"),
+        ([*QUESTIONS, "--from-log", "a.eval"], 2, "give one of"),
+        (["forecast", "--import", "a.jsonl", "--from-log", "a.eval"], 2, "give one of"),
+        ([*QUESTIONS, "--model", "m", "--split", "discovery", "--defer"], 2, "without --defer"),
+        (["forecast", "--export", "none/q.jsonl", "--model", "m"], 2, "no directory"),
+        (["baseline", "unifrom"], 2, "Did you mean 'uniform'?"),
+        (["leaderboard", "add", "missing.jsonl", "--name", "x"], 1, "no such file"),
+        (["leaderboard", "add", "u.jsonl"], 2, "--name"),
+        (["leaderboard", "build"], 2, "leaderboard add"),
+    ],
+)
+def test_wrong_calls_about_an_archive_that_is_there(
+    archive, tmp_path, monkeypatch, run, arguments, status, message
+):
+    """Status 2 for a wrong call, 1 for what is not there; no result and no traceback."""
+    monkeypatch.chdir(tmp_path)
+    got, out, err = run(*arguments, "--archive", archive)
+    assert (got, out) == (status, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
 def test_findings_are_printed_first_twenty_in_full(capsys):
     """The rest is counted; no control of a hostile name is printed."""
     findings = [

@@ -1,29 +1,17 @@
 """``forecast``, as its users call it."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from support.llm_server import ANSWER, served
 
 from kernel_archive.board.store import run_facts
-from kernel_archive.scoring.formats import TOOL_FIELDS
-
-ANSWER = json.dumps(dict(zip(TOOL_FIELDS, [0, 0, 0, 0, 0.1, 0.8, 0.1, 0], strict=True)))
 
 
 @pytest.fixture
 def run(run, archive):
     """Runs a command on the small archive."""
     return lambda *arguments: run(*arguments, "--archive", archive)
-
-
-def served(custom_id, answer=ANSWER):
-    """An output line of a batch service."""
-    choice = {"message": {"role": "assistant", "content": answer}, "finish_reason": "stop"}
-    usage = {"prompt_tokens": 1200, "completion_tokens": 90}
-    body = {"model": "served-1", "choices": [choice], "usage": usage}
-    return {"custom_id": custom_id, "response": {"status_code": 200, "body": body}, "error": None}
 
 
 @pytest.mark.parametrize(("split", "ask"), [("eval", "forecast"), ("discovery", "discovery")])
@@ -79,6 +67,30 @@ def test_settings_stated_with_import_are_facts_of_the_run(run, tmp_path):
         assert {name: facts[name] for name in settings if name in facts} == written
 
 
+def test_options_that_contradict_the_answers_are_refused(run, tmp_path):
+    """Typed form, scheme and deferral agree with the export's; repeats count what is missing."""
+    questions, answers, forecasts = (tmp_path / name for name in ("q.jsonl", "a.jsonl", "f.jsonl"))
+    asked = ("--answer", "tool", "--bins", "released", "--limit", 2)
+    export = ("forecast", "--export", questions, "--model", "m", "--repeats", 3, *asked)
+    assert "--limit 2 --repeats 3\n" in run(*export)[1]
+    names = [json.loads(line)["custom_id"] for line in questions.read_text().splitlines()]
+    first = [name for name in names if "-2-" not in name]  # of a third repeat nothing came back
+    answers.write_text("".join(json.dumps(served(name)) + "\n" for name in first))
+    convert = ("forecast", "--import", answers, "-o", forecasts, "--force", "--limit", 2)
+    assert "unanswered: no answer 2\n" in run(*convert, "--repeats", 3, *asked)[1]
+    assert "unanswered" not in run(*convert)[1]
+    wrong = (("--answer", "json"), ("--bins", "paper"), ("--defer",))
+    for more, said in (*((w, "forecast-tool-rel") for w in wrong), (("--repeats", 1), "--repeats")):
+        before = forecasts.read_bytes()
+        status, out, err = run(*convert, *more)
+        assert (status, out, len(err.splitlines())) == (2, "", 1)
+        assert said in err
+        assert forecasts.read_bytes() == before
+    status, _, err = run(*export[:7], "--import", answers, "--force")
+    assert status == 2
+    assert "Give --split, --answer, --bins and --defer as for the export" in err
+
+
 def test_what_a_log_decides_is_refused_beside_it(run, tmp_path):
     """Every such option is named in one error, a stated default among them."""
     log = ("forecast", "--from-log", tmp_path / "x.eval", "-o", tmp_path / "f.jsonl")
@@ -92,37 +104,3 @@ def test_what_a_log_decides_is_refused_beside_it(run, tmp_path):
     assert status == 2
     assert all(option in err for option in ("--defer", *stated))
     assert len(err.splitlines()) == 1
-
-
-def test_the_batch_form_needs_nothing_of_the_extra(archive, tmp_path):
-    """Neither the help nor an export imports Inspect."""
-    code = (
-        "import sys; from kernel_archive.cli import main; main(['forecast', '--help']); "
-        "main(['forecast', '--model', 'm', '--limit', '2', '--export', 'q.jsonl', "
-        f"'--archive', {str(archive)!r}]); "
-        "assert 'inspect_ai' not in sys.modules and 'openai' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--model", "m", "-o", "f.jsonl"), "inspect eval kernel_archive/forecast --model PROV"),
-        (("--export", "q.jsonl"), "--model NAME"),
-        (("--import", "a.jsonl"), "-o FILE"),
-        (("--export", "q.jsonl", "--from-log", "a.eval"), "give one of"),
-        (("--import", "a.jsonl", "--from-log", "a.eval"), "give one of"),
-        (
-            ("--export", "q.jsonl", "--model", "m", "--split", "discovery", "--defer"),
-            "without --defer",
-        ),
-        (("--export", "none/q.jsonl", "--model", "m"), "no directory"),
-    ],
-)
-def test_wrong_calls_say_what_to_do(run, tmp_path, monkeypatch, arguments, said):
-    """Status 2 and one line."""
-    monkeypatch.chdir(tmp_path)
-    status, _, err = run("forecast", *arguments)
-    assert status == 2
-    assert said in err

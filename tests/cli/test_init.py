@@ -32,10 +32,14 @@ def test_a_recipe_that_builds_nothing_ends_with_1(
     assert run("build", "my recipe.toml", "--jobs", 1)[0] == status
 
 
-def test_a_recipe_that_is_there_is_left_alone(run, tmp_path, monkeypatch):
-    """The option for another name is said."""
+def test_wrong_names_are_refused_before_anything_is_written(run, tmp_path, monkeypatch):
+    """Only OWNER/DATASET names an archive; for a recipe that is there another name is asked."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.csv").write_text(f"op,code,speedup\na,{PROGRAM},2\n")
+    status, _, err = run("init", "t.csv", "--name", "my kernels")
+    assert status != 0
+    assert "--name is OWNER/DATASET" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
     assert run("init", "t.csv", "--gpu", "H100")[0] == 0
     assert "builder.toml exists already. Name another with -o" in run("init", "t.csv")[2]
 
@@ -45,13 +49,3 @@ def test_every_note_has_a_line(run, tmp_path):
     (tmp_path / "t.csv").write_text(f"code,time,status\n{PROGRAM},2,odd\n")
     out = run("init", tmp_path / "t.csv", "-o", tmp_path / "builder.toml")[1]
     assert "notes:\n  the unit of time is not in its name: ms is a guess\n  what odd of " in out
-
-
-def test_a_wrong_name_is_refused_before_anything_is_written(run, tmp_path, monkeypatch):
-    """Only OWNER/DATASET names an archive."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "t.csv").write_text(f"op,code,speedup\na,{PROGRAM},2\n")
-    status, _, err = run("init", "t.csv", "--name", "my kernels")
-    assert status != 0
-    assert "--name is OWNER/DATASET" in err
-    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]

@@ -3,8 +3,6 @@
 import json
 import os
 import shlex
-import subprocess
-import sys
 
 import pytest
 from support.archives import Run, Search, make_archive, program
@@ -164,42 +162,6 @@ def test_a_comparison_is_the_one_of_the_function(run, files, archive):
     direct = compare(*(read_forecasts(f, target) for f in files), target, draws=400)
     assert result["differences"]["crps"]["p"] == direct.differences["crps"].p
     assert result["differences"]["crps"]["better"] == direct.differences["crps"].better
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        (["score"], 2, "FILES"),
-        (["score", "nothing.jsonl"], 1, "no such file"),
-        (["score", "."], 1, "directory"),
-        (["check", "/dev/null"], 1, "pipe or a device"),
-        (["score", "x", "--bins", "other"], 2, "--bins"),
-        (["score", "x", "--draws", "-1"], 2, "--draws"),
-        (["score", "x", "--split", "train"], 2, "--split"),
-        (["compare", "x"], 2, "B"),
-        (["template", "--repeats", "0"], 2, "--repeats"),
-    ],
-)
-def test_wrong_usage_and_missing_files(run, arguments, status, message):
-    """Status 2 for a wrong call, 1 for what is not there; one line, no traceback."""
-    got, out, err = run(*arguments)
-    assert got == status
-    assert message in err
-    assert out == ""
-    assert "Traceback" not in err
-
-
-def test_scoring_imports_nothing_heavy(files, archive):
-    """A score starts fast: no library that takes long to import is loaded."""
-    heavy = {"polars", "duckdb", "datasets", "sklearn", "scipy", "pandas", "torch", "httpx"}
-    code = (
-        "import sys; from kernel_archive.cli import main; "
-        f"status = main(['score', {str(files[0])!r}, '--archive', {str(archive)!r}, '--draws', "
-        f"'20']); heavy = {heavy} & set(sys.modules); "
-        "sys.exit(f'imports {heavy}' if heavy else status)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_file_name_that_is_no_text_can_be_scored(run, files, tmp_path):

@@ -6,6 +6,7 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.llm_server import FORECAST, served
 from support.small_archive import write_archive
 
 from kernel_archive.errors import DataError, ForecastError, KernelArchiveError, UsageError
@@ -19,10 +20,6 @@ from kernel_archive.llm.questions import (
 from kernel_archive.scoring import check_forecasts, load_split
 from kernel_archive.scoring.formats import TOOL_FIELDS
 
-FORECAST = dict(zip(TOOL_FIELDS, [0, 0, 0, 0, 0.1, 0.8, 0.1, 0], strict=True))
-FORECAST |= {"predicted_bin": 6, "rationale": "fewer passes"}
-USAGE = {"prompt_tokens": 1200, "completion_tokens": 90}
-
 
 def exported(archive, split="eval", *, repeats=1, limit=None, **more):
     """The requests of a batch file."""
@@ -34,15 +31,6 @@ def exported(archive, split="eval", *, repeats=1, limit=None, **more):
 def ids_of(archive, *args, **how):
     """The names of the questions."""
     return [line["custom_id"] for line in exported(archive, *args, **how)]
-
-
-def served(custom_id, content=None, *, usage=USAGE, finish="stop", **message):
-    """An output line of a service."""
-    text = json.dumps(FORECAST) if content is None else content
-    message = {"role": "assistant", "content": text, **message}
-    body = {"choices": [{"message": message, "finish_reason": finish}], "usage": usage}
-    response = {"status_code": 200, "request_id": "y", "body": body}
-    return {"id": "x", "custom_id": custom_id, "response": response, "error": None}
 
 
 def write(path, lines):
@@ -95,7 +83,7 @@ def test_every_bad_day_of_a_service_is_counted_by_reason(archive, tmp_path):
     lines = [
         served(ids[0]),
         served(ids[1], "I can't help with that.", finish="content_filter"),
-        served(ids[2], None, refusal="No."),
+        served(ids[2], refusal="No."),
         served(ids[3], json.dumps(FORECAST)[:-20], finish="length"),
         served(ids[4], "", usage=None),
         {"custom_id": ids[5], "response": {"status_code": 400, "body": error}, "error": None},

@@ -162,7 +162,9 @@ def test_check_card_finds_what_is_stale(archive_path, tmp_path):
 
 
 def test_card_follows_the_tables_that_are_there(tmp_path):
-    """An archive without splits has a card without them, and no eval.yaml."""
+    """An archive without splits has a card without them, and no eval.yaml; without discovery
+    pairs that has no task of theirs.
+    """
     path = make_archive(tmp_path / "a" / "b", *six_tasks())
     (path / "eval.yaml").write_text("left over")
     write_card(path)
@@ -176,6 +178,9 @@ def test_card_follows_the_tables_that_are_there(tmp_path):
     ]
     assert "## Score forecasts" not in readme(path)
     assert check_card(open_archive(path)) == []
+    make_splits(path, names=["eval", "train_pairs"])
+    content = yaml.safe_load(render_card(open_archive(path))["eval.yaml"])
+    assert {task["config"] for task in content["tasks"]} == {"eval"}
 
 
 def test_hostile_names_stay_text(tmp_path):
@@ -238,11 +243,3 @@ def test_eval_yaml_names_a_task_per_headline_metric(archive_path):
     wanted = [m.replace(".", "_") for kind in ("eval", "discovery") for m in HEADLINE[kind]]
     assert [task["id"] for task in content["tasks"]] == wanted
     assert len(set(wanted)) == len(wanted)
-
-
-def test_eval_yaml_has_no_task_for_a_split_that_is_not_there(tmp_path):
-    """Without discovery pairs there are only the tasks of the evaluation split."""
-    path = make_archive(tmp_path / "a" / "b", *six_tasks())
-    make_splits(path, names=["eval", "train_pairs"])
-    content = yaml.safe_load(render_card(open_archive(path))["eval.yaml"])
-    assert {task["config"] for task in content["tasks"]} == {"eval"}

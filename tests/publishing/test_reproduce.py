@@ -118,6 +118,7 @@ def test_reproduce_from_the_hub(client, hub: FakeHub, published, result):
     assert done.status == 0, done.err
     shown = json.loads(done.out)["readings"][0]["figures"]["gemini3_flash"]
     assert tuple(shown) == result.readings[0].figures["gemini3_flash"]
+    assert "93.12 ± 0.97" in client.cli("reproduce", str(published.root)).out
     hub.clear()
     shutil.rmtree(client.home)
     done = client.cli("reproduce")

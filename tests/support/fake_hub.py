@@ -530,10 +530,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _paths_info(self, repo: str, rev: str, token: str | None, body: bytes, **_: Any) -> _Answer:
         commit = self._at(self._readable(repo, token), rev)
-        asked = parse_qs(body.decode()).get("paths", [])
-        if body.startswith(b"{"):
-            asked = json.loads(body)["paths"]
-        names = {path.strip("/") for path in ([asked] if isinstance(asked, str) else asked)}
+        names = {path.strip("/") for path in parse_qs(body.decode()).get("paths", [])}
         present = sorted(names & {*commit.files, *self._folders(commit)})
         return _Answer(200, [self._entry(commit, name) for name in present])
 

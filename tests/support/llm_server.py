@@ -10,6 +10,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from kernel_archive.scoring.formats import TOOL_FIELDS
 
+FORECAST = dict(zip(TOOL_FIELDS, [0, 0, 0, 0, 0.1, 0.8, 0.1, 0], strict=True))
+FORECAST |= {"predicted_bin": 6, "rationale": "fewer passes"}
+ANSWER = json.dumps(FORECAST)
+USAGE = {"prompt_tokens": 1200, "completion_tokens": 90}
+
+
+def served(custom_id, content=ANSWER, *, usage=USAGE, finish="stop", **message):
+    """An output line of a batch service."""
+    message = {"role": "assistant", "content": content, **message}
+    choices = [{"message": message, "finish_reason": finish}]
+    body = {"model": "served-1", "choices": choices, "usage": usage}
+    response = {"status_code": 200, "request_id": "y", "body": body}
+    return {"id": "x", "custom_id": custom_id, "response": response, "error": None}
+
 
 def forecast_of(prompt):
     """A forecast that follows from the text of the prompt alone."""
