@@ -24,10 +24,11 @@ from kernel_archive.splits import SPLIT_TABLES, SplitSpec
 LARGEST_Z: Final = 4.5
 #: Fewer rows have no correlation that chance could not give.
 LEAST_ROWS: Final = 8
-#: The labels, and what the documentation says to tell of them: measured speedups that are shown.
+#: The labels with what was measured, which no question shows and which is withheld with them, and
+#: what the documentation says to tell of them: measured speedups that are shown.
 #: A language is what its program's text says, which everybody is shown.
 _LABELS: Final = {
-    *("bin", "speedup_min", "speedup_max", "g_cases", "outcome", "canary"),
+    *("bin", "speedup_min", "speedup_max", "n_measurements", "g_cases", "outcome", "canary"),
     *("parent_speedup", "known_speedup", "language", "parent_language", "child_language"),
 }
 _NUMBER: Final = "row number"
