@@ -63,13 +63,12 @@ def test_rows_sorted_by_bin_are_an_error(copy, table, descending):
     [
         ("row_id", lambda rank: f"{rank:04d}", "error"),
         ("kernel_id", lambda rank: f"{99 - rank:04d}", "warning"),
-        ("n_measurements", lambda rank: rank, "warning"),
         ("search_id", lambda rank: f"chain-{rank // 2:02d}", "warning"),
         ("rtol", lambda rank: rank * 1e-9, "warning"),
     ],
 )
 def test_a_column_that_is_the_rank_is_found(copy, column, values, severity):
-    """An id, a count, a search or a tolerance that ascends with the speedup is named."""
+    """An id, a search or a tolerance that ascends with the speedup is named."""
 
     def plant(rows):
         ranked = sorted(row["speedup"] for row in rows)
