@@ -67,6 +67,12 @@ def overlap(a: Grams, b: Grams) -> float:
     return shared / max(1, len(a) + len(b) - shared)
 
 
+def is_near_copy(a: Grams, b: Grams, limit: float) -> bool:
+    """Tell whether the Jaccard index of two sets, at most the ratio of their sizes, is so high."""
+    small, large = sorted((len(a), len(b)))
+    return small / max(1, large) >= limit and overlap(a, b) >= limit
+
+
 def near_copies(
     programs: Mapping[str, Grams], training: Mapping[str, Grams], limit: float
 ) -> dict[str, Neighbour]:
@@ -103,6 +109,8 @@ def _near_pairs(
     for name, other_grams in others.items() if len(distinct) else ():
         positions = np.searchsorted(distinct, other_grams)
         positions = positions[np.take(distinct, positions, mode="clip") == other_grams]
+        if len(positions) / max(1, len(other_grams)) < limit:
+            continue  # no program can share more with it
         counts = numbers[positions]
         ends = np.cumsum(counts)
         # The places of all 5-grams of the programs that the other has, too.
