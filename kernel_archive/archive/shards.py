@@ -65,16 +65,16 @@ def group_ends(keys: Sequence[str], searches: Sequence[str]) -> Iterator[int]:
             start = i + 1
 
 
-def digest_rows(table: str, rows: pa.Table) -> list[tuple[str, bytes]]:
-    """List key and digest of every row, as canonical JSON; times are microseconds since 1970."""
+def digest_rows(table: str, rows: pa.Table) -> list[bytes]:
+    """Digest every row, as canonical JSON with its key; times are microseconds since 1970."""
     for i, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
             rows = rows.set_column(i, field.name, rows.column(i).cast(pa.int64()))
     # A struct of sorted fields is written as its dictionary would be, in half the time.
     names = sorted(rows.column_names)
     columns = [rows.column(name).to_pylist() for name in names]
-    digests = map(row_digest, map(msgspec.defstruct("Row", names, gc=False), *columns))
-    return list(zip(columns[names.index(TABLES[table].key)], digests, strict=True))
+    keys = columns[names.index(TABLES[table].key)]
+    return list(map(row_digest, keys, map(msgspec.defstruct("Row", names, gc=False), *columns)))
 
 
 class SplitWriter:
@@ -84,13 +84,13 @@ class SplitWriter:
     pairs of its footer.
 
     Attributes:
-        digests: key and digest of every row so far.
+        digests: of every row so far.
     """
 
     def __init__(
         self, directory: Path, table: str, split: str, metadata: Mapping[str, str] | None = None
     ) -> None:
-        self.digests: list[tuple[str, bytes]] = []
+        self.digests: list[bytes] = []
         self._directory, self._table, self._split = directory, table, split
         # The Arrow schema is not stored (it varies between versions), so the pairs are added by
         # hand.
