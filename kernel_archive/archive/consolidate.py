@@ -124,7 +124,7 @@ def consolidate(
             writer = SplitWriter(directory, name, split, metadata)
             writers.setdefault(name, {})[split] = writer
         for chunk in chunks:  # read once for all tables
-            connection.execute(f"TRUNCATE chunk; INSERT INTO chunk {chunk}")
+            connection.execute(f"CREATE OR REPLACE TABLE chunk AS {chunk}")
             for name, split, condition in _LARGE_TABLES:
                 for part in _rows(connection, name, condition, rules.scheme):
                     writers[name][split].add(part)
