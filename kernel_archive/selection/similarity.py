@@ -7,7 +7,8 @@ the 5-grams that both have, out of those that either has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,6 +21,8 @@ from kernel_archive.ids import token_text
 Grams = NDArray[np.uint64]
 
 NGRAM: Final = 5
+#: Texts whose tokens are held at a time: they take several times the memory of their hashes.
+TEXTS_AT_A_TIME: Final = 1000
 #: A word, in which every character beyond ASCII counts as a letter, or one mark.
 _PATTERN: Final = r"[A-Za-z0-9_[^\x00-\x7F]]+|[^\s\x00\x1c-\x1fA-Za-z0-9_]"
 #: Odd factors, one per place in a 5-gram: a 5-gram is the sum of its tokens' hashes times these.
@@ -33,8 +36,16 @@ class Neighbour(NamedTuple):
     similarity: float
 
 
-def token_grams(codes: Sequence[str]) -> list[Grams]:
+def token_grams(codes: Iterable[str]) -> list[Grams]:
     """Hash the distinct token 5-grams of each program text."""
+    grams: list[Grams] = []
+    remaining = iter(codes)
+    while part := list(islice(remaining, TEXTS_AT_A_TIME)):
+        grams += _grams_of(part)
+    return grams
+
+
+def _grams_of(codes: Sequence[str]) -> list[Grams]:
     tokens = pl.Series([token_text(code) for code in codes], dtype=pl.String).str.extract_all(
         _PATTERN
     )
