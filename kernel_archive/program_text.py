@@ -42,6 +42,8 @@ _SUSPECT_WORDS: Final = ("double", "float64", "fp64", "sleep", "sort", "kthvalue
 #: Every program with a loop to judge has one of these.
 _LOOP_WORDS: Final = (" in range(", ".item(", ".tolist(")
 _PROSE: Final = re.compile(r'"""[\s\S]*?"""|#[^\n]*')
+#: Fields of a syntax tree's statements, handlers and cases that hold statements.
+_BLOCKS: Final = ("body", "orelse", "finalbody", "handlers", "cases")
 _TO_HOST: Final = frozenset({"item", "tolist"})
 #: Methods that change their object, beside those of torch, which end in an underscore.
 _CHANGING: Final = frozenset({"append", "add", "advance", "pop", "send"})
@@ -88,7 +90,7 @@ def _patterns(code: str) -> list[str]:
             patterns.append("sleep")
         if _SORT.search(bare):
             patterns.append("sort")
-    loops = [node for node in _nodes(code) if isinstance(node, ast.For)]
+    loops = [node for node in _statements(code) if isinstance(node, ast.For)]
     if any(_fetches(loop) for loop in loops):
         patterns.append("element_loop")
     if any(_repeats(loop) for loop in loops):
@@ -96,17 +98,21 @@ def _patterns(code: str) -> list[str]:
     return sorted(patterns)
 
 
-def _nodes(code: str) -> list[ast.AST]:
-    """Return the syntax tree of a program that may have a loop to judge; nothing of others."""
+def _statements(code: str) -> list[ast.AST]:
+    """Return the statements of a program that may have a loop to judge; nothing of others."""
     # Plain texts first: a search for the pattern is far slower, parsing a hundred times as slow.
     if not any(word in code for word in _LOOP_WORDS) or not _LOOP.search(code):
         return []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return list(ast.walk(ast.parse(code)))
+            nodes: list[ast.AST] = [ast.parse(code)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
+    for node in nodes:  # the list grows meanwhile; no expression holds a statement
+        for field in _BLOCKS:
+            nodes += getattr(node, field, ())
+    return nodes
 
 
 def _discards(code: str) -> bool:

@@ -24,7 +24,7 @@ from kernel_archive.archive.labels import FLAGS, SQL_NAMES
 from kernel_archive.archive.manifest import TableFacts
 from kernel_archive.archive.open import literal_path, sql_texts
 from kernel_archive.archive.recipe import LoadedRecipe
-from kernel_archive.archive.shards import write_table
+from kernel_archive.archive.shards import SplitWriter, close_table, write_table
 from kernel_archive.archive.stage import StagedRun
 from kernel_archive.archive.store import Store
 from kernel_archive.bins import Scheme, assign_bins
@@ -42,11 +42,12 @@ CHUNK_ROWS: Final = 20_000
 #: Rows of a batch that goes to a Parquet file.
 BATCH_ROWS: Final = 4000
 #: Which rows of the views in ``labels.sql`` each split of the large tables has.
-_LARGE_TABLES: Final = {
-    "kernels": {"train": "kept AND NOT held_out", "test": "held_out"},
-    "evaluations": {"train": "true"},
-    "failures": {"train": "true"},
-}
+_LARGE_TABLES: Final = (
+    ("kernels", "train", "kept AND NOT held_out"),
+    ("kernels", "test", "held_out"),
+    ("evaluations", "train", "true"),
+    ("failures", "train", "true"),
+)
 #: What ``labels.sql`` reads beside ``fragment``.
 _RULES: Final = {
     "succession": pa.schema([("newer", pa.string()), ("older", pa.string())]),
@@ -103,13 +104,12 @@ def consolidate(
 
     Runs are sorted by search id; ``scratch`` is a folder on this machine for what the merge spills.
     """
-    tables = {}
     with _merge_database(scratch) as connection:
         if store.remote:
             connection.register_filesystem(store.system)
         fragments = sorted({literal_path(store.place(run.fragment.name)) for run in runs})
         whole = connection.read_parquet(fragments)
-        whole.create_view("chunk")  # for the queries' sake; each chunk of rows replaces it
+        whole.limit(0).create("chunk")
         whole.project("* EXCLUDE (code)").create("fragment")
         chunks = _chunks(connection, runs, store)
         _decide(connection, rules)
@@ -118,13 +118,17 @@ def consolidate(
         query = f"SELECT {flagged} FROM kernel"
         (counts["flags"],) = connection.sql(query).to_arrow_table().to_pylist()
         gpus = connection.sql("SELECT DISTINCT gpu FROM evaluation ORDER BY 1").fetchall()
-        for name, splits in _LARGE_TABLES.items():
-            parts = {
-                split: _stream_rows(connection, chunks, name, condition, rules.scheme)
-                for split, condition in splits.items()
-            }
+        writers: dict[str, dict[str, SplitWriter]] = {}
+        for name, split, _ in _LARGE_TABLES:
             metadata = {"bin_scheme": rules.scheme} if name == "kernels" else {}
-            tables[name] = write_table(directory, name, parts, metadata=metadata)
+            writer = SplitWriter(directory, name, split, metadata)
+            writers.setdefault(name, {})[split] = writer
+        for chunk in chunks:  # read once for all tables
+            connection.execute(f"CREATE OR REPLACE TABLE chunk AS {chunk}")
+            for name, split, condition in _LARGE_TABLES:
+                for part in _rows(connection, name, condition, rules.scheme):
+                    writers[name][split].add(part)
+        tables = {name: close_table(splits) for name, splits in writers.items()}
     searches = [row for run in runs for row in run.searches]
     small = {
         "searches": sorted(searches, key=lambda row: str(row["search_id"])),
@@ -203,24 +207,18 @@ def _chunks(
     ]
 
 
-def _stream_rows(
-    connection: duckdb.DuckDBPyConnection,
-    chunks: Sequence[str],
-    table: str,
-    condition: str,
-    scheme: str,
+def _rows(
+    connection: duckdb.DuckDBPyConnection, table: str, condition: str, scheme: str
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a split in order, as the schema has them."""
+    """Yield the rows of a split that are in ``chunk``, in order, as the schema has them."""
     constants = {"bin_scheme": scheme, "canary": CANARY}
     columns = ", ".join(
         f"'{constants[name]}' AS {name}" if name in constants else name
         for name in TABLES[table].schema.names
     )
     query = f"SELECT {columns} FROM {table} WHERE {condition} ORDER BY search_id, seq"
-    for chunk in chunks:
-        connection.execute(f"CREATE OR REPLACE VIEW chunk AS {chunk}")
-        for batch in connection.sql(query).to_arrow_reader(BATCH_ROWS):
-            yield pa.Table.from_batches([batch])
+    for batch in connection.sql(query).to_arrow_reader(BATCH_ROWS):
+        yield pa.Table.from_batches([batch])
 
 
 def _reference_rows(runs: Sequence[StagedRun]) -> list[dict[str, Any]]:

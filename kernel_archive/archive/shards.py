@@ -8,7 +8,6 @@ rows: a version that adds a search adds groups and leaves the bytes of all other
 from __future__ import annotations
 
 import hashlib
-import itertools
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -66,33 +65,107 @@ def group_ends(keys: Sequence[str], searches: Sequence[str]) -> Iterator[int]:
             start = i + 1
 
 
-def row_groups(table: str, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Cut the rows of all parts into row groups; parts without rows are one empty group."""
-    open_group: list[pa.Table] = []
-    for part in parts:
-        rows = pa.concat_tables([*open_group, part])
-        keys = rows.column(TABLES[table].key).to_pylist()
-        by_search = "search_id" in rows.column_names
-        searches = rows.column("search_id").to_pylist() if by_search else [""] * len(keys)
-        start = 0
-        # The last group may be cut by the end of the part only: it is kept open.
-        for end in list(group_ends(keys, searches))[:-1]:
-            yield rows.slice(start, end - start)
-            start = end
-        open_group = [rows.slice(start)]
-    yield from open_group
-
-
-def digest_rows(table: str, rows: pa.Table) -> list[tuple[str, bytes]]:
-    """List key and digest of every row, as canonical JSON; times are microseconds since 1970."""
+def digest_rows(table: str, rows: pa.Table) -> list[bytes]:
+    """Digest every row, as canonical JSON with its key; times are microseconds since 1970."""
     for i, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
             rows = rows.set_column(i, field.name, rows.column(i).cast(pa.int64()))
     # A struct of sorted fields is written as its dictionary would be, in half the time.
     names = sorted(rows.column_names)
     columns = [rows.column(name).to_pylist() for name in names]
-    digests = map(row_digest, map(msgspec.defstruct("Row", names, gc=False), *columns))
-    return list(zip(columns[names.index(TABLES[table].key)], digests, strict=True))
+    keys = columns[names.index(TABLES[table].key)]
+    return list(map(row_digest, keys, map(msgspec.defstruct("Row", names, gc=False), *columns)))
+
+
+class SplitWriter:
+    """Writes the rows of a split, part by part and in their final order, into an archive directory.
+
+    A file ends with the row group in which it comes to :data:`SHARD_ROWS`; ``metadata`` are further
+    pairs of its footer.
+
+    Attributes:
+        digests: of every row so far.
+    """
+
+    def __init__(
+        self, directory: Path, table: str, split: str, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        self.digests: list[bytes] = []
+        self._directory, self._table, self._split = directory, table, split
+        # The Arrow schema is not stored (it varies between versions), so the pairs are added by
+        # hand.
+        self._metadata = {"canary": CANARY, "table": table, **(metadata or {})}
+        self._schema = TABLES[table].schema
+        self._open_group = pa.Table.from_batches([], self._schema)  # empty_table imports pandas
+        self._writer: pq.ParquetWriter | None = None
+        self._counts: list[int] = []  # rows by file
+        self._folder = directory / "data" / table
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for old in self._folder.glob(f"{split}-*-of-*.parquet"):
+            old.unlink()
+
+    def add(self, part: pa.Table) -> None:
+        """Write the next rows, but for the last group: the end of the part alone may end it."""
+        exact = part.select(self._schema.names).cast(self._schema)
+        self.digests += digest_rows(self._table, exact)
+        rows = pa.concat_tables([self._open_group, exact])
+        keys = rows.column(TABLES[self._table].key).to_pylist()
+        by_search = "search_id" in self._schema.names
+        searches = rows.column("search_id").to_pylist() if by_search else [""] * len(keys)
+        start = 0
+        for end in list(group_ends(keys, searches))[:-1]:
+            self._write_group(rows.slice(start, end - start))
+            start = end
+        self._open_group = rows.slice(start)
+
+    def close(self) -> list[ShardFacts]:
+        """Write what is left, and return the files; without rows one with an empty group."""
+        if self._open_group.num_rows or not self._counts:
+            self._write_group(self._open_group)
+        if self._writer is not None:
+            self._writer.close()
+        facts = []
+        for i, count in enumerate(self._counts):
+            name = shard_name(self._table, self._split, i, len(self._counts))
+            path = self._part(i).rename(self._directory / name)
+            facts.append(ShardFacts(name, count, path.stat().st_size, file_sha256(path)))
+        return facts
+
+    def _part(self, number: int) -> Path:
+        return self._folder / f"{self._split}-{number:05}.part"
+
+    def _write_group(self, group: pa.Table) -> None:
+        names = self._schema.names
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self._part(len(self._counts)),
+                self._schema,
+                compression="zstd",
+                compression_level=3,
+                # Not content-defined chunking: its state runs on from one row group into the next,
+                # so that a new group would change the pages of all groups behind it.
+                use_content_defined_chunking=False,
+                use_dictionary=[name for name in names if name in _COLUMNS["repeated"]],
+                write_statistics=[name for name in names if name in _COLUMNS["sortable"]],
+                write_page_index=True,
+                write_page_checksum=True,
+                store_schema=False,
+            )
+            self._writer.add_key_value_metadata(self._metadata)
+            self._counts.append(0)
+        # In one piece: where the parts of a group meet would show in the pages.
+        self._writer.write_table(group.combine_chunks(), row_group_size=max(1, group.num_rows))
+        self._counts[-1] += group.num_rows
+        if self._counts[-1] >= SHARD_ROWS:
+            self._writer.close()
+            self._writer = None
+
+
+def close_table(writers: Mapping[str, SplitWriter]) -> TableFacts:
+    """Close the writers of a table's splits, and return its facts."""
+    splits = {split: writer.close() for split, writer in writers.items()}
+    digests = [row for writer in writers.values() for row in writer.digests]
+    return TableFacts(splits=splits, logical_digest=logical_digest(digests))
 
 
 def write_table(
@@ -105,66 +178,13 @@ def write_table(
     """Write a table into an archive directory, and return its facts.
 
     ``splits`` are its rows, whole or in parts, in their final order; ``metadata`` are further pairs
-    of the Parquet footer. A file ends with the row group in which it comes to :data:`SHARD_ROWS`.
+    of the Parquet footer.
     """
-    schema = TABLES[table].schema
-    digests: list[tuple[str, bytes]] = []
-
-    def shaped(rows: pa.Table | Iterable[pa.Table]) -> Iterator[pa.Table]:
-        yield pa.Table.from_batches([], schema)  # an empty table of it imports pandas
-        for part in [rows] if isinstance(rows, pa.Table) else rows:
-            exact = part.select(schema.names).cast(schema)
-            digests.extend(digest_rows(table, exact))
-            yield exact
-
-    folder = directory / "data" / table
-    folder.mkdir(parents=True, exist_ok=True)
-    facts: dict[str, list[ShardFacts]] = {}
+    writers = {}
     for split in TABLES[table].splits:
-        if split not in splits:
-            continue
-        for old in folder.glob(f"{split}-*-of-*.parquet"):
-            old.unlink()
-        groups = row_groups(table, shaped(splits[split]))
-        counts: list[int] = []
-        for first in groups:
-            path = folder / f"{split}-{len(counts):05}.part"
-            counts.append(_write_file(path, table, itertools.chain([first], groups), metadata))
-        facts[split] = []
-        for i, count in enumerate(counts):
-            name = shard_name(table, split, i, len(counts))
-            path = (folder / f"{split}-{i:05}.part").rename(directory / name)
-            facts[split].append(ShardFacts(name, count, path.stat().st_size, file_sha256(path)))
-    return TableFacts(splits=facts, logical_digest=logical_digest(digests))
-
-
-def _write_file(
-    path: Path, table: str, groups: Iterable[pa.Table], metadata: Mapping[str, str] | None
-) -> int:
-    """Write row groups until they fill a file; return the number of its rows."""
-    count = 0
-    schema = TABLES[table].schema
-    with pq.ParquetWriter(
-        path,
-        schema,
-        compression="zstd",
-        compression_level=3,
-        # Not content-defined chunking: its state runs on from one row group into the next, so that
-        # a new group would change the pages of all groups behind it.
-        use_content_defined_chunking=False,
-        use_dictionary=[name for name in schema.names if name in _COLUMNS["repeated"]],
-        write_statistics=[name for name in schema.names if name in _COLUMNS["sortable"]],
-        write_page_index=True,
-        write_page_checksum=True,
-        store_schema=False,
-    ) as writer:
-        # The Arrow schema is not stored (it varies between versions), so the pairs are added by
-        # hand.
-        writer.add_key_value_metadata({"canary": CANARY, "table": table, **(metadata or {})})
-        for group in groups:
-            # In one piece: where the parts of a group meet would show in the pages.
-            writer.write_table(group.combine_chunks(), row_group_size=max(1, group.num_rows))
-            count += group.num_rows
-            if count >= SHARD_ROWS:
-                break
-    return count
+        if split in splits:
+            rows = splits[split]
+            writers[split] = SplitWriter(directory, table, split, metadata)
+            for part in [rows] if isinstance(rows, pa.Table) else rows:
+                writers[split].add(part)
+    return close_table(writers)

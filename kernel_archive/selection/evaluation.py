@@ -35,7 +35,7 @@ from kernel_archive.selection.selected import (
     rows_of,
     with_pair_ids,
 )
-from kernel_archive.selection.similarity import near_copies, overlap
+from kernel_archive.selection.similarity import is_near_copy, near_copies
 from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out
 from kernel_archive.splits import SPLIT_TABLES
 
@@ -108,7 +108,7 @@ def _fill_cells(
         cell = cells.setdefault((problem, number), [])
         if len(cell) >= rule.cap:
             continue
-        if any(overlap(grams[program], grams[other]) >= rule.near_copy for other in cell):
+        if any(is_near_copy(grams[program], grams[other], rule.near_copy) for other in cell):
             dropped["near_copy_in_cell"] += 1
         else:
             cell.append(program)

@@ -7,7 +7,8 @@ the 5-grams that both have, out of those that either has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -20,14 +21,24 @@ from kernel_archive.ids import token_text
 Grams = NDArray[np.uint64]
 
 NGRAM: Final = 5
+#: Texts whose tokens are held at a time: they take several times the memory of their hashes.
+TEXTS_AT_A_TIME: Final = 1000
 #: A word, in which every character beyond ASCII counts as a letter, or one mark.
 _PATTERN: Final = r"[A-Za-z0-9_[^\x00-\x7F]]+|[^\s\x00\x1c-\x1fA-Za-z0-9_]"
 #: Odd factors, one per place in a 5-gram: a 5-gram is the sum of its tokens' hashes times these.
 _FACTORS: Final = np.random.PCG64(20261121).random_raw(NGRAM) | np.uint64(1)
 
 
-def token_grams(codes: Sequence[str]) -> list[Grams]:
+def token_grams(codes: Iterable[str]) -> list[Grams]:
     """Hash the distinct token 5-grams of each program text."""
+    grams: list[Grams] = []
+    remaining = iter(codes)
+    while part := list(islice(remaining, TEXTS_AT_A_TIME)):
+        grams += _grams_of(part)
+    return grams
+
+
+def _grams_of(codes: Sequence[str]) -> list[Grams]:
     tokens = pl.Series([token_text(code) for code in codes], dtype=pl.String).str.extract_all(
         _PATTERN
     )
@@ -58,6 +69,12 @@ def overlap(a: Grams, b: Grams) -> float:
     both.sort(kind="stable")  # two sorted runs: a merge, in a third of the time of np.intersect1d
     shared = int(np.count_nonzero(both[1:] == both[:-1]))
     return shared / max(1, len(a) + len(b) - shared)
+
+
+def is_near_copy(a: Grams, b: Grams, limit: float) -> bool:
+    """Tell whether the Jaccard index of two sets, at most the ratio of their sizes, is so high."""
+    small, large = sorted((len(a), len(b)))
+    return small / max(1, large) >= limit and overlap(a, b) >= limit
 
 
 def near_copies(
@@ -96,6 +113,8 @@ def _near_pairs(
     for name, other_grams in others.items() if len(distinct) else ():
         positions = np.searchsorted(distinct, other_grams)
         positions = positions[np.take(distinct, positions, mode="clip") == other_grams]
+        if len(positions) / max(1, len(other_grams)) < limit:
+            continue  # no program can share more with it
         counts = numbers[positions]
         ends = np.cumsum(counts)
         # The places of all 5-grams of the programs that the other has, too.

@@ -147,7 +147,7 @@ class ArchiveTables:
         """Make the 5-grams of texts, of each text once."""
         keyed = [(sha256_hex(code.encode()), code) for code in codes]
         new = {key: code for key, code in keyed if key not in self._text_grams}
-        self._text_grams |= dict(zip(new, token_grams([*new.values()]), strict=True))
+        self._text_grams |= dict(zip(new, token_grams(new.values()), strict=True))
         return [self._text_grams[key] for key, _ in keyed]
 
     def training_grams(self, problem: str) -> dict[str, Grams]:
