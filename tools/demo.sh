@@ -5,11 +5,9 @@ set -euo pipefail
 
 : > demo.log
 # %q: what is shown can be pasted.
-bold='' plain=''
-if [ -t 1 ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
-show() { printf '%s$%s%s\n' "$bold" "$(printf ' %q' "$@")" "$plain"; }
+show() { printf '$%s\n' "$(printf ' %q' "$@")"; }
 step() {
-  show "$@"
+  show "$@" | tee -a demo.log
   "$@" >> demo.log 2>&1 || { status=$?; tail -n 20 demo.log >&2; exit "$status"; }
 }
 
@@ -38,6 +36,7 @@ step kernel-archive leaderboard build --draws 1000
 
 HF_HUB_OFFLINE=1 HF_DATASETS_CACHE="$PWD/.hf-cache" python - <<'PYTHON'
 import json
+import sys
 from pathlib import Path
 
 from datasets import load_dataset
@@ -50,9 +49,10 @@ board, *others = json.loads(Path("leaderboard/standings.json").read_text())["boa
 skills = {e["name"]: e["metrics"]["crps_skill"]["mean"] for e in board["entries"] if e["ranked"]}
 builder = best["search_id"].split("/")[0]
 print(f"\nBuilt:   {sum(map(len, kernels.values())):,} kernels, loaded with load_dataset")
-print(f"Fastest: {best['problem']}, {best['speedup']:.2f}x (of the part for tests, without an audit flag), from builders/{builder}/{best['source_file']}:{best['source_line']}")
+print(f"Fastest: {best['problem']}, {best['speedup']:.2f}x its reference (of held-out programs without an audit flag), from builders/{builder}/{best['source_file']}:{best['source_line']}")
 print(f"Scored:  on {board['split']}, CRPS skill: 1 knows every range, 0 is the best cheap forecast, below it are baselines that see no program")
 print("Ranks:   " + "; ".join(f"{i}. {name} {skill:.2f}" for i, (name, skill) in enumerate(skills.items(), 1)))
+print(f"Next:    cd {Path.cwd()} && {sys.prefix}/bin/kernel-archive template -o mine.jsonl")
 print(f"Output:  of every step in {Path('demo.log').resolve()}")
 print(f"Board:   file://{Path('leaderboard/index.html').resolve()} ({1 + len(others)} splits)")
 PYTHON

@@ -25,7 +25,14 @@ from kernel_archive.archive.jobs import folder_name, jobs_of
 from kernel_archive.archive.open import literal_path
 from kernel_archive.archive.recipe import load_recipe
 from kernel_archive.archive.table_query import BY_FOLDER, write_query
-from kernel_archive.errors import DataError, Finding, counted, place_of, printable
+from kernel_archive.errors import (
+    DataError,
+    Finding,
+    RecipeError,
+    counted,
+    place_of,
+    printable,
+)
 from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import Evaluation, SearchFacts
@@ -253,7 +260,12 @@ def preview(recipe: Path) -> dict[str, Any]:
             outcome = "refused" if record.excluded else record.outcome
             if stated_gpu and gpu != stated_gpu:
                 other_gpus.setdefault(gpu, []).append((record.source_file, record.source_line))
-            has_reference = record.reference_code or facts.reference_code or job.source.reference
+            try:
+                supplied = job.reference_text(problem, record.problem)
+            except RecipeError as error:
+                supplied = None
+                findings += [fault for fault in error.findings if fault not in findings]
+            has_reference = record.reference_code or facts.reference_code or supplied
             n_without += outcome == "success" and not has_reference
             for name, value in (("outcome", outcome), ("gpu", gpu), ("problem", problem)):
                 counts[name][value] += 1
@@ -276,7 +288,8 @@ def preview(recipe: Path) -> dict[str, Any]:
     ]
     if n_without:
         programs = counted(n_without, "program")
-        missing.append(f"the reference program of {programs}: type --reference FILE")
+        place = "--reference FILE, in the folder of the recipe ({problem} stands for its name)"
+        missing.append(f"the reference program of {programs}: type {place}")
     return {
         "runs": len(jobs),
         "runs_read": min(len(jobs), _MAX_RUNS),

@@ -10,7 +10,8 @@ import kernel_archive
 from kernel_archive.baselines.registry import BASELINES, forecast_lines, make_baseline
 from kernel_archive.cli import common
 from kernel_archive.errors import counted
-from kernel_archive.scoring import HEADLINE, METRICS
+from kernel_archive.scoring import METRICS
+from kernel_archive.scoring.metrics import shown_first
 from kernel_archive.splits import REPLAY
 from kernel_archive.storage import check_new
 
@@ -107,7 +108,7 @@ def add(
     payload["next"] = f"kernel-archive leaderboard build{next_options}"
     rows = []
     record = stored.record
-    for name in dict.fromkeys([record.spec.lead, *record.headline, "crps"]):
+    for name in dict.fromkeys([*shown_first(record.spec), "crps"]):
         f = record.metrics[name]
         value, low, high = map(METRICS[name].format, (f.mean, f.low, f.high))
         title = METRICS[name].title
@@ -118,20 +119,23 @@ def add(
 
 def _show_standings(board: Standings) -> None:
     """Print the entries of one split by rank."""
-    rows = []
+    rows, remarks = [], []
+    shown = list(dict.fromkeys([board.lead, *shown_first(board.split.spec)]))[:2]
     for entry in board.entries:
         rank, record = entry.ranks.get(board.lead), entry.record
         row = {"rank": "-" if rank is None else str(rank.rank), "possible ranks": "-"}
         if rank is not None and rank.best is not None:
             row["possible ranks"] = f"{rank.best} to {rank.worst}"
         row["entry"] = entry.submission.name
-        for key in (board.lead, *HEADLINE[board.split.kind], "crps"):
+        for key in shown:
             star = " *" if record.is_weak(key) else ""
             row[METRICS[key].title] = METRICS[key].format(record.metrics[key].mean) + star
         coverage = f"{100 * record.forecasts.coverage:.0f} %"
-        rows.append(row | {"coverage": coverage, "remark": entry.remark})
+        rows.append(row | {"coverage": coverage})
+        remarks += [f"{entry.submission.name}: {entry.remark}"] if entry.remark else []
     notes = [
-        f"Ranked by {METRICS[board.lead].title}. The page has controls and bounds.",
+        *remarks,
+        f"Ranked by {METRICS[board.lead].title}. The page has all figures, controls and bounds.",
         "* does not beat the best control by its interval",
     ]
     title = f"{board.split.spec.name}: {counted(len(board.split), 'row')}"
@@ -162,6 +166,7 @@ def build(archive_path: str | None, **options: Any) -> None:
     def text() -> None:
         for board in result.boards:
             _show_standings(board)
+            common.tell()
         left_out = [f"{out.slug}: {out.findings[0].message}" for out in result.left_out]
         page = f"open {files[-1]} in a browser"
         common.print_facts({"files": files, "left_out": left_out, "next": page})

@@ -58,6 +58,8 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     lack = ""
     if any(finding.code == "gpu-differs" for finding in shown["findings"]):
         lack = "--gpu contradicts the files, so that build ends"
+    elif any((finding.field or "").endswith(".reference") for finding in shown["findings"]):
+        lack = "--reference names no program that can be read, so that build ends"
     elif not shown["outcomes"].get("success"):
         lack = "no row is a program with a speedup. Correct the query: findings and notes say why. "
         lack += "What it needs from another folder: name one above both (init FOLDER)"

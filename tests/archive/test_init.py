@@ -144,9 +144,10 @@ def test_a_table_with_programs_in_a_column(tmp_path: Path) -> None:
     write_table(tmp_path / "t.csv", head, *rows)
     shown, query, notes = start(tmp_path, tmp_path / "t.csv")
     assert shown["evaluations"] == 1
+    where = "--reference FILE, in the folder of the recipe ({problem} stands for its name)"
     assert shown["missing"] == [
         "the gpu of 1 row: type --gpu NAME, or return it in the query",
-        "the reference program of 1 program: type --reference FILE",
+        f"the reference program of 1 program: type {where}",
     ]
     assert len(notes) == 4
     assert "ms is a guess" in notes[0]
