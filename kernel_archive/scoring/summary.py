@@ -34,7 +34,7 @@ _FEW_COLUMNS = (0, 1, 2, 5, 6)
 #: Below so many rows a score says that it can't be trusted.
 FEW_ROWS = 50
 _UNIFORM_NOTE = "Uniform: the figure of even odds, for scale; of an average precision the base rate"
-_MARK_NOTE = "* does not beat the best control by its interval (an ECE: where that is not 0)"
+_MARK_NOTE = "* does not beat the best control by its interval; ECE has none where a control has 0"
 
 
 class Sheet(NamedTuple):
