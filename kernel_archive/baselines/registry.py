@@ -119,7 +119,7 @@ def make_baseline(
                 "kernel-measure dry-run"
             )
         asked, training = replace(asked, launches=launches), replace(training, launches=launches)
-    masses = baseline.forecast(asked, training, seed)
+    masses = baseline.forecast(asked, training, seed) if len(asked) else np.zeros((0, N_BINS))
     if of_outcomes:
         masses[:, 1:-1] = 0.0
         masses /= masses.sum(axis=1, keepdims=True)

@@ -17,7 +17,12 @@ from kernel_archive.board.entries import Entry, findings_of, score_submission
 from kernel_archive.board.page import render_entry, render_page
 from kernel_archive.board.standings import LeftOut, Standings, make_standings, standings_bytes
 from kernel_archive.board.store import LOCK, STANDINGS_FILE, check_board_folder, store_of
-from kernel_archive.board.submissions import FORECASTS_FILE, Identity, submission_folders
+from kernel_archive.board.submissions import (
+    FORECASTS_FILE,
+    Identity,
+    load_submission,
+    submission_folders,
+)
 from kernel_archive.errors import DataError, Finding, UsageError, counted, printable
 from kernel_archive.executors import Call, iterate_results, open_executor
 from kernel_archive.scoring import Split, load_split
@@ -94,6 +99,17 @@ def _score(
         return findings_of(error, folder)
 
 
+def _own_split(
+    folder: Path, splits: Mapping[tuple[str, str], Split]
+) -> dict[tuple[str, str], Split]:
+    """Pick the split of a submission: the process that scores it is sent no other."""
+    try:
+        rows = load_submission(folder).archive.rows
+    except Exception:  # noqa: BLE001 - what is wrong with a stranger's file its scoring says
+        return {}
+    return {rows: splits[rows]} if rows in splits else {}
+
+
 def _evaluate_all(
     store: Path,
     splits: Mapping[tuple[str, str], Split],
@@ -102,10 +118,10 @@ def _evaluate_all(
 ) -> tuple[list[Entry], list[LeftOut]]:
     """Score all submissions; of two with the same forecasts the second is at fault."""
     folders = [folder.absolute() for folder in submission_folders(store)]
-    score = partial(
-        _score, splits=splits, draws=options.get("draws", 4_000), seed=options.get("seed", 0)
-    )
-    calls = [Call(folder.name, partial(score, folder)) for folder in folders]
+    score = partial(_score, draws=options.get("draws", 4_000), seed=options.get("seed", 0))
+    calls = [
+        Call(folder.name, partial(score, folder, _own_split(folder, splits))) for folder in folders
+    ]
     outcomes: dict[Path, Entry | tuple[Finding, ...]] = {}
     with open_executor(1 if len(calls) < 4 else options.get("jobs")) as executor:
         for place, outcome in iterate_results(executor, calls):

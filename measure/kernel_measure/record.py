@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -190,14 +191,13 @@ class Turns(msgspec.Struct):
         A plan may have more runs than files may be open.
         """
         self.active.remove(a)
-        log = a.log
-        if log.counts:
-            a.write({})
-            row = {"run": a.run.key, "counts": dict(sorted(log.counts.items()))}
-            self.result.runs.append({**row, "best": log.best, "finished": log.finished})
-        self.result.waiting += log.waits
-        self.result.unfinished -= log.finished
-        log.close()
+        with closing(a.log) as log:
+            if log.counts:
+                a.write({})
+                row = {"run": a.run.key, "counts": dict(sorted(log.counts.items()))}
+                self.result.runs.append({**row, "best": log.best, "finished": log.finished})
+            self.result.waiting += log.waits
+            self.result.unfinished -= log.finished
 
     def _propose(self, a: Active) -> None:
         if not a.propose(self.station):

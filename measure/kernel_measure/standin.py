@@ -223,6 +223,7 @@ def install_triton() -> None:
     gluon = _TritonModule("triton.experimental.gluon")
     vars(gluon).update(jit=jit, __path__=[])
     vars(experimental).update(gluon=gluon, __path__=[])
+    vars(triton).update(experimental=experimental)
     for module in (triton, language, experimental, gluon):
         sys.modules[module.__name__] = module
     sys.meta_path.insert(0, _TritonFinder())

@@ -179,6 +179,8 @@ def calls(follow):
 def test_launches_of_gluon_are_recorded(follow):
     """Its kernels are launched as Triton's are; its own copies and products are counted."""
     (call,) = follow(GLUON)
+    other = GLUON.replace("from triton.experimental import", "import triton.experimental.gluon as")
+    assert follow(other) == [call]
     facts = ("name", "grid_x", "grid_y", "warps", "loads", "stores", "dots", "trips", "bytes")
     assert tuple(call[f] for f in facts) == ("product", 8, 2, 8, 1, 1, 1, 4.0, 4000)
 

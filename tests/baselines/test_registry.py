@@ -33,6 +33,13 @@ def test_every_baseline_forecasts_every_row(archive, name, split):
     assert (forecasts.n_training > 0) == BASELINES[name].learns
 
 
+@pytest.mark.parametrize("name", ["uniform", "prior", "trees"])
+def test_a_split_without_rows_has_no_forecasts(archive, name):
+    """Nobody is asked about, so nothing is learnt or forecast."""
+    forecasts = make_baseline(name, archive, "eval_cuda")
+    assert (forecasts.row_ids, forecasts.probabilities.shape) == ((), (0, 8))
+
+
 def test_unknown_name_lists_the_known(archive):
     """A typo is answered with the nearest name, anything else with the list."""
     with pytest.raises(UsageError, match="Did you mean 'prior'"):

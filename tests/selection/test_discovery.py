@@ -189,6 +189,19 @@ def test_variants_leave_out_flagged_programs():
     assert got.facts.name.startswith("discovery-")
 
 
+def test_children_that_were_measured_too_seldom():
+    """A definition may ask for repeated measurements of the child; the parent may have one."""
+    runs = [
+        Run("s", A),
+        Run("s", B, parent="n0"),
+        Run("s", B, parent="n0"),
+        Run("s", C, parent="n0"),
+    ]
+    got = select([S], runs, with_changes(RULE, measured=2))
+    assert got.rows["child_kernel_id"].n_unique() == 1
+    assert got.facts.facts["excluded"]["measured_too_seldom"] == 1
+
+
 def test_cutoffs_are_counted_per_family():
     """Pairs at or above each cutoff, in all and per family."""
     runs = [Run("s", A), Run("s", B, 1.6, parent="n0"), Run("k", C), Run("k", D, 2.0, parent="n0")]

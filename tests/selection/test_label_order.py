@@ -79,6 +79,17 @@ def test_a_column_that_is_the_rank_is_found(copy, column, values, severity):
     assert (finding.field, finding.severity) == (f"eval.{column}", severity)
 
 
+def test_what_was_measured_is_part_of_the_answer(copy):
+    """Programs that did well were measured more often; no question says how often."""
+
+    def plant(rows):
+        ranked = sorted(row["speedup"] for row in rows)
+        return [{**row, "n_measurements": ranked.index(row["speedup"])} for row in rows]
+
+    replant(copy, "eval", plant)
+    assert list(check_label_order(open_archive(copy))) == []
+
+
 def test_correlations_by_hand():
     """Two tasks whose rows stand in the order of their speed: 1 each, and 1 over both."""
     split = SPLIT_TABLES["eval"]
