@@ -64,7 +64,7 @@ def main():
             continue
         target = load_split(archive, split.name)
         names = dict.fromkeys([split.lead, *SHOWN[target.kind]])
-        made = [(c.name, c.forecasts) for c in target.once(controls_of)]
+        made = [(c.name, c.forecasts) for c in target.cached(controls_of)]
         # No other baseline forecasts outcomes.
         is_outcome = target.kind == "validity"
         for name in ["prior"] if is_outcome else options.baselines.split(","):
@@ -79,7 +79,7 @@ def main():
         made += entries(options.board, target) if options.board else []
         print(
             f"\n`{split.name}`, {len(target)} rows, "
-            f"best control `{target.once(best_control)[0]}`:\n"
+            f"best control `{target.cached(best_control)[0]}`:\n"
         )
         print(f"| forecasts | {' | '.join(METRICS[name].title for name in names)} |")
         print("|" + " --- |" * (1 + len(names)))

@@ -112,7 +112,10 @@ def assign_bins(
 
 
 def outcome_speedups(passes: ArrayLike) -> NDArray[np.float64]:
-    """Put two outcomes at the ends of the scale: 8x (bin 8) where above 0, else 1/8x (bin 1)."""
+    """Encode pass and fail as speedups, so that metrics of bins apply to outcomes.
+
+    8x (bin 8) where ``passes`` is above 0, else 1/8x (bin 1).
+    """
     return np.where(np.asarray(passes) > 0, 8.0, 0.125)
 
 

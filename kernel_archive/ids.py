@@ -44,7 +44,8 @@ def _utf8(text: str) -> bytes:
 def by_digest(function: Callable[[str], Result]) -> Callable[[str], Result]:
     """Remember what follows from a text by its digest: programs are measured again and again.
 
-    A result is small, a text may have megabytes; of too many texts all is forgotten.
+    Only digests and results are kept, since a text may have megabytes. After
+    :data:`MOST_REMEMBERED` texts the memory starts again from nothing.
     """
     results: dict[bytes, Result] = {}
 

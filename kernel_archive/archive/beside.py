@@ -37,7 +37,7 @@ MAX_LINES: Final = 20_000_000
 MAX_BYTES: Final = 4 << 30
 _READ: Final = "One JSON object a line (docs/recipes.md); the program's id is kernels.program_id"
 _RUN: Final = "Make the file with: kernel-measure dry-run"
-READINGS: Final = pa.schema(
+READING_SCHEMA: Final = pa.schema(
     [(name, pa.string()) for name in ("builder", "program_id", "file")]
     + [("unfit", pa.bool_()), ("line", pa.int64())]
 )

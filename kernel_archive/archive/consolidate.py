@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 from duckdb.sqltypes import DOUBLE, TINYINT
 
-from kernel_archive.archive.beside import READINGS, reading_rows, refuse_unknown
+from kernel_archive.archive.beside import READING_SCHEMA, reading_rows, refuse_unknown
 from kernel_archive.archive.labels import FLAGS, SQL_NAMES
 from kernel_archive.archive.manifest import TableFacts
 from kernel_archive.archive.open import literal_path, sql_texts
@@ -52,7 +52,7 @@ _LARGE_TABLES: Final = (
 _RULES: Final = {
     "succession": pa.schema([("newer", pa.string()), ("older", pa.string())]),
     "unanimous": pa.schema([("builder", pa.string())]),
-    "reading": READINGS,
+    "reading": READING_SCHEMA,
 }
 
 

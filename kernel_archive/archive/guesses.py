@@ -47,9 +47,10 @@ def _known(columns: Iterable[str]) -> dict[str, str]:
 
 
 def united(best: Table, others: dict[str, Table]) -> tuple[Table, list[str]]:
-    """Unite plain JSON tables that lack or add optional keys with the best one; list their names.
+    """Read plain JSON tables as one with the best of them, and list their names.
 
-    What is known of one says how it went, and is where the best one has it.
+    A table may lack optional columns of the best one or have more. Each column of it that is known
+    must lie where the best one has it, and one of them must say how the program did.
     """
     known = _known(best[1])
     same = [

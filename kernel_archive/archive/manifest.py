@@ -25,7 +25,7 @@ from kernel_archive.untrusted import has_few_values
 FORMAT: Final = 2
 MANIFEST_NAME: Final = "manifest.json"
 #: Stands behind the version of an archive whose labels are withheld.
-WITHHELD: Final = "-withheld"
+WITHHELD_SUFFIX: Final = "-withheld"
 #: Refuse a larger manifest (the shipped one has a hundredth): it may come from a Hub.
 MAX_MANIFEST_BYTES: Final = 64 << 20
 

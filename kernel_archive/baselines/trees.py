@@ -84,8 +84,9 @@ def _left_out(
 ) -> tuple[NDArray[np.str_], NDArray[np.intp]]:
     """Return the unit of each pair that is left out as a whole, and the rows that are ordered.
 
-    Where most rows asked about are of problems of training, what is new are authors, and rows of
-    these problems are ordered. Else problems are new. Where one is all there is, the other one.
+    A unit is what the rows asked about are new in. Where most of them are of problems of training,
+    that is the author, and rows of these problems are ordered; else it is the problem. Training
+    data of one author leave out problems, of one problem authors.
     """
     rows = in_languages(asked, training, training.alike(asked.split))
     problems, authors = np.asarray(training.problems), np.asarray(training.authors)

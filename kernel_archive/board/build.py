@@ -164,7 +164,7 @@ def build_board(
     splits = load_splits(archive, options.get("labels"))
     check_board_folder(store.parent, "--board")
     for split in splits.values():
-        split.once(control_figures)  # here, not in every process that scores
+        split.cached(control_figures)  # here, not in every process that scores
     entries, left_out = _evaluate_all(store, splits, options, advance)
     boards = []
     for rows, split in splits.items():

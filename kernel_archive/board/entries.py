@@ -97,7 +97,7 @@ def _control_of(split: Split, forecasts: Forecasts) -> str:
     """Name the control whose forecasts these are; empty when they are of no one's."""
     if not forecasts.parsed.all():
         return ""
-    for control in split.once(controls_of):
+    for control in split.cached(controls_of):
         other = control.forecasts
         nearness = np.abs(forecasts.probabilities - other.probabilities).max()
         stated = (forecasts.expected_speedups, other.expected_speedups)

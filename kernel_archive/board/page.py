@@ -120,7 +120,7 @@ def render_entry(board: Standings, entry: Entry) -> str:
         facts=f"{len(split):,} {split.spec.rows} on {', '.join(facts.gpus)} · archive "
         f"{facts.archive_version} · bins {split.scheme}",
         names=sorted(record.metrics, key=lambda name: name != board.lead),
-        bounds=[c for c in board.split.once(control_figures) if c.name.startswith("oracle_")],
+        bounds=[c for c in board.split.cached(control_figures) if c.name.startswith("oracle_")],
         group_metrics=[name for name in names if all(name in group for group in groups)],
         footer=f"{facts.archive_name} {facts.archive_version}, {facts.archive_digest}. "
         f"Scored by kernel-archive {__version__}.",

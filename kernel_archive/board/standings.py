@@ -68,7 +68,7 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     @property
     def zero(self) -> tuple[str, str]:
         """The name of the forecast that a skill of 0 stands for, and what it is."""
-        name = self.split.once(zero_of)[0]
+        name = self.split.cached(zero_of)[0]
         if self.split.zero is not None:
             name = self.split.zero.name
             counted = "launches and of the text" if name == "dry-run" else "the programs"
@@ -81,7 +81,9 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 def _distinct_controls(split: Split) -> list[ControlFigures]:
     """List controls and bounds, those with the same forecasts once, under the first name."""
     groups: dict[tuple[bytes, bytes], list[ControlFigures]] = {}
-    for control, figures in zip(split.once(controls_of), split.once(control_figures), strict=True):
+    for control, figures in zip(
+        split.cached(controls_of), split.cached(control_figures), strict=True
+    ):
         cast = control.forecasts  # a cue of no strength gives the frequencies but for rounding
         same = (cast.probabilities.round(9).tobytes(), cast.expected_speedups.tobytes())
         groups.setdefault(same, []).append(figures)
@@ -102,11 +104,11 @@ def make_standings(split: Split, entries: Sequence[Entry]) -> Standings:
     lead = split.spec.lead
     if all(entry.record.metrics[lead].mean is None for entry in entries):
         lead = "crps"
-    place = METRICS[lead].place
+    sort_key = METRICS[lead].sort_key
     ordered = [
         msgspec.structs.replace(entry, ranks={})
         for entry in sorted(
-            entries, key=lambda e: (not e.ranked, place(e.record.metrics[lead].mean), e.slug)
+            entries, key=lambda e: (not e.ranked, sort_key(e.record.metrics[lead].mean), e.slug)
         )
     ]
     ranked = [entry for entry in ordered if entry.ranked]
@@ -130,7 +132,7 @@ def make_standings(split: Split, entries: Sequence[Entry]) -> Standings:
         entries=ordered,
         n_ranked=len(ranked),
         pairs=pairs,
-        controls=tuple(sorted(controls, key=lambda c: (place(c.metrics[lead]), c.name))),
+        controls=tuple(sorted(controls, key=lambda c: (sort_key(c.metrics[lead]), c.name))),
         best_controls=best_controls(controls),
     )
 

@@ -153,7 +153,7 @@ def best_control(split: Split) -> tuple[str, Floats]:
     """Find the cue with the least CRPS, and return its CRPS of every row, shape (n,)."""
     losses = {
         c.name: crps(probabilities=c.forecasts.probabilities[0], bins=split.bins)
-        for c in split.once(controls_of)
+        for c in split.cached(controls_of)
         if not c.bound and c.name != zero_name(split)
     }
     name = min(losses, key=lambda control: (float(losses[control].mean()), control))
@@ -170,5 +170,5 @@ def zero_of(split: Split) -> tuple[str, Floats]:
     elif split.kind == "validity":
         name, p = "frequencies", np.tile(_frequencies(split), (len(split), 1))
     else:
-        return split.once(best_control)
+        return split.cached(best_control)
     return name, crps(probabilities=p, bins=split.bins)

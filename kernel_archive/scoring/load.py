@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel_archive.archive.manifest import WITHHELD, SplitFacts, shard_faults
+from kernel_archive.archive.manifest import WITHHELD_SUFFIX, SplitFacts, shard_faults
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
@@ -122,7 +122,7 @@ def read_zero(digest: str, version: str, spec: SplitSpec, row_ids: Sequence[str]
 
     ``benchmarks/zero.py`` wrote it. Rows whose labels were withheld are the same with them.
     """
-    version = version.removesuffix(WITHHELD)
+    version = version.removesuffix(WITHHELD_SUFFIX)
     path = content_path("splits") / "zero" / version / f"{spec.name}.json.gz"
     if "/" in version or not path.is_file():
         return None

@@ -70,7 +70,7 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
         """1 where lower is better, else -1: the smaller ``sign * value`` is the better figure."""
         return -1 if self.better == "higher" else 1
 
-    def place(self, value: float | None) -> tuple[bool, float]:
+    def sort_key(self, value: float | None) -> tuple[bool, float]:
         """Return what figures are sorted by: the best one first, undefined ones last."""
         return value is None, self.sign * (value or 0.0)
 

@@ -51,8 +51,8 @@ class ForecastRows:
             parsed=cast.parsed,
             predicted=cast.predicted(predicted_bin),
             stated_speedups=np.where(cast.parsed, cast.expected_speedups, np.nan),
-            cue_crps=split.once(best_control)[1][order],
-            zero_crps=split.once(zero_of)[1][order],
+            cue_crps=split.cached(best_control)[1][order],
+            zero_crps=split.cached(zero_of)[1][order],
         )
 
     def __len__(self) -> int:

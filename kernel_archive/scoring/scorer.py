@@ -76,7 +76,7 @@ def score_with_draws(
     rows = ForecastRows.of(split, forecasts, predicted_bin)
     figures = repeats_of(rows)
     drawn = bootstrap(rows, seed=seed, draws=draws)
-    controls = split.once(control_figures)
+    controls = split.cached(control_figures)
     record = Score(
         **terms_of(split, predicted_bin, seed=seed, draws=draws),
         relabelled=split.relabelled,
@@ -139,7 +139,7 @@ def control_figures(split: Split) -> tuple[ControlFigures, ...]:
         figures = repeats_of(ForecastRows.of(split, control.forecasts), groups=False).overall
         return ControlFigures(control.name, control.title, control.bound, means(figures))
 
-    return tuple(map(of, split.once(controls_of)))
+    return tuple(map(of, split.cached(controls_of)))
 
 
 def best_controls(controls: Sequence[ControlFigures]) -> dict[str, str]:

@@ -227,7 +227,7 @@ class Split:
         """Number of clusters, or of rows where rows are drawn."""
         return len(set(self.clusters.names)) if self.clusters else len(self)
 
-    def once(self, make: Callable[[Split], Result]) -> Result:
+    def cached(self, make: Callable[[Split], Result]) -> Result:
         """Compute what a function makes of these rows alone, once for all scores."""
         if make not in self._made:
             self._made[make] = make(self)

@@ -142,7 +142,7 @@ def several_sheet(records: Sequence[Score]) -> Sheet:
     """Put several scores side by side, best first by the headline figure of their split."""
     lead = records[0].spec.lead
     info = METRICS[lead]
-    ordered = sorted(records, key=lambda r: (info.place(r.metrics[lead].mean), r.forecasts.name))
+    ordered = sorted(records, key=lambda r: (info.sort_key(r.metrics[lead].mean), r.forecasts.name))
     further = [n for n in ("crps_skill", *_BESIDE[records[0].kind]) if n != lead]
     rows = []
     for record in ordered:

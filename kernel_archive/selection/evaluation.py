@@ -77,10 +77,10 @@ def candidates(
 def without_near_training(
     tables: ArchiveTables, kernels: pl.DataFrame, limit: float
 ) -> pl.DataFrame:
-    """Leave out kernels that are near copies of a training program, but not its very tokens.
+    """Leave out kernels that are near copies of a training program.
 
-    What has the very tokens should not be there at all: it is kept, so that the check of leaks
-    refuses it.
+    A kernel with the very tokens of a training program is kept here on purpose: that is a leak,
+    and the check of leaks must see and refuse it.
     """
     near: list[str] = []
     others = kernels.join(tables.training, on="token_id", how="anti", maintain_order="left")

@@ -24,9 +24,9 @@ from kernel_archive.splits import SPLIT_TABLES, SplitSpec
 LARGEST_Z: Final = 4.5
 #: Fewer rows have no correlation that chance could not give.
 LEAST_ROWS: Final = 8
-#: The labels with what was measured, which no question shows and which is withheld with them, and
-#: what the documentation says to tell of them: measured speedups that are shown.
-#: A language is what its program's text says, which everybody is shown.
+#: Columns that may follow the label: the labels themselves; what was measured, which no question
+#: shows; measured speedups that a question shows on purpose; and the language, which the program's
+#: text says anyway.
 _LABELS: Final = {
     *("bin", "speedup_min", "speedup_max", "n_measurements", "g_cases", "outcome", "canary"),
     *("parent_speedup", "known_speedup", "language", "parent_language", "child_language"),

@@ -16,7 +16,12 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
-from kernel_archive.archive.manifest import WITHHELD, SplitFacts, read_manifest, write_manifest
+from kernel_archive.archive.manifest import (
+    WITHHELD_SUFFIX,
+    SplitFacts,
+    read_manifest,
+    write_manifest,
+)
 from kernel_archive.archive.open import Archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.swap import replaced_directory
@@ -115,7 +120,7 @@ def _write_public(archive: Archive, new: Path, labels: Path, hidden: Sequence[st
     searches = set(public["searches"]["search_id"])
     manifest = msgspec.structs.replace(
         manifest,
-        version=f"{manifest.version}{WITHHELD}" if manifest.released else manifest.version,
+        version=f"{manifest.version}{WITHHELD_SUFFIX}" if manifest.released else manifest.version,
         tables=tables,
         splits=splits,
         inputs=[run for run in manifest.inputs if run.search_id in searches],

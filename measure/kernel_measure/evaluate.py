@@ -304,7 +304,11 @@ class Evaluator:
         )
 
     def _sample(self, returned: Any, given: Input, index: int, wrong: list[Any]) -> tuple[Any, ...]:
-        """The outputs of a timed call; whether a sample of them is ``wrong`` is added, unread."""
+        """Check the form of a timed call's outputs, and return them.
+
+        Adds to ``wrong`` a value on the device for each output: whether a sample of it differs. It
+        is read after all calls, since reading it waits for the device.
+        """
         outputs = guards.check_form(self.task, self.device, returned, given.expected)
         seed = case_seed(self.settings.seed, "sample", self.salt, index)
         for got, want, (rtol, atol) in zip(outputs, given.expected, given.bounds, strict=True):

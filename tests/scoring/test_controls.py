@@ -59,7 +59,7 @@ def test_a_cue_that_tells_makes_a_better_control_and_one_that_does_not_makes_non
     """The first beats the frequencies by much; the second is the frequencies, or close to them."""
     for strength, better in ((0.8, True), (0.0, False)):
         target = with_cue(rng, sizes=(80, 80, 80), strength=strength)
-        figures = {c.name: c.metrics["crps"] for c in target.once(control_figures)}
+        figures = {c.name: c.metrics["crps"] for c in target.cached(control_figures)}
         assert (figures["code_length"] < 0.85 * figures["frequencies"]) == better
         assert figures["code_length"] < 1.03 * figures["frequencies"]
 
@@ -86,7 +86,7 @@ def test_no_label_makes_the_forecast_of_its_own_task(rng):
 def test_crps_skill_is_over_the_best_control(rng):
     """0 for that control itself, 1 for the oracle, 1 - ratio for anybody."""
     target = with_cue(rng)
-    name, rows = target.once(best_control)
+    name, rows = target.cached(best_control)
     assert name == "code_length"
     for control, skill in ((name, 0.0), ("oracle_bins", 1.0)):
         record = score(target, by_name(target)[control].forecasts, draws=0)
@@ -135,7 +135,7 @@ def test_the_oracle_ranks_first_by_every_ranking(rng, split):
         sign = METRICS[name].sign
         best_to_worst = [sign * record.metrics[name].mean for record in records]
         assert best_to_worst == sorted(best_to_worst), name
-        controls = [c.metrics[name] for c in target.once(control_figures) if not c.bound]
+        controls = [c.metrics[name] for c in target.cached(control_figures) if not c.bound]
         assert best_to_worst[-1] < min(sign * value for value in controls), name
     assert several_sheet(records[::-1]).rows[0][0] == "oracle_speedups"
 
@@ -188,7 +188,7 @@ def test_the_zero_of_skill_is_the_fixed_forecast(rng):
     fixed = replace(target, zero=Zero(name="dry-run", probabilities=p))
     record = score(fixed, Forecasts.from_arrays(target, p), draws=0)
     assert record.metrics["crps_skill"].mean == 0.0
-    cue = 1 - record.metrics["crps"].mean / target.once(best_control)[1].mean()
+    cue = 1 - record.metrics["crps"].mean / target.cached(best_control)[1].mean()
     assert record.metrics["crps_skill_cue"].mean == pytest.approx(cue)
     assert record.best_controls["crps"] == "dry_run"
     assert fixed.under("released").zero is None

@@ -56,7 +56,7 @@ def test_what_is_made_of_the_rows_is_made_once_for_them():
     target = of()
     other, part = target.under("released"), target.take(np.array([1]))
     for rows in (target, other, part, part, other, target):
-        rows.once(asked.append)
+        rows.cached(asked.append)
     assert asked == [target, other, part]
 
 
