@@ -156,7 +156,6 @@ def record(plan: Path, out: Path, **how: Any) -> None:
 @common.option("--out", required=True, type=_FOLDER, help="Directory of the runs.")
 @common.options(_device_option, _gpu_option, _seconds_option, _set_option, _trusted_option)
 @_gone("--edge", "--select with the condition in SQL")
-@common.json_option
 def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> None:
     """Measure kernels of the archive DIR again and write the measurements as logs."""
     from kernel_archive.archive.open import open_archive
