@@ -154,9 +154,11 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         is_name = written and all(map(_PROBLEM_FILE.fullmatch, written.split("/")))
         if written and is_name and (self.loaded.directory / logged_name).is_file():
             problem = written
-        elif not _PROBLEM_FILE.fullmatch(problem):  # a name from a log may not lead elsewhere
-            message = "no file can be called so"
-            raise self.loaded.error("bad-recipe", message, field, value=problem)
+        elif "{problem}" in self.source.reference and not _PROBLEM_FILE.fullmatch(problem):
+            # A name from a log may not lead elsewhere.
+            message = "no reference file can be called as this problem is"
+            fix = "Name problems by letters, digits, '_', '.' and '-', for a query by replace(...)"
+            raise self.loaded.error("bad-recipe", message, field, value=problem, fix=fix)
         path = self.loaded.beside(self.source.reference.replace("{problem}", problem), field)
         try:
             return path.read_text(encoding="utf-8")

@@ -149,7 +149,7 @@ class LoadedRecipe(msgspec.Struct, frozen=True, kw_only=True):
                 return path
         except UntrustedFileError as error:
             message = str(error)
-        fix = f"Name a file in the recipe's folder, {printable(str(self.directory), 200)}"
+        fix = f"Name a file in the recipe's folder, {printable(str(self.directory.resolve()), 200)}"
         raise self.error("bad-recipe", message, field, value=name, fix=fix)
 
 

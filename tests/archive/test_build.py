@@ -209,7 +209,7 @@ def test_a_reference_stays_in_the_recipe_s_folder(tmp_path):
     path.write_text(path.read_text() + 'reference = "{problem}.py"\n')
     (job,) = jobs_of([find_recipe(str(path))])
     for name in ("../secret", "/etc/passwd", "..", ""):
-        with pytest.raises(RecipeError, match="no file can be called so"):
+        with pytest.raises(RecipeError, match="no reference file can be called"):
             job.reference_text(name)
     with pytest.raises(RecipeError, match="cannot be read"):
         job.reference_text("trimul")

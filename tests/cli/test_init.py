@@ -38,6 +38,17 @@ def test_a_recipe_that_builds_nothing_ends_with_1(
     assert run("build", "my recipe.toml", "--jobs", 1)[0] == status
 
 
+def test_a_reference_for_all_problems_takes_any_name(run, tmp_path, monkeypatch):
+    """A problem needs the name of a file only where the reference is named after it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text(f"op,code,speedup\nsoft max,{PROGRAM},2\n")
+    (tmp_path / "ref.py").write_text("def k():\n    return 0\n")
+    given = ("t.csv", "--gpu", "H100", "--reference")
+    assert run("init", *given, "{problem}.py")[0] == 1
+    assert run("init", *given, "ref.py", "--force")[0] == 0
+    assert run("build", "builder.toml", "--jobs", 1)[0] == 0
+
+
 def test_wrong_names_are_refused_before_anything_is_written(run, tmp_path, monkeypatch):
     """Only OWNER/DATASET names an archive; for a recipe that is there another name is asked."""
     monkeypatch.chdir(tmp_path)
