@@ -13,7 +13,7 @@ import argparse
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.baselines.registry import make_baseline
-from kernel_archive.board.store import store_of
+from kernel_archive.board.adding import store_of
 from kernel_archive.board.submissions import Identity, load_submission, submission_folders
 from kernel_archive.scoring import METRICS, Forecasts, load_split, read_forecasts, score
 from kernel_archive.scoring.controls import best_control, controls_of

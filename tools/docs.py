@@ -32,7 +32,6 @@ import numpy as np
 
 import kernel_archive
 from kernel_archive import _PUBLIC, cli
-from kernel_archive.archive.beside import HumanReading
 from kernel_archive.archive.labels import FLAGS
 from kernel_archive.archive.recipe import (
     About,
@@ -42,6 +41,7 @@ from kernel_archive.archive.recipe import (
     Source,
     key_meanings,
 )
+from kernel_archive.archive.recipe_files import HumanReading
 from kernel_archive.baselines.registry import BASELINES
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, representatives
 from kernel_archive.gpus import GpuFacts

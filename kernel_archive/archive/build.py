@@ -19,8 +19,8 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from kernel_archive._version import DATA_VERSION, __version__
-from kernel_archive.archive.beside import write_launches
 from kernel_archive.archive.consolidate import consolidate, label_rules
+from kernel_archive.archive.fragment_store import open_store
 from kernel_archive.archive.jobs import STAGE_VERSION, jobs_of
 from kernel_archive.archive.manifest import (
     FORMAT,
@@ -39,9 +39,9 @@ from kernel_archive.archive.recipe import (
     local_copy,
     recipe_facts,
 )
+from kernel_archive.archive.recipe_files import write_launches
 from kernel_archive.archive.shards import writer_version
 from kernel_archive.archive.stage import StagedRun, stage_run
-from kernel_archive.archive.store import open_store
 from kernel_archive.archive.swap import (
     check_target,
     locked_stage,

@@ -14,11 +14,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kernel_archive.archive.fragment_store import Store, Stored
 from kernel_archive.archive.fragments import fragment_table
 from kernel_archive.archive.jobs import RunJob
 from kernel_archive.archive.manifest import InputFacts
 from kernel_archive.archive.search_rows import Row, SearchRows
-from kernel_archive.archive.store import Store, Stored
 from kernel_archive.errors import Finding, LogError
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex

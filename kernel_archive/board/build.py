@@ -13,10 +13,10 @@ import msgspec
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.archive.swap import make_stage, replaced_directory, stage_directory
+from kernel_archive.board.adding import LOCK, STANDINGS_FILE, check_board_folder, store_of
 from kernel_archive.board.entries import Entry, findings_of, score_submission
 from kernel_archive.board.page import render_entry, render_page
 from kernel_archive.board.standings import LeftOut, Standings, make_standings, standings_bytes
-from kernel_archive.board.store import LOCK, STANDINGS_FILE, check_board_folder, store_of
 from kernel_archive.board.submissions import (
     FORECASTS_FILE,
     Identity,

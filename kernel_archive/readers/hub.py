@@ -12,11 +12,11 @@ import msgspec
 from kernel_archive.bins import N_BINS, bin_of
 from kernel_archive.errors import Finding, printable
 from kernel_archive.readers import values
-from kernel_archive.readers.beside import add_file_facts
 from kernel_archive.readers.files import MAX_FILE_BYTES, MAX_LINE_BYTES
 from kernel_archive.readers.log_reader import FORMATS, LogReader
 from kernel_archive.readers.puct import EventLog
 from kernel_archive.readers.records import SPEEDUP_RANGE, PublishedRow, Record, SearchFacts
+from kernel_archive.readers.run_facts import add_file_facts
 from kernel_archive.readers.salvage import RowKind, Salvage
 from kernel_archive.untrusted import allowance, is_parquet
 from kernel_archive.untrusted_tables import parquet_rows

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Final
 
 from kernel_archive.errors import Finding, printable
 from kernel_archive.problems import PROBLEMS
-from kernel_archive.readers.beside import add_durations, add_facts
 from kernel_archive.readers.events import Feedback, LoggedEvaluation
 from kernel_archive.readers.files import ReaderSpec, RunFiles
 from kernel_archive.readers.records import EVALUATION_FAILED, Case, Evaluation, Record, SearchFacts
+from kernel_archive.readers.run_facts import add_durations, add_facts
 from kernel_archive.readers.salvage import FindingLog, RowKind, Salvage
 from kernel_archive.readers.values import positive
 from kernel_archive.storage import toml_beside

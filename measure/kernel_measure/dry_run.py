@@ -1,6 +1,6 @@
 """Have an archive's programs followed, and write what they launch.
 
-Without a GPU: mode ``dry`` follows the host code on tensors without values (``standin.py``). On a
+Without a GPU: mode ``dry`` follows the host code on tensors without values (``following.py``). On a
 GPU: mode ``profile`` asks torch's profiler what the compiler made of each kernel, those of CUDA C++
 and of torch included (``profiler.py``). Programs run in the sandboxed worker; its answers are
 checked here before they are written.
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 import pyarrow as pa
 
-from kernel_archive.archive.beside import FULL_LAUNCH_LINE, LaunchLine
+from kernel_archive.archive.recipe_files import FULL_LAUNCH_LINE, LaunchLine
 from kernel_archive.errors import printable
 from kernel_archive.storage import check_new, write_new
 from kernel_measure.measurer import START_TIMEOUT_S, MeasurerError

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from kernel_archive.readers.events import Feedback, LoggedEvaluation, Observation
+from kernel_archive.schema import Outcome  # noqa: TC001 - msgspec reads the annotations
 from kernel_measure.timing import Result
-
-Outcome = Literal[
-    "success", "compile_failed", "runtime_error", "incorrect", "infrastructure_failure"
-]
 
 
 class Measurement(Result, kw_only=True):

@@ -5,7 +5,7 @@ JSON line (``Reply``) per request line (``Request``). Modes: ``time`` evaluates.
 compiles ahead, without a GPU: Triton kernels against a faked device and tensors without data, CUDA
 C++ by import. It fills the program's own compiler cache, so that the evaluation only loads what was
 made. ``dry`` follows host code on tensors without values and says what it launches
-(``standin.py``). ``profile`` calls a program on the GPU and says what was launched there
+(``following.py``). ``profile`` calls a program on the GPU and says what was launched there
 (``profiler.py``).
 """
 
@@ -27,10 +27,7 @@ from kernel_archive.gpus import gpu_facts
 from kernel_measure.device import StandIn, check_device, exclusive
 from kernel_measure.evaluate import Evaluator, import_code
 from kernel_measure.failures import failure_by
-from kernel_measure.profiler import profile_call, record_spills
-from kernel_measure.sandbox import limit_resources, surrender
-from kernel_measure.settings import Settings  # noqa: TC001 - msgspec reads the annotations
-from kernel_measure.standin import (
+from kernel_measure.following import (
     fake_gpu,
     follow,
     follow_model,
@@ -38,6 +35,9 @@ from kernel_measure.standin import (
     install_triton,
     on_meta,
 )
+from kernel_measure.profiler import profile_call, record_spills
+from kernel_measure.sandbox import limit_resources, surrender
+from kernel_measure.settings import Settings  # noqa: TC001 - msgspec reads the annotations
 from kernel_measure.tasks import get_task
 from kernel_measure.torch_device import TorchDevice
 

@@ -13,12 +13,12 @@ import msgspec
 import pytest
 from support.archives import Run, Search, make_archive
 
-from kernel_archive.archive.beside import FULL_LAUNCH_LINE
 from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.recipe_files import FULL_LAUNCH_LINE
 from kernel_archive.errors import TargetExistsError
 from kernel_archive.ids import program_id
 from kernel_archive.untrusted import Lines
-from kernel_measure import kernel_text, standin
+from kernel_measure import following, kernel_text
 from kernel_measure.cli import main
 from kernel_measure.dry_run import Following, follow_programs, launch_lines
 from kernel_measure.tasks import get_task
@@ -151,7 +151,7 @@ def follow(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     for name in kept:
         monkeypatch.delitem(sys.modules, name)
-    standin.install_triton()
+    following.install_triton()
 
     def run(text):
         path = "/kernels_of_a_test.py"
@@ -160,9 +160,9 @@ def follow(monkeypatch):
         module.__file__ = path
         monkeypatch.setitem(sys.modules, module.__name__, module)
         exec(compile(text, path, "exec"), module.__dict__)
-        standin.CALLS.clear()
+        following.CALLS.clear()
         module.custom_kernel(Bytes())
-        return list(standin.CALLS)
+        return list(following.CALLS)
 
     yield run
     for name in [n for n in sys.modules if n.partition(".")[0] == "triton"]:
@@ -219,7 +219,7 @@ def test_what_a_placeholder_gives_is_recorded_as_a_plain_number(calls):
     ]
     assert {type(v) for call in calls for v in call.values()} == {str, int, float}
     assert calls[1]["trips"] == kernel_text.UNKNOWN_TRIPS
-    assert list(standin.Placeholder("tl.anything")) == []  # would not end otherwise
+    assert list(following.Placeholder("tl.anything")) == []  # would not end otherwise
     ours = {"program_id": "0" * 32, "problem": "trimul", "case": 0, "n": 1}
     for call in calls:
         msgspec.convert({**call, **ours}, FULL_LAUNCH_LINE)

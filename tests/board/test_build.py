@@ -17,8 +17,8 @@ from support.small_archive import write_archive
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.board import entries, ranks
+from kernel_archive.board.adding import add_submission
 from kernel_archive.board.build import build_board
-from kernel_archive.board.store import add_submission
 from kernel_archive.board.verify import verify_board
 from kernel_archive.errors import DataError, TargetExistsError, UsageError
 from kernel_archive.pipeline import withhold_labels

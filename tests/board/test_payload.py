@@ -12,10 +12,10 @@ from support.boards import DRAWS, write_lines
 from support.small_archive import write_archive
 
 from kernel_archive.board import payload as module
+from kernel_archive.board.adding import add_submission
 from kernel_archive.board.build import build_board
 from kernel_archive.board.entries import RATIONALE_CHARACTERS
 from kernel_archive.board.payload import make_payload, packed
-from kernel_archive.board.store import add_submission
 from kernel_archive.board.texts import visible
 from kernel_archive.scoring import load_split
 

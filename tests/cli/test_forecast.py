@@ -5,7 +5,7 @@ import json
 import pytest
 from support.llm_server import ANSWER, served
 
-from kernel_archive.board.store import run_facts
+from kernel_archive.board.adding import run_facts
 
 
 @pytest.fixture

@@ -26,10 +26,10 @@ from readers.conftest import unpack
 from readers.reading import SAMPLE_FILES
 from support.puct import gpu_mode
 
+from kernel_archive.archive.fragment_store import Store
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.recipe import find_recipe
 from kernel_archive.archive.stage import stage_run
-from kernel_archive.archive.store import Store
 from kernel_archive.errors import KernelArchiveError
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles

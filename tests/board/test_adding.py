@@ -16,7 +16,7 @@ import pytest
 from support.boards import DRAWS, informed, write_lines
 
 from kernel_archive.board import build_board
-from kernel_archive.board.store import add_submission
+from kernel_archive.board.adding import add_submission
 from kernel_archive.board.submissions import (
     ModelFacts,
     RunFacts,
@@ -172,19 +172,19 @@ def test_facts_and_what_was_asked_come_along(tmp_path, files, target, archive):
 
 ADD = """
 import sys, time
-from kernel_archive.board import store
+from kernel_archive.board import adding
 from kernel_archive.scoring import load_split
 archive, file, name, board, stop = sys.argv[1:]
 if stop:
-    inner = getattr(store, stop)
+    inner = getattr(adding, stop)
     def hang(*args, **kwargs):
         result = inner(*args, **kwargs)
         print("here", flush=True)
         time.sleep(60)
         return result
-    setattr(store, stop, hang)
+    setattr(adding, stop, hang)
 try:
-    store.add_submission(file, load_split(archive, "eval"), name=name, board=board, draws=100)
+    adding.add_submission(file, load_split(archive, "eval"), name=name, board=board, draws=100)
 except Exception as error:
     print(type(error).__name__)
     sys.exit(1)

@@ -7,9 +7,9 @@ import json
 import pytest
 from support.archives import remake
 
-from kernel_archive.archive.beside import HumanReading, readings_of
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe import load_recipe, shipped_recipes
+from kernel_archive.archive.recipe_files import HumanReading, readings_of
 from kernel_archive.errors import RecipeError
 from kernel_archive.ids import program_id
 from kernel_archive.pipeline import build, validate

@@ -8,10 +8,10 @@ from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive import shards, stage
 from kernel_archive.archive.build import build_archive
+from kernel_archive.archive.fragment_store import Store
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.recipe import find_recipe
 from kernel_archive.archive.stage import stage_run
-from kernel_archive.archive.store import Store
 from kernel_archive.errors import KernelArchiveError, LogError, RecipeError
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")

@@ -1,6 +1,6 @@
 """Facts of a search, and times and tokens of its programs, from the files beside its log.
 
-``beside.toml`` says where each file states which fact. ``timing.jsonl`` has a line with the wall
+``run_facts.toml`` says where each file states which fact. ``timing.jsonl`` has a line with the wall
 time of each evaluation, ``invocations/`` a file per call to a GPU or a model; neither names the
 evaluation, so they count only where nothing else fits.
 """
@@ -26,8 +26,8 @@ from kernel_archive.readers.salvage import FindingLog, RowKind, Salvage
 from kernel_archive.readers.values import natural, not_negative, object_of, text_of
 from kernel_archive.storage import toml_beside
 
-#: File -> column of the facts -> places in the file; ``beside.toml`` says how to read it.
-_FACTS: Final[dict[str, dict[str, str]]] = toml_beside(__file__, "beside.toml")
+#: File -> column of the facts -> places in the file; ``run_facts.toml`` says how to read it.
+_FACTS: Final[dict[str, dict[str, str]]] = toml_beside(__file__, "run_facts.toml")
 #: Files that a run writes last: one of them says that it came to its own end.
 _LAST: Final = frozenset({"summary.json", "result.json", "eval_dataset_manifest.json", "DONE"})
 #: Facts of which a log and the files beside it must agree -> how their spellings are compared.
