@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +12,7 @@ from kernel_archive.cli import common
 from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
-    from kernel_archive import Forecasts, Split
+    from kernel_archive import Split
     from kernel_archive.scoring.summary import Sheet
 
 #: What is scored, and how scores are drawn and read.
@@ -189,15 +188,7 @@ def replay(files: tuple[str, ...], archive_path: str | None, **options: Any) -> 
     results = []
     with common.progress("Replaying") as advance:
         for file in files or (None,):
-            cast = None if file is None else _read_named(file, worlds.split)
+            cast = None if file is None else kernel_archive.read_forecasts(file, worlds.split)
             results.append(run(worlds, cast, replay_options))
             advance(len(results), len(files), "" if cast is None else cast.name)
     common.emit(results, lambda: _print(replay_sheet(results)))
-
-
-def _read_named(file: str, target: Split) -> Forecasts:
-    """Read a forecast file; that of a submission is always called the same: its folder names it."""
-    from kernel_archive.scoring.reader import name_of, read_forecasts
-
-    name = Path(file).parent.name if name_of(file) == "forecasts" else None
-    return read_forecasts(file, target, name=name or None)

@@ -103,11 +103,17 @@ def check_forecasts(
 
 
 def name_of(path: str | Path) -> str:
-    """Name a forecaster after its file, without folder and endings."""
+    """Name a forecaster after its file, without folder and endings.
+
+    A submission's file is always called ``forecasts``: its folder names it.
+
+    >>> name_of("mine/first.jsonl.zst"), name_of("submissions/claude/forecasts.jsonl.zst")
+    ('first', 'claude')
+    """
     name = Path(path).name
     for ending in (".zst", ".gz", ".jsonl", ".ndjson", ".json", ".parquet"):
         name = name.removesuffix(ending)
-    return name or "forecasts"
+    return Path(path).parent.name or "forecasts" if name in ("", "forecasts") else name
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):

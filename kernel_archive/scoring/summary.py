@@ -162,26 +162,27 @@ def several_sheet(records: Sequence[Score]) -> Sheet:
 def comparison_sheet(comparison: Comparison) -> Sheet:
     """Show a comparison as a table."""
     a, b = printable(comparison.a.name, 40), printable(comparison.b.name, 40)
-    side = {"a": a, "b": b, "neither": "can't tell"}
+    side = {"a": "A", "b": "B", "neither": "-"}
     rows = []
     for name, d in comparison.differences.items():
         info = METRICS[name]
-        # The difference of two percentages is in percentage points, not in percent of either.
-        unit = " pp" if info.unit == " %" else info.unit
-        difference = "-" if d.difference is None else f"{d.difference:+z.{info.decimals}f}{unit}"
-        figures = [info.format(d.a), info.format(d.b), difference]
-        p_values = ["-" if p is None else f"{p:.4f}" for p in (d.p, d.p_holm)]
-        span = _span(d.low, d.high, info.decimals, "+")
-        rows.append([info.title, *figures, span, *p_values, side[d.better]])
+        span = f"({_span(d.low, d.high, info.decimals, '+')})"
+        difference = "-" if d.difference is None else f"{d.difference:+z.{info.decimals}f} {span}"
+        p = "-" if d.p_holm is None else f"{d.p_holm:.4f}"
+        sides = [info.format(value).removesuffix(" nats") for value in (d.a, d.b)]
+        title = f"{info.title}, nats" if info.unit == " nats" else info.title
+        rows.append([title, *sides, difference, p, side[d.better]])
     of = f" of {comparison.drawn.said}" if comparison.drawn else ""
     draws = f"{comparison.draws:,} bootstrap draws and as many swaps{of}"
     families = "over the paper's metrics and over the further ones of this project"
     notes = [
-        f"Difference: {a} - {b}; {draws}, seed {comparison.seed}",
-        f"Better: p below 0.05 after Holm's correction, {families}",
+        f"A: {a}",
+        f"B: {b}",
+        f"A - B: with its 95 % interval; {draws}, seed {comparison.seed}",
+        f"Wins: p below 0.05 after Holm's correction, {families}; -: can't tell",
         "Where interval and test disagree, the test decides: it is corrected for their number",
     ]
-    columns = ["metric", a, b, "difference", "95 % interval", "p", "p (Holm)", "better"]
+    columns = ["metric", "A", "B", "A - B", "p", "wins"]
     title = f"{a} against {b} on {heading(comparison.split, comparison.scheme)}"
     return Sheet(title, columns, rows, notes)
 

@@ -156,7 +156,7 @@ def test_a_comparison_is_the_one_of_the_function(run, files, archive):
     """As a table and as JSON."""
     status, out, _ = run("compare", *files, "--draws", 60)
     assert status == 0
-    assert "p (Holm)" in out
+    assert "A - B: with its 95 % interval" in out
     result = json.loads(run("compare", *files, "--draws", 400, "--json")[1])
     target = load_split(archive)
     direct = compare(*(read_forecasts(f, target) for f in files), target, draws=400)

@@ -130,20 +130,24 @@ def test_several_scores_stand_side_by_side(rng, kind, capsys):
 
 @pytest.mark.parametrize("kind", ["eval", "discovery"])
 def test_a_comparison_is_a_table(rng, kind):
-    """A row per metric with its unit, signs on the differences, names in place of A and B."""
+    """A row per metric that fits 80 columns, signs on the differences, A and B with their names."""
     target = make_target(rng, split=kind)
     a, b = make_forecasts(rng, target, name="one"), make_forecasts(rng, target, noise=3, name="two")
     comparison = compare(a, b, target, draws=50)
     sheet = comparison_sheet(comparison)
     assert len(sheet.rows) == len(comparison.differences)
-    assert sheet.columns[1:3] == ["one", "two"]
+    assert sheet.notes[:2] == ["A: one", "B: two"]
     assert all(row[3][0] in "+-" for row in sheet.rows)
-    assert all(row[-1] in {"one", "two", "can't tell"} for row in sheet.rows)
-    cells = {row[0]: row[3] for row in sheet.rows}
-    assert cells["Forecast error"].endswith("x")
-    if kind == "eval":  # the difference of two percentages is in percentage points
-        d = comparison.differences["speedup_recovered"].difference
-        assert cells["Speedup recovered"] == f"{d:+.1f} pp"
+    sides = {"a": "A", "b": "B", "neither": "-"}
+    assert [row[-1] for row in sheet.rows] == [
+        sides[d.better] for d in comparison.differences.values()
+    ]
+    longest = [max(map(len, column)) for column in zip(sheet.columns, *sheet.rows, strict=True)]
+    assert sum(longest) <= 78
+    if kind == "eval":
+        cells = {row[0]: row[3] for row in sheet.rows}
+        d = comparison.differences["speedup_recovered"]
+        assert cells["Speedup recovered"] == f"{d.difference:+.1f} ({d.low:+.1f} to {d.high:+.1f})"
 
 
 def test_names_reach_no_table_raw(target, forecasts):
