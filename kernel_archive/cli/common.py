@@ -256,7 +256,7 @@ def print_facts(result: Any) -> None:
         elif isinstance(value, list) and any(" " in str(text) for text in value):
             tell("\n  ".join([f"{heading}:", *map(str, value)]))
         else:
-            tell(f"{heading}: {_cell(value)}")
+            tell(f"{heading}: {words_of(value)}")
         after_table = is_table
 
 
@@ -268,11 +268,11 @@ def print_records(records: Sequence[Mapping[str, Any]], **options: Any) -> None:
     columns = list(records[0]) if records else []
     numeric = [any(isinstance(row.get(name), int | float) for row in records) for name in columns]
     left = numeric.index(True) if True in numeric else len(columns)
-    rows = [[_cell(row.get(name)) for name in columns] for row in records]
+    rows = [[words_of(row.get(name)) for name in columns] for row in records]
     print_table([name.replace("_", " ") for name in columns], rows, left=left, **options)
 
 
-def _cell(value: Any) -> str:
+def words_of(value: Any) -> str:
     """Show one value in words: ``1,234``, ``0.1235``, ``a 1, b 2``, ``yes``, ``-``."""
     if value is None or value in ({}, []):
         return "-"
@@ -283,9 +283,9 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_cell(inner)}" for key, inner in value.items())
+        return ", ".join(f"{key} {words_of(inner)}" for key, inner in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(_cell, value))
+        return ", ".join(map(words_of, value))
     return str(value)
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 import kernel_archive
 from kernel_archive.cli import common
-from kernel_archive.errors import Finding, counted
+from kernel_archive.errors import Finding, counted, place_of
 
 #: Show this many examples per flag and kind of finding.
 _EXAMPLES: Final = 3
@@ -62,8 +62,11 @@ def info(archive_path: str | None) -> None:
     facts = archive_info(kernel_archive.open_archive(archive_path))
     methods = "method role searches evaluations successes gpu_hours"
     shown = facts | facts["counts"] | dict.fromkeys(("counts", "reports", "findings"))
-    parts = {name: {s: n for s, n in rows.items() if n} for name, rows in facts["tables"].items()}
-    shown["tables"] = {name: rows for name, rows in parts.items() if rows}
+    shown["tables"] = [
+        f"{name}: {common.words_of({part: n for part, n in rows.items() if n})}"
+        for name, rows in facts["tables"].items()
+        if any(rows.values())
+    ]
     shown["problems"] = [
         {name.removeprefix("bin"): value for name, value in row.items()}
         for row in facts["problems"]
@@ -86,14 +89,22 @@ def show(wanted: str, archive_path: str | None) -> None:
     from kernel_archive.archive.info import trace
 
     facts = trace(kernel_archive.open_archive(archive_path), wanted)
-    measured = "search_id node_id outcome excluded source_file source_line speedup runtime_us"
-    ancestor = "kernel_id outcome source_file source_line speedup distance is_root"
+
+    def line(row: Row) -> str:
+        figures = [f"{row['speedup']:.4g}x"] if row["speedup"] is not None else [row["outcome"]]
+        figures += [f"{row['runtime_us']:.4g} us"] if row["runtime_us"] is not None else []
+        figures += [f"left out: {row['excluded']}"] if row["excluded"] else []
+        builder = row["search_id"].split("/")[0]
+        return f"{', '.join(figures)}: {builder}/{place_of(row['source_file'], row['source_line'])}"
 
     def text() -> None:
         shown = {**facts["kernel"], "code": None}
         shown |= {name: facts[name] for name in ("label_from", "splits")}
-        shown["measurements"] = _picked(facts["measurements"], measured)
-        common.print_facts(shown | {"lineage": _picked(facts["lineage"], ancestor)})
+        shown["measurements"] = list(map(line, facts["measurements"]))
+        shown["ancestors, nearest first"] = [
+            f"{line(row)} ({row['kernel_id']})" for row in facts["lineage"]
+        ]
+        common.print_facts(shown)
         common.tell("\n" + facts["kernel"].get("code", "").replace("\t", "    "))
 
     common.emit(facts, text)

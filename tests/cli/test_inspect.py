@@ -57,8 +57,8 @@ def test_info_counts(archive, output):
     assert "input tokens" not in text
     assert "measurements begun, without a result in the log: 0" in text
     assert "pending" not in text
-    (tables,) = [line for line in text.splitlines() if line.startswith("rows by table: ")]
-    assert "kernels test 3, train 1" in tables
+    tables = text[text.index("rows by table:") :].split("\n\n")[0]
+    assert "\n  kernels: test 3, train 1\n" in tables
     assert " 0" not in tables
 
 
@@ -100,6 +100,10 @@ def test_show_traces_a_kernel_to_the_root(archive, output, run):
     out = output("show", archive[:10])
     assert "label from: logs/held/run/events.jsonl:" in out
     assert " in the folder of the builder " in out
+    first, second = out[out.index("ancestors, nearest first:") :].splitlines()[1:3]
+    assert first.startswith("  2x, ")
+    assert second.startswith("  1x, ")
+    assert all("us: src/logs/held/run/events.jsonl:" in line for line in (first, second))
     assert "\x1b" not in out
     assert "\\x1b[31mred" in out
     facts = output("show", archive, "--json")
