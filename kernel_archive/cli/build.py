@@ -10,7 +10,7 @@ import click
 
 import kernel_archive
 from kernel_archive.cli import common
-from kernel_archive.errors import UsageError
+from kernel_archive.errors import UsageError, counted
 from kernel_archive.storage import check_new
 
 _ROLES = common.Choice(["held_out", "training", "archive"])
@@ -142,6 +142,12 @@ def build(builders: tuple[str, ...], bins: str, **options: Any) -> None:
             from kernel_archive.selection.evaluation import problems_left_out
 
             show_left_out(archive.manifest.splits["eval"], problems_left_out(archive))
+            bare = archive.sql("SELECT 1 FROM eval WHERE reference_code = ''").num_rows
+            if bare:
+                common.tell(
+                    f"{counted(bare, 'row')} of eval without a reference program: a prompt shows "
+                    "none. Set reference = ... in the [[source]] (docs/own-data.md)."
+                )
 
     common.emit(result, text, ok=not is_empty)
 

@@ -66,3 +66,17 @@ def test_every_note_has_a_line(run, tmp_path):
     (tmp_path / "t.csv").write_text(f"code,time,status\n{PROGRAM},2,odd\n")
     out = run("init", tmp_path / "t.csv", "-o", tmp_path / "builder.toml")[1]
     assert "notes:\n  the unit of time is not in its name: ms is a guess\n  what odd of " in out
+
+
+def test_a_split_without_references_says_so(run, tmp_path, monkeypatch):
+    """A build tells how many rows show no reference program; with one it tells nothing."""
+    monkeypatch.chdir(tmp_path)
+    programs = "".join(f'a,"def k():\n    return {n}\n",{2.0**n}\n' for n in range(-3, 4))
+    (tmp_path / "t.csv").write_text(f"op,code,speedup\n{programs}")
+    (tmp_path / "ref.py").write_text("def k():\n    return 0\n")
+    assert run("init", "t.csv", "--gpu", "H100", "--role", "held_out")[0] == 0
+    out = run("build", "builder.toml", "--jobs", 1)[1]
+    assert "7 rows of eval without a reference program: a prompt shows none." in out
+    given = ("--gpu", "H100", "--role", "held_out", "--reference", "ref.py", "--force")
+    assert run("init", "t.csv", *given)[0] == 0
+    assert "without a reference program" not in run("build", "builder.toml", "--jobs", 1)[1]
