@@ -59,7 +59,7 @@ def _leaks(
     pairs, edges = rows_of(members, "train"), rows_of(members, "close", "discovery")
     columns = ["kernel_id", "search_id", "outcome", "excluded"]
     counts = (pl.col("outcome") == "success") & pl.col("excluded").is_null()
-    evaluations = tables.read("evaluations", columns, where=counts)
+    successes = tables.read("evaluations", columns, where=counts).select(columns[:2])
     frames = {
         "kernels": tables.training,
         "pairs": pairs,
@@ -68,7 +68,7 @@ def _leaks(
         "pair_keys": pair_keys(pairs),
         "edge_keys": pair_keys(edges),
         "searches": tables.searches.select("search_id", "role", "problem", "source_digest"),
-        "evaluations": evaluations.join(tables.training, on="kernel_id", how="semi"),
+        "successes": successes.join(tables.training, on="kernel_id", how="semi"),
         "shown": tables.references.select(
             "problem", program=pl.col("code").map_elements(program_id, pl.String)
         ),
@@ -76,26 +76,25 @@ def _leaks(
     }
     with duckdb.connect() as connection:
         connection.execute("SET enable_progress_bar = false")  # it writes to stdout
-        for name, rows in frames.items():
-            connection.register(name, rows.to_arrow())
-        for name, query in _STATED["tables"].items():
-            connection.execute(f"CREATE TABLE {name} AS {query}")
+        for name, rows in frames.items():  # without a copy: training may have a million programs
+            connection.register(name, rows.to_arrow(compat_level=pl.CompatLevel.newest()))
+        for name, query in _STATED["views"].items():
+            connection.execute(f"CREATE VIEW {name} AS {query}")
         for kind, check in _CHECKS.items():
             if "query" in check:
                 for place, text in connection.sql(f"{check['query']} ORDER BY ALL").fetchall():
                     yield kind, place, text
-        trained = connection.sql("SELECT place, row_id, program, token FROM trained").pl()
-    for place, text in _near_copies(tables, trained, selections):
+        tokens = connection.sql("SELECT DISTINCT token FROM trained").pl()["token"]
+        foreign = connection.sql(_STATED["foreign"]).pl()
+    for place, text in _near_copies(tables, tokens, foreign, selections):
         yield "near-copy-leak", place, text
 
 
-def _foreign_grams(tables: ArchiveTables, trained: pl.DataFrame) -> dict[str, dict[str, Grams]]:
-    """Make the 5-grams of programs in training pairs that no training kernel has.
+def _foreign_grams(tables: ArchiveTables, foreign: pl.DataFrame) -> dict[str, dict[str, Grams]]:
+    """Make the 5-grams of ``foreign`` programs: in training pairs, and no training kernel's.
 
     By problem, then by row.
     """
-    pairs = trained.filter(pl.col("place") == "train_pairs").select("row_id", "program")
-    foreign = pairs.join(tables.training, left_on="program", right_on="program_id", how="anti")
     if foreign.is_empty():
         return {}
     columns = ["row_id", "problem", "anchor_code", "candidate_code"]
@@ -110,11 +109,16 @@ def _foreign_grams(tables: ArchiveTables, trained: pl.DataFrame) -> dict[str, di
 
 
 def _near_copies(
-    tables: ArchiveTables, trained: pl.DataFrame, selections: Mapping[str, Selection]
+    tables: ArchiveTables,
+    trained: pl.Series,
+    foreign: pl.DataFrame,
+    selections: Mapping[str, Selection],
 ) -> Iterator[tuple[str, str]]:
-    """Look for rows whose program is a near copy, as the split's definition says."""
-    tokens = {*trained["token"]}
-    foreign = _foreign_grams(tables, trained)
+    """Look for rows whose program is a near copy, as the split's definition says.
+
+    ``trained`` are the token ids of all training programs.
+    """
+    foreign_grams = _foreign_grams(tables, foreign)
     for split in EVALUATIONS.values():
         chosen = selections.get(split.table)
         stated = chosen.base_facts if chosen else tables.archive.manifest.splits.get(split.table)
@@ -125,10 +129,12 @@ def _near_copies(
         rows = pl.DataFrame(chosen.table) if chosen else tables.archive.polars(split.table)
         for (problem,), group in rows.group_by(split.problem_column, maintain_order=True):
             # The same tokens are a leak by every definition, which has a query of its own.
-            names = group.select("row_id", split.candidate).iter_rows()
-            codes = {row: code for row, code in names if token_id(code) not in tokens}
+            tokens = pl.Series([*map(token_id, group[split.candidate])], dtype=pl.String)
+            new = group.filter(~tokens.is_in(trained.implode()))
+            codes = dict(new.select("row_id", split.candidate).iter_rows())
             programs = dict(zip(codes, tables.text_grams(codes.values()), strict=True))
-            kernels, pairs = tables.training_grams(str(problem)), foreign.get(str(problem), {})
+            kernels = tables.training_grams(str(problem))
+            pairs = foreign_grams.get(str(problem), {})
             for place, others in (("kernels/train", kernels), ("train_pairs", pairs)):
                 for row, (name, similarity) in near_copies(programs, others, limit).items():
                     yield place, f"{row} ({similarity:.2f} of row {name})"
