@@ -52,10 +52,12 @@ def compared(archive, training, spec, baselines):
     """Weighted CRPS of every candidate on authors or problems that were left out."""
     languages = LANGUAGES.get(spec.name, ("triton", "cuda", "pytorch"))
     rows = [i for i in training.alike(spec) if language_of(training.candidates[i]) in languages]
+    # Programs of searches are of another kind than those with assigned speeds.
     definition = canonical_definition(spec, ArchiveTables(archive))
-    builders = getattr(definition, "builders", ())  # of searches: programs of another kind
-    if builders:
-        rows = [i for i in rows if training.authors[i].split("/")[0] in builders]
+    builders, others = (getattr(definition, name, ()) for name in ("builders", "without_builders"))
+    builder_of = [author.split("/")[0] for author in training.authors]
+    rows = [i for i in rows if builder_of[i] not in others]
+    rows = [i for i in rows if builder_of[i] in builders] if builders else rows
     if not rows:
         raise SystemExit(f"{spec.name}: no training pair is of its kind")
     rows = np.array(rows, dtype=np.intp)

@@ -120,7 +120,8 @@ def select_train(
     dropped.update(repeated.select(pl.format("{}_stands_as_{}", "pair_type", "first")).to_series())
     rows = rows.unique("row_id", keep="first", maintain_order=True)
     rows = rows.sort("rank", "problem", "search_id", "candidate_kernel_id", "row_id")
-    tasks = rows.sort("problem").group_by("problem", maintain_order=True)
+    by_task = rows.select("problem", "pair_type").sort("problem")
+    tasks = by_task.group_by("problem", maintain_order=True)
     facts = {
         "kinds": count_values(rows["pair_type"]),
         "kinds_per_task": {str(task): count_values(group["pair_type"]) for (task,), group in tasks},
