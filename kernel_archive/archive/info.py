@@ -115,7 +115,7 @@ def trace(archive: Archive, wanted: str) -> Row:
     """
     kernel = find_kernel(archive, wanted)
     kernel_id = kernel["kernel_id"]
-    measurements = archive.sql(_QUERIES["measurements"], [kernel_id]).to_pylist()
+    measurements = _placed(archive.sql(_QUERIES["measurements"], [kernel_id]).to_pylist())
     search = kernel.get("search_id") or (measurements[0]["search_id"] if measurements else None)
     splits = [
         name
@@ -135,13 +135,19 @@ def trace(archive: Archive, wanted: str) -> Row:
 def _label_line(kernel: Row, measurement: Row) -> str | None:
     """Name the line of a measurement that gives a kernel's label, by a path to open from here."""
     same = all(measurement[key] == kernel.get(key) for key in _MEASURED)
-    if not same or measurement["speedup"] is None or measurement["excluded"]:
-        return None
-    builder, file = measurement["search_id"].split("/")[0], measurement["source_file"]
-    places = (Path(file), content_path("builders") / builder / file)
-    here = next((os.path.relpath(place) for place in places if place.is_file()), None)
-    line = place_of(here or file, measurement["source_line"])
-    return line if here else f"{line} in the folder of the builder {builder}"
+    counts = same and measurement["speedup"] is not None and not measurement["excluded"]
+    return str(measurement["place"]) if counts else None
+
+
+def _placed(rows: list[Row]) -> list[Row]:
+    """Add the ``place`` of each row: its log line, by a path to open from here where one is."""
+    for row in rows:
+        builder, file = row["search_id"].split("/")[0], row["source_file"]
+        places = (Path(file), content_path("builders") / builder / file)
+        here = next((os.path.relpath(place) for place in places if place.is_file()), None)
+        line = place_of(here or file, row["source_line"])
+        row["place"] = line if here else f"{line} in the folder of the builder {builder}"
+    return rows
 
 
 def _ancestors(archive: Archive, search: str | None, kernel_id: str) -> Iterator[Row]:
@@ -153,4 +159,4 @@ def _ancestors(archive: Archive, search: str | None, kernel_id: str) -> Iterator
         distance = row["parent_distance"]
         row = remaining.pop(row["parent_kernel_id"], None)
         if row is not None:
-            yield {**row, "distance": distance}
+            yield {**_placed([row])[0], "distance": distance}

@@ -146,7 +146,8 @@ def build(builders: tuple[str, ...], bins: str, **options: Any) -> None:
             if bare:
                 common.tell(
                     f"{counted(bare, 'row')} of eval without a reference program: a prompt shows "
-                    "none. Set reference = ... in the [[source]] (docs/own-data.md)."
+                    "none. Return reference_code in the query, or set reference = ... in "
+                    "the [[source]]."
                 )
 
     common.emit(result, text, ok=not is_empty)

@@ -10,7 +10,7 @@ import msgspec
 
 import kernel_archive
 from kernel_archive.cli import common
-from kernel_archive.errors import Finding, counted, place_of
+from kernel_archive.errors import Finding, counted
 
 #: Show this many examples per flag and kind of finding.
 _EXAMPLES: Final = 3
@@ -93,16 +93,16 @@ def show(wanted: str, archive_path: str | None) -> None:
     def line(row: Row) -> str:
         figures = [f"{row['speedup']:.4g}x"] if row["speedup"] is not None else [row["outcome"]]
         figures += [f"{row['runtime_us']:.4g} us"] if row["runtime_us"] is not None else []
-        figures += [f"left out: {row['excluded']}"] if row["excluded"] else []
-        builder = row["search_id"].split("/")[0]
-        return f"{', '.join(figures)}: {builder}/{place_of(row['source_file'], row['source_line'])}"
+        figures += ["first program"] if row["is_root"] else []
+        left_out = f"; left out: {row['excluded']}" if row["excluded"] else ""
+        return f"{', '.join(figures)}: {row['place']}{left_out}"
 
     def text() -> None:
         shown = {**facts["kernel"], "code": None}
         shown |= {name: facts[name] for name in ("label_from", "splits")}
         shown["measurements"] = list(map(line, facts["measurements"]))
         shown["ancestors, nearest first"] = [
-            f"{line(row)} ({row['kernel_id']})" for row in facts["lineage"]
+            f"{line(row)} ({row['kernel_id']}, {row['distance']} up)" for row in facts["lineage"]
         ]
         common.print_facts(shown)
         common.tell("\n" + facts["kernel"].get("code", "").replace("\t", "    "))

@@ -35,6 +35,8 @@ from kernel_archive.untrusted_tables import parquet_rows
 ForecastSource: TypeAlias = Any
 #: Keep this many findings in full; further ones are only counted.
 KEPT_FINDINGS: Final = 20_000
+#: Lies beside the forecasts of a submission (:mod:`kernel_archive.board.submissions`).
+_SUBMISSION_FILE: Final = "submission.toml"
 #: Remember this many labels, unknown ids and unknown fields; a file with more is hostile.
 _MAX_NAMES: Final = 100
 #: Refuse a file in which a smaller share of the lines can be read as forecasts.
@@ -105,15 +107,18 @@ def check_forecasts(
 def name_of(path: str | Path) -> str:
     """Name a forecaster after its file, without folder and endings.
 
-    A submission's file is always called ``forecasts``: its folder names it.
+    A submission's file is always called ``forecasts``: its folder, where the facts of a submission
+    lie beside it, names it.
 
-    >>> name_of("mine/first.jsonl.zst"), name_of("submissions/claude/forecasts.jsonl.zst")
-    ('first', 'claude')
+    >>> name_of("mine/first.jsonl.zst"), name_of("forecasts.jsonl")
+    ('first', 'forecasts')
     """
-    name = Path(path).name
+    name, folder = Path(path).name, Path(path).absolute().parent
     for ending in (".zst", ".gz", ".jsonl", ".ndjson", ".json", ".parquet"):
         name = name.removesuffix(ending)
-    return Path(path).parent.name or "forecasts" if name in ("", "forecasts") else name
+    if name == "forecasts" and (folder / _SUBMISSION_FILE).is_file():
+        return folder.resolve().name
+    return name or "forecasts"
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -168,9 +168,10 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
         info = METRICS[name]
         span = f"({_span(d.low, d.high, info.decimals, '+')})"
         difference = "-" if d.difference is None else f"{d.difference:+z.{info.decimals}f} {span}"
-        p = "-" if d.p_holm is None else f"{d.p_holm:.4f}"
-        sides = [info.format(value).removesuffix(" nats") for value in (d.a, d.b)]
-        title = f"{info.title}, nats" if info.unit == " nats" else info.title
+        p = "-" if d.p_holm is None else "<.001" if d.p_holm < 0.001 else f"{d.p_holm:.3f}"
+        sides = [info.format(value).removesuffix(info.unit) for value in (d.a, d.b)]
+        title = info.title.replace("Average precision", "AP")  # the table fits 80 columns
+        title = f"{title}, {info.unit.strip()}" if info.unit else title
         rows.append([title, *sides, difference, p, side[d.better]])
     of = f" of {comparison.drawn.said}" if comparison.drawn else ""
     draws = f"{comparison.draws:,} bootstrap draws and as many swaps{of}"
@@ -179,10 +180,10 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
         f"A: {a}",
         f"B: {b}",
         f"A - B: with its 95 % interval; {draws}, seed {comparison.seed}",
-        f"Wins: p below 0.05 after Holm's correction, {families}; -: can't tell",
+        f"p: after Holm's correction, {families}; won: p below 0.05, else -",
         "Where interval and test disagree, the test decides: it is corrected for their number",
     ]
-    columns = ["metric", "A", "B", "A - B", "p", "wins"]
+    columns = ["metric", "A", "B", "A - B", "p", "won"]
     title = f"{a} against {b} on {heading(comparison.split, comparison.scheme)}"
     return Sheet(title, columns, rows, notes)
 

@@ -127,11 +127,11 @@ def _near_copies(
         if not isinstance(limit, int | float):
             continue
         rows = pl.DataFrame(chosen.table) if chosen else tables.archive.polars(split.table)
+        # The same tokens are a leak by every definition, which has a query of its own.
+        tokens = pl.Series([*map(token_id, rows[split.candidate])], dtype=pl.String)
+        rows = rows.filter(~tokens.is_in(trained.implode()))
         for (problem,), group in rows.group_by(split.problem_column, maintain_order=True):
-            # The same tokens are a leak by every definition, which has a query of its own.
-            tokens = pl.Series([*map(token_id, group[split.candidate])], dtype=pl.String)
-            new = group.filter(~tokens.is_in(trained.implode()))
-            codes = dict(new.select("row_id", split.candidate).iter_rows())
+            codes = dict(group.select("row_id", split.candidate).iter_rows())
             programs = dict(zip(codes, tables.text_grams(codes.values()), strict=True))
             kernels = tables.training_grams(str(problem))
             pairs = foreign_grams.get(str(problem), {})
