@@ -62,6 +62,11 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
         return (self.candidate,) if self.shows_reference else (self.anchor, self.candidate)
 
     @property
+    def is_transfer(self) -> bool:
+        """Whether a row also shows the speedup on another GPU."""
+        return bool(self.known)
+
+    @property
     def shows_reference(self) -> bool:
         """Whether a row is one program, shown with its reference."""
         return self.kind in ("eval", "validity")

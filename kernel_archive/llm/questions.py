@@ -156,13 +156,13 @@ def load_questions(
             f"the {asked.split.name} split of this archive has no rows to ask about; see "
             "docs/splits.md for what leaves them out"
         )
-    if defer and (asked.split.kind != "eval" or asked.split.known):
+    if defer and (asked.split.kind != "eval" or asked.split.is_transfer):
         raise UsageError(
             "predict-or-defer asks about candidates against their reference; ask about the "
             f"{asked.split.rows} of split {printable(asked.split.name)!r} without --defer"
         )
     kind: Any = asked.split.kind  # called as its question is, but for one
-    ask: Ask = "transfer" if asked.split.known else "forecast" if kind == "eval" else kind
+    ask: Ask = "transfer" if asked.split.is_transfer else "forecast" if kind == "eval" else kind
     prompt = Prompt(
         ask="defer" if defer else ask,
         answer=answer,

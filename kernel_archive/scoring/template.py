@@ -52,6 +52,6 @@ def _inputs(spec: SplitSpec) -> str:
     """Say from which columns and table the texts come without the answers."""
     if not spec.shows_reference and spec.kind != "close":
         return f"row_id, {spec.anchor}, {spec.candidate} FROM {spec.table}"
-    if spec.kind == "close" or spec.known:
+    if spec.kind == "close" or spec.is_transfer:
         return f"* FROM {spec.table}_inputs"
     return f"* FROM eval_inputs WHERE split = '{spec.table}'"

@@ -216,7 +216,7 @@ _WORDS: Final = {"cap": "cap", "pairs": "pairs", "pairs_per_task": "pairs", "see
 
 
 def _definition_type(split: SplitSpec) -> type[Definition]:
-    return TransferDefinition if split.known else _TYPES[split.kind]
+    return TransferDefinition if split.is_transfer else _TYPES[split.kind]
 
 
 def _converted(fields: Mapping[str, Any], kind: type[_Struct], place: str) -> _Struct:

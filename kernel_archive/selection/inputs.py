@@ -19,7 +19,9 @@ from kernel_archive.splits import EVALUATIONS
 
 #: Table of inputs -> its splits, each with the table that it repeats.
 INPUTS: Final[dict[str, dict[str, str]]] = {
-    "eval_inputs": {name: split.table for name, split in EVALUATIONS.items() if not split.known},
+    "eval_inputs": {
+        name: split.table for name, split in EVALUATIONS.items() if not split.is_transfer
+    },
     "eval_transfer_inputs": {"test": "eval_transfer"},
     "eval_close_inputs": {"test": "eval_close"},
 }
