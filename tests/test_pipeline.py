@@ -128,6 +128,7 @@ def test_polars_and_duckdb_read_the_files(shipped):
     assert duckdb.sql(f"SELECT count(*) FROM '{files}'").fetchall() == [(frame.height,)]
 
 
+@pytest.mark.slow
 def test_validate_and_rebuild(shipped, monkeypatch):
     """All layers pass, with splits and leaks computed again as for an archive that is no release,
     and building again, in one process, finds nothing to do.
@@ -141,6 +142,7 @@ def test_validate_and_rebuild(shipped, monkeypatch):
     assert open_archive(target).manifest.version == kernel_archive.DATA_VERSION
 
 
+@pytest.mark.slow
 def test_only_the_release_itself_is_not_selected_again(shipped, tmp_path):
     """A text of a split that changed with its digests, or without, a fact or a recipe's word: the
     archive is no release, and its splits are selected again.

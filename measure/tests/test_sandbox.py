@@ -143,6 +143,7 @@ def test_claim(measurer, target, attack):
 MAY_FAIL = {"leave_a_message_queue", "write_into_process_1"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs the rights of root, to mount and to trace")
 @attacks
 def test_attack_works_where_nothing_stops_it(target, attack):

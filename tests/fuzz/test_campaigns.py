@@ -8,6 +8,7 @@ from fuzz import builds, forecasts, logs
 AGAIN = pytest.mark.slow  # another seed of the same campaign
 
 
+@pytest.mark.slow
 def test_disturbed_builds_make_the_same_archive() -> None:
     """Flipped bits in staged files, cut files and kills: the next build is as if none had been."""
     assert sum(builds.run(3, 3).values()) == 3
