@@ -30,8 +30,7 @@ from kernel_archive.scoring.controls import controls_of
 from kernel_archive.scoring.cues import CUES, launch_idle
 from kernel_archive.scoring.rules import crps
 from kernel_archive.scoring.split import Surface
-from kernel_archive.selection.definitions import canonical_definition
-from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.selection.definitions import load_definition
 from kernel_archive.splits import FORECAST_SPLITS
 
 FOLDS = 5
@@ -54,18 +53,14 @@ def asked_of(training, rows, spec):
 
 def compared(archive, training, spec, baselines):
     """Weighted CRPS of every candidate on authors or problems that were left out."""
+    training = training.of_kind(spec)
     languages = LANGUAGES.get(spec.name, ("triton", "cuda", "pytorch"))
     rows = [i for i in training.alike(spec) if language_of(training.candidates[i]) in languages]
-    # Programs of searches are of another kind than those with assigned speeds.
-    definition = canonical_definition(spec, ArchiveTables(archive))
-    builders, others = (getattr(definition, name, ()) for name in ("builders", "without_builders"))
-    builder_of = [author.split("/")[0] for author in training.authors]
-    rows = [i for i in rows if builder_of[i] not in others]
-    rows = [i for i in rows if builder_of[i] in builders] if builders else rows
     if not rows:
         raise SystemExit(f"{spec.name}: no training pair is of its kind")
     rows = np.array(rows, dtype=np.intp)
-    by_problem = spec.name == "eval_problems" or builders
+    of_searches = bool(load_definition(spec.name).builders)
+    by_problem = spec.name == "eval_problems" or of_searches
     units = np.array(training.problems if by_problem else training.authors)
     names = sorted(set(units[rows]))
     split = Split.from_arrays(
@@ -76,7 +71,7 @@ def compared(archive, training, spec, baselines):
         surface=_surface(archive, training.take(rows), spec),
     )
     counts = np.bincount(split.bins, minlength=9)
-    even_bins = spec.kind == "eval" and not builders
+    even_bins = spec.kind == "eval" and not of_searches
     weights = 1.0 / counts[split.bins] if even_bins else np.ones(len(rows))
 
     def mean(p):

@@ -18,6 +18,7 @@ from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.load import search_clusters
 from kernel_archive.scoring.replay import load_worlds, replay_texts
 from kernel_archive.scoring.split import forecast_split, split_facts, table_rows
+from kernel_archive.selection.definitions import load_definition
 from kernel_archive.splits import REPLAY, SPLITS, SplitSpec
 
 
@@ -75,8 +76,22 @@ class TrainingPairs(ProgramPairs):
     kinds: tuple[str, ...] = ()  # n of ``seed``, ``parent_edit``, ``pair``
     #: n authors of the candidate; its search where the data name none.
     authors: tuple[str, ...] = ()
+    builders: tuple[str, ...] = ()  # n builders of the candidate's search
     #: Shape (n,), whether the candidate was written whole, by no template.
     natural: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=bool))
+
+    def of_kind(self, split: SplitSpec) -> TrainingPairs:
+        """Select the pairs of the builders that a split asks about; all where there is none.
+
+        Programs of searches, whose authors all wanted speed, are of another kind than those with
+        assigned speeds: what orders the ones misleads about the others.
+        """
+        rule = load_definition(split.name)
+        kept = [
+            builder not in rule.without_builders and (not rule.builders or builder in rule.builders)
+            for builder in self.builders
+        ]
+        return self.take(np.flatnonzero(kept)) if any(kept) else self
 
     def native(self, split: SplitSpec) -> NDArray[np.bool_]:
         """Say which pairs are made as the rows of a split are; all of them where none is."""
@@ -172,6 +187,7 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
         speedups=np.asarray(rows[spec.value].to_numpy(), dtype=np.float64),
         kinds=tuple(rows["pair_type"].to_pylist()),
         authors=tuple(clusters.get(search, search) for search in searches),
+        builders=tuple(search.split("/")[0] for search in searches),
         natural=np.array([s in clusters for s in searches], dtype=bool),
     )
 

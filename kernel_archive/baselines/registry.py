@@ -23,7 +23,7 @@ from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, UsageError, suggestion
 from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.template import stated_forecast
-from kernel_archive.splits import SplitSpec
+from kernel_archive.splits import REPLAY, SplitSpec
 
 #: Pseudo-observations of the frequencies over all problems that smooth those of one problem.
 PRIOR_WEIGHT: Final = 4.0
@@ -109,6 +109,8 @@ def make_baseline(
         raise UsageError(f"{name} forecasts speeds, not outcomes. {suggestion(name, _OF_OUTCOMES)}")
     load = load_outcomes if of_outcomes else load_training_pairs
     training = load(archive) if baseline.learns else TrainingPairs()
+    if not of_outcomes and asked.split.name != REPLAY.name:  # a replay has searches of every kind
+        training = training.of_kind(asked.split)
     if baseline.reads_launches:
         pairs = (asked, training)
         codes = {c for each in pairs for side in (each.anchors, each.candidates) for c in side}

@@ -30,13 +30,14 @@ def shown(values, problems):
 def training_pairs():
     """Makes training pairs of speedups and problems."""
 
-    def make(speedups, problems, *, natural=None, kinds="seed", authors=None):
+    def make(speedups, problems, *, natural=None, kinds="seed", authors=None, builders=None):
         n = len(speedups)
         return TrainingPairs(
             **shown(speedups, problems),
             speedups=np.asarray(speedups, dtype=float),
             kinds=(kinds,) * n if isinstance(kinds, str) else kinds,
             authors=tuple(authors or problems),
+            builders=tuple(builders or ["mine"] * n),
             natural=np.zeros(n, bool) if natural is None else np.asarray(natural),
         )
 

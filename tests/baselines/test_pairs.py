@@ -17,6 +17,7 @@ from kernel_archive.baselines.pairs import (
 )
 from kernel_archive.errors import ArchiveMismatchError, DataError, UsageError
 from kernel_archive.ids import sha256_hex
+from kernel_archive.splits import SPLITS
 
 
 def held_out(archive):
@@ -80,3 +81,15 @@ def test_pairs_of_two_archives_keep_the_launches_of_both():
     ours, theirs = (("a", "p"), np.zeros(2)), (("b", "p"), np.ones(2))
     one, other = (ProgramPairs(problems=("p",), launches=dict([each])) for each in (ours, theirs))
     assert one.joined(other).launches == dict([ours, theirs])
+
+
+def test_a_baseline_learns_from_programs_of_the_splits_kind(training_pairs):
+    """Searches teach about searches, all others about the rest; where there is none, all do."""
+    search, other = "h200-search-2026-12", "h200-lm-2026-11"
+    pairs = training_pairs([1.0, 2.0, 3.0], ["p"] * 3, builders=[search, other, search])
+    assert pairs.of_kind(SPLITS["eval_search"]).speedups.tolist() == [1.0, 3.0]
+    assert pairs.of_kind(SPLITS["discovery_search"]).speedups.tolist() == [1.0, 3.0]
+    assert pairs.of_kind(SPLITS["eval"]).speedups.tolist() == [2.0]
+    alone = training_pairs([1.0, 2.0], ["p"] * 2, builders=["mine", other])
+    assert len(alone.of_kind(SPLITS["eval_search"])) == 2
+    assert len(alone.of_kind(SPLITS["eval_cuda"])) == 2
