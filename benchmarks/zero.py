@@ -6,8 +6,9 @@ The candidates are the controls and the baselines that count or run dry. They fo
 programs of authors that were left out (problems for ``eval_problems``), five folds, and the one
 with the least CRPS is the zero of CRPS skill. Rows of an evaluation split are weighted so that
 every bin counts alike, as the split has them; those of searches are not. ``--write`` stores the
-winner's forecasts of the present rows in ``splits/zero``; where a control wins, the best control of
-the split is the zero. ``--curve`` scores `dry-run` on `eval` with 24, 48, ... natural programs.
+winner's forecasts of the present rows in ``splits/zero``. Where a control wins, there or on the
+split itself, the best control of the split is the zero: nothing that reads nothing is above 0.
+``--curve`` scores `dry-run` on `eval` with 24, 48, ... natural programs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from kernel_archive.baselines.pairs import AskedPairs, load_asked_pairs, load_tr
 from kernel_archive.baselines.registry import BASELINES, make_baseline
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring import Forecasts, Split, load_split, score
-from kernel_archive.scoring.controls import controls_of
+from kernel_archive.scoring.controls import best_control, controls_of
 from kernel_archive.scoring.cues import CUES, launch_idle
 from kernel_archive.scoring.rules import crps
 from kernel_archive.scoring.split import Surface
@@ -151,15 +152,20 @@ def main():
 def _write(archive, name, best, found):
     split = load_split(archive, name)
     made = make_baseline(best, archive, name)
+    folder = Path(__file__).parent.parent / "splits" / "zero" / archive.manifest.version
+    path = folder / f"{name}.json.gz"
+    control, losses = best_control(split)
+    if losses.mean() < crps(probabilities=made.probabilities, bins=split.bins).mean():
+        print(f"{name}: the control {control} is better on the split itself, and stays the zero")
+        path.unlink(missing_ok=True)
+        return
     record = {
         "split_digest": split.facts.split_digest,
         "forecast": best,
         "crps_on_training": {k: round(v, 4) for k, v in found.items()},
         "probabilities": dict(zip(made.row_ids, made.probabilities.round(6).tolist(), strict=True)),
     }
-    folder = Path(__file__).parent.parent / "splits" / "zero" / archive.manifest.version
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.json.gz"
     path.write_bytes(gzip.compress(json.dumps(record, indent=1).encode(), mtime=0))
 
 
