@@ -145,6 +145,7 @@ def test_deadline_leaves_resumable_runs(tmp_path):
     assert run_answered(plan, tmp_path).unfinished == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.6, 1.1])
 def test_killed_recording_goes_on(tmp_path, delay):
     """The whole recording killed with SIGKILL, twice."""

@@ -242,6 +242,7 @@ def test_table_of_the_readme_is_the_one_that_is_tested():
     assert table() in README.read_text("utf-8")
 
 
+@pytest.mark.slow
 @isolated
 def test_a_slice_of_the_campaign():
     """Twelve random hostile programs."""

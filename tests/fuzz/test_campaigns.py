@@ -5,16 +5,15 @@ from __future__ import annotations
 import pytest
 from fuzz import builds, forecasts, logs
 
-AGAIN = pytest.mark.slow  # another seed of the same campaign
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
 def test_disturbed_builds_make_the_same_archive() -> None:
     """Flipped bits in staged files, cut files and kills: the next build is as if none had been."""
     assert sum(builds.run(3, 3).values()) == 3
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=AGAIN)])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_mutated_forecast_files_get_the_right_verdict(seed: int) -> None:
     """Harmless changes are accepted, damage is reported."""
     seen = forecasts.run(seed, 100)
@@ -32,7 +31,7 @@ def test_a_wrong_verdict_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         forecasts.run(0, 40)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=AGAIN)])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_mutated_logs(seed: int) -> None:
     """No internal error, no label that was never measured, less than a gigabyte."""
     counts = logs.run(seed, count=150)
