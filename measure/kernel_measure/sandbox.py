@@ -191,6 +191,8 @@ def _system_mounts(*, gpu: bool) -> list[str]:
     command += ["--dir", "/etc", "--proc", "/proc", "--dev", "/dev"]
     if gpu:
         visible += _GPU_FACTS
+        for folder in ("/sys", "/sys/bus", "/sys/class"):  # for all to pass, as above
+            command += ["--dir", folder]
         for node in sorted(Path("/dev").glob("nvidia*")):
             command += ["--dev-bind", str(node), str(node)]
     for path in visible:
