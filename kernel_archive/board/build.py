@@ -33,8 +33,8 @@ from kernel_archive.storage import locked
 PAGE_FILE: Final = "index.html"
 #: Folder with a page and a score record of every entry.
 ENTRIES: Final = "entries"
-#: What a build writes into a board's folder and replaces; the last is of earlier versions.
-OURS: Final = frozenset({PAGE_FILE, STANDINGS_FILE, ENTRIES, "standings.csv"})
+#: What a build writes into a board's folder and replaces.
+OURS: Final = frozenset({PAGE_FILE, STANDINGS_FILE, ENTRIES})
 
 
 class BoardOptions(TypedDict, total=False):

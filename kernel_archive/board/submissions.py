@@ -87,12 +87,10 @@ class RunFacts(_Strict, frozen=True, omit_defaults=True):
     reasoning_effort: _Short = ""
     seed: int | None = None
     answer: _Short = ""  # form of the answer
-    prompt: _Line = ""  # name and digest
     date: _Short = ""
     package: _Short = ""  # version that asked
     input_tokens: int = 0
     output_tokens: int = 0
-    host: _Line = ""  # only where the user asked to name it
 
 
 class Submission(_Strict, frozen=True):

@@ -128,7 +128,7 @@ RUN = ModelRun(
 def test_facts_and_what_was_asked_come_along(tmp_path, files, target, archive):
     """What was stated, the prompt of the forecasts and FILE.run.json reach record and page.
 
-    A key and an unnamed host don't.
+    A key and the folders of a model don't.
     """
     lines = [
         json.loads(line) | {"prompt": "v1@01"} for line in files["good"].read_text().splitlines()
@@ -146,7 +146,6 @@ def test_facts_and_what_was_asked_come_along(tmp_path, files, target, archive):
         temperature=0.5,
         max_tokens=900,
         answer="json",
-        prompt="v1@0123",
         date="2026-11-01",
         package=RUN.package,
         input_tokens=10,
@@ -154,17 +153,9 @@ def test_facts_and_what_was_asked_come_along(tmp_path, files, target, archive):
     )
     build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1)
     page = (tmp_path / "b/entries/x.html").read_text()
-    for text in (
-        "m-2026.gguf, m-2027.gguf, o/m",
-        "0.5",
-        "900",
-        "v1@01",
-        "v1@0123",
-        "closed",
-        "no, as declared",
-    ):
+    served = "m-2026.gguf, m-2027.gguf, o/m"
+    for text in (served, "0.5", "900", "v1@01", "closed", "no, as declared"):
         assert f"<td>{text}</td>" in page
-    assert "Host" not in page
     for path in filter(Path.is_file, (tmp_path / "b").rglob("*")):
         assert b"sk-secret" not in path.read_bytes()
         assert b"/home/me" not in path.read_bytes()

@@ -69,11 +69,9 @@ def test_what_is_no_longer_there_goes_and_what_is_not_ours_stays(archive, board,
     (tmp_path / "secret/key").write_text("k")
     (board / "notes").symlink_to(tmp_path / "secret")
     (board / "mine.txt").write_text("mine")
-    (board / "standings.csv").write_text("of an earlier version")
     shutil.rmtree(board / "submissions/fair")
     build_board(archive, board, draws=DRAWS, jobs=1)
     assert not list((board / "entries").glob("fair.*"))
-    assert not (board / "standings.csv").exists()
     assert (board / "mine.txt").read_text() == "mine"
     assert (board / "notes").is_symlink()
     assert (board / "submissions/good/score.json").is_file()

@@ -57,7 +57,7 @@ def test_a_slug_is_a_plain_name_that_stays_in_its_folder(name, slug):
         ("url", "https://a b", "bad-record"),
         ("url", "http://[", "bad-record"),
         ("model_run", RunFacts(temperature=101), "bad-record"),
-        ("model_run", RunFacts(host="a\u200bb"), "bad-character"),
+        ("model_run", RunFacts(served_model="a\u200bb"), "bad-character"),
     ],
 )
 def test_bad_texts_are_refused_with_their_field(field, value, code):
@@ -66,7 +66,7 @@ def test_bad_texts_are_refused_with_their_field(field, value, code):
         parse_submission(msgspec.to_builtins(record(**{field: value})))
     (finding,) = caught.value.findings
     assert finding.code == code
-    assert finding.field in (field, f"{field}.temperature", "host")
+    assert finding.field in (field, f"{field}.temperature", "served_model")
     assert (finding.value or "x").isprintable()
 
 
