@@ -50,8 +50,14 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "reproduce": ("hub", "Recompute the paper's tables from the published predictions."),
 }
 
-#: Command, or command and option, that moved or went with 1.0 -> what to type instead.
-MOVED: Final = toml_beside(__file__, "moved.toml")
+#: Command, command and option, or public name that went with 1.0 -> what to type instead.
+MOVED: Final[dict[str, str]] = toml_beside(__file__, "moved.toml")
+
+
+def instead_of(*typed: str) -> str | None:
+    """Say what to type instead of the first of these that is gone; ``None`` where all are here."""
+    gone = next((name for name in typed if name in MOVED), None)
+    return gone and f"{gone!r} is gone since 1.0. Type: {MOVED[gone]}"
 
 
 class _LazyGroup(click.Group):
@@ -74,9 +80,8 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
-        for typed in (name, *(f"{name} {word.partition('=')[0]}" for word in args[1:])):
-            if typed in MOVED:
-                raise click.UsageError(f"{typed!r} is gone since 1.0. Type: {MOVED[typed]}", ctx)
+        if gone := instead_of(name, *(f"{name} {word.partition('=')[0]}" for word in args[1:])):
+            raise click.UsageError(gone, ctx)
         if name not in COMMANDS and not name.startswith("-"):
             raise click.UsageError(f"No such command {name!r}. {suggestion(name, COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)
