@@ -32,10 +32,10 @@ LOCK: Final = ".lock"
 class Statement(TypedDict, total=False):
     """What a submitter states of an entry, each if known. Fields as in :class:`Submission`."""
 
-    url: str
-    model: str
-    notes: str
-    facts: ModelFacts | None
+    url: str | None
+    model: str | None
+    notes: str | None
+    facts: ModelFacts
     draws: int  # of the bootstrap, 10,000 when not given
 
 
@@ -144,16 +144,15 @@ def add_submission(
             value=", ".join(printable(prompt or "none") for prompt in forecasts.prompts[:5]),
             fix="A changed prompt is another entry: give each a file of its own",
         )
-    lines, facts = _lines(Path(file)), statement.get("facts")
-    if forecasts.prompts[0]:
-        facts = msgspec.structs.replace(facts or ModelFacts(), prompt=forecasts.prompts[0])
+    lines, facts = _lines(Path(file)), statement.get("facts") or ModelFacts()
+    facts = msgspec.structs.replace(facts, prompt=forecasts.prompts[0])
     submission = submissions.parse_submission(
         {
             "name": name,
-            **{field: statement.get(field, "") for field in ("url", "model", "notes")},
+            **{field: statement.get(field) or "" for field in ("url", "model", "notes")},
             "forecasts_sha256": forecasts.digest.removeprefix("sha256:"),
             "archive": msgspec.to_builtins(submissions.Identity.of(split)),
-            "model_facts": msgspec.to_builtins(facts),
+            "model_facts": msgspec.to_builtins(facts) or None,
             "model_run": run_facts(file),
         }
     )
@@ -173,7 +172,8 @@ def add_submission(
             dataclasses.replace(forecasts, source=FORECASTS_FILE),
             draws=statement.get("draws", 10_000),
         )
-        record = record.in_sums() if split.withheld else record
+        if split.withheld:
+            record = record.in_sums()
         _store(folder, lines, submission, record)
     return Added(slug=slug, folder=folder, submission=submission, record=record)
 

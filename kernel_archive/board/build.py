@@ -16,7 +16,7 @@ from kernel_archive.archive.swap import make_stage, replaced_directory, stage_di
 from kernel_archive.board.adding import LOCK, STANDINGS_FILE, check_board_folder, store_of
 from kernel_archive.board.entries import Entry, findings_of, score_submission
 from kernel_archive.board.page import render_entry, render_page
-from kernel_archive.board.standings import LeftOut, Standings, make_standings, standings_bytes
+from kernel_archive.board.standings import LeftOut, Standings, make_standings, standings_json
 from kernel_archive.board.submissions import (
     FORECASTS_FILE,
     Identity,
@@ -195,7 +195,8 @@ def _publish(folder: Path, store: Path, page: bytes, boards: Sequence[Standings]
         for left in stage.glob("new.*"):  # of builds that were killed
             shutil.rmtree(left, ignore_errors=True)
         with replaced_directory(folder, ours=OURS) as new:
-            (new / STANDINGS_FILE).write_bytes(standings_bytes(boards))
+            data = msgspec.json.encode(standings_json(boards))
+            (new / STANDINGS_FILE).write_bytes(msgspec.json.format(data, indent=1) + b"\n")
             (new / PAGE_FILE).write_bytes(page)
             (new / ENTRIES).mkdir()
             for standings in boards:

@@ -32,7 +32,6 @@ SCRIPTS: Final = (
 )
 #: Kind of split -> column beside the headline metrics; the script can put another in its place.
 _FURTHER: Final = {"eval": "pair_accuracy", "discovery": "lift_1.5"}
-_DASH: Final = "\u2013"
 
 
 def number(value: float | None, metric: str) -> str:
@@ -45,7 +44,7 @@ def span(figure: Metric, metric: str) -> str:
     if figure.low is None or figure.high is None:
         return ""
     decimals = METRICS[metric].decimals
-    between = _DASH if figure.low >= 0 else " to "
+    between = "\u2013" if figure.low >= 0 else " to "
     return f"{figure.low:z.{decimals}f}{between}{figure.high:z.{decimals}f}"
 
 

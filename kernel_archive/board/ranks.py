@@ -65,7 +65,8 @@ def compare_pairs(values: Sequence[float | None], draws: Sequence[Floats | None]
     n_pairs = len(compared) * (len(compared) - 1) // 2
     bound = NormalDist().inv_cdf(1.0 - (1.0 - LEVEL) / (2 * max(n_pairs, 1)))
     table = np.array([draws[i] for i in compared])
-    table = table[:, ~np.isnan(table).any(axis=0)] if compared else table
+    if compared:
+        table = table[:, ~np.isnan(table).any(axis=0)]
     for place, i in enumerate(compared[:-1] if table.size else []):
         others = compared[place + 1 :]
         moved = table[place] - table[place + 1 :]

@@ -84,8 +84,8 @@ def _distinct_controls(split: Split) -> list[ControlFigures]:
     for control, figures in zip(
         split.cached(controls_of), split.cached(control_figures), strict=True
     ):
-        cast = control.forecasts  # a cue of no strength gives the frequencies but for rounding
-        same = (cast.probabilities.round(9).tobytes(), cast.expected_speedups.tobytes())
+        forecasts = control.forecasts  # a cue of no strength gives frequencies but for rounding
+        same = (forecasts.probabilities.round(9).tobytes(), forecasts.expected_speedups.tobytes())
         groups.setdefault(same, []).append(figures)
     distinct = []
     for first, *twins in groups.values():
@@ -158,15 +158,15 @@ def _entry(entry: Entry, slugs: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def standings_bytes(boards: Sequence[Standings]) -> bytes:
-    """Write the standings as they are published: indented JSON, one board per split.
+def standings_json(boards: Sequence[Standings]) -> dict[str, Any]:
+    """Return what ``standings.json`` publishes, in plain JSON types: one board per split.
 
     ``best`` and ``worst`` of a rank are ``null`` for an entry that is ranked by value alone.
     """
     published = []
     for board in boards:
         slugs = [entry.slug for entry in board.entries]
-        facts = {
+        facts: dict[str, Any] = {
             "archive": board.split.facts,
             "split": board.split.spec.name,
             "scheme": board.split.scheme,
@@ -182,11 +182,4 @@ def standings_bytes(boards: Sequence[Standings]) -> bytes:
             "best_controls": board.best_controls,
         }
         published.append(facts)
-    data = msgspec.json.encode({"format": 1, "boards": published})
-    return msgspec.json.format(data, indent=1) + b"\n"
-
-
-def standings_json(boards: Sequence[Standings]) -> dict[str, Any]:
-    """Return what :func:`standings_bytes` publishes as plain JSON types."""
-    plain: dict[str, Any] = msgspec.json.decode(standings_bytes(boards))
-    return plain
+    return {"format": 1, "boards": msgspec.to_builtins(published)}

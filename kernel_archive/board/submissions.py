@@ -10,6 +10,7 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -135,16 +136,13 @@ def parse_submission(values: dict[str, Any], file: str | None = None) -> Submiss
         message = f"split must be one of: {', '.join(FORECAST_SPLITS)}"
         raise DataError.of(code="bad-record", message=message, file=file, field="archive.split")
     message = "holds a control, format or other invisible character"
-    faults = []
-    for part in (submission, submission.model_facts, submission.model_run):
-        for field, text in msgspec.structs.asdict(part).items() if part is not None else ():
-            if isinstance(text, str) and visible(text) != text:
-                shown = printable(visible(text))
-                faults.append(
-                    Finding(
-                        code="bad-character", message=message, file=file, field=field, value=shown
-                    )
-                )
+    fault = partial(Finding, code="bad-character", message=message, file=file)
+    faults = [
+        fault(field=field, value=printable(visible(text)))
+        for part in filter(None, (submission, submission.model_facts, submission.model_run))
+        for field, text in msgspec.structs.asdict(part).items()
+        if isinstance(text, str) and visible(text) != text
+    ]
     if faults:
         raise DataError.from_findings(faults)
     return submission

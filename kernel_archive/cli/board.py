@@ -93,28 +93,21 @@ def add(
     from kernel_archive.board.submissions import ModelFacts
 
     archive, split, labels = (stated.pop(name) for name in ("archive_path", "split", "labels"))
-    target = kernel_archive.load_split(archive, split, labels=labels)
+    rows = kernel_archive.load_split(archive, split, labels=labels)
     facts = ModelFacts(open_weights=open_weights, saw_archive=saw_archive)
-    stored = add_submission(
-        file,
-        target,
-        facts=None if facts == ModelFacts() else facts,
-        board=board,
-        **{key: value for key, value in stated.items() if value is not None},
-    )
-
+    stored = add_submission(file, rows, facts=facts, board=board, **stated)
     payload: dict[str, Any] = {"slug": stored.slug, "folder": str(stored.folder)}
     next_options = common.named_again("eval", archive, board=board, labels=labels)
     payload["next"] = f"kernel-archive leaderboard build{next_options}"
-    rows = []
+    figures = []
     record = stored.record
     for name in dict.fromkeys([*shown_first(record.spec), "crps"]):
         f = record.metrics[name]
         value, low, high = map(METRICS[name].format, (f.mean, f.low, f.high))
         title = METRICS[name].title
-        rows.append({"figure": title, "value": value, "95 % interval": f"{low} to {high}"})
-    result = payload | {"submission": stored.submission, "score": stored.record}
-    common.emit(result, {"score": rows, **payload})
+        figures.append({"figure": title, "value": value, "95 % interval": f"{low} to {high}"})
+    result = payload | {"submission": stored.submission, "score": record}
+    common.emit(result, {"score": figures, **payload})
 
 
 def _show_standings(board: Standings) -> None:

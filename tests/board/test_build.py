@@ -175,13 +175,13 @@ BUILD = """
 import sys, time
 from kernel_archive.archive.open import open_archive
 from kernel_archive.board import build
-inner = build.standings_bytes
+inner = build.standings_json
 def hang(boards):
     data = inner(boards)
     print("here", flush=True)
     time.sleep(60)
     return data
-build.standings_bytes = hang
+build.standings_json = hang
 build.build_board(open_archive(sys.argv[1]), sys.argv[2], draws=100, jobs=1, seed=7)
 """
 
