@@ -144,15 +144,23 @@ def test_every_table_key_format_and_name_is_documented():
 
 
 def test_files_that_pages_name_exist():
-    """Files of the repository that a page names exist, with or without the package's folder."""
+    """Files that a page names exist, with or without the package's folder; so does `X` in them."""
     folders = "kernel_archive|splits|cards|tests|tools|builders|docs"
     patterns = rf"`((?:{folders})/[\w./-]+|[a-z_]+/[a-z_]+\.py)`"
     others = ("NAME", "VERSION", "my_format", "kernel_archive/forecast", "kernel_archive/d")
+    symbols = 0
     for path in PAGES:
-        for name in re.findall(patterns, path.read_text()):
+        text = path.read_text()
+        for name in re.findall(patterns, text):
             if not any(word in name for word in others):
                 places = (ROOT / name, ROOT / "kernel_archive" / name)
                 assert any(place.exists() for place in places), (path.name, name)
+        for symbol, name in re.findall(r"`(\w+)` in `([\w/-]+\.(?:py|sql|toml))`", text):
+            defined = rf"^(?:class |def |CREATE (?:TABLE|VIEW) )?{symbol}\b"
+            found = re.search(defined, (ROOT / name).read_text(), re.MULTILINE)
+            assert found, (path.name, symbol, name)
+            symbols += 1
+    assert symbols > 5
 
 
 def test_the_picture_names_real_files():
