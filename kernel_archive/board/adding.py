@@ -83,7 +83,7 @@ def _lines(path: Path) -> bytes:
 
 
 def run_facts(file: str | Path) -> dict[str, Any] | None:
-    """Take what was asked of which model from ``FILE.run.json``; ``None`` where there is none.
+    """Take what was asked of which model from ``FILE.run.json``; ``None`` without it.
 
     Only the fields of :class:`RunFacts` are taken: no key can come along. Of a model that its
     service calls by a path on a disk, the file's name is.

@@ -40,7 +40,7 @@ def number(value: float | None, metric: str) -> str:
 
 
 def span(figure: Metric, metric: str) -> str:
-    """Write an interval, without its unit; empty where there is none."""
+    """Write an interval, without its unit; empty for a figure without one."""
     if figure.low is None or figure.high is None:
         return ""
     decimals = METRICS[metric].decimals

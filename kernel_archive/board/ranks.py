@@ -3,7 +3,7 @@
 A board of k entries makes k(k-1)/2 comparisons, so a pair's own 95 % interval is not enough: among
 50 equal entries, 60 pairs would look different. A difference is real when it is further from 0 than
 Bonferroni's bound allows: 5 % over the number of pairs, by a normal distribution with the standard
-error of the paired bootstrap. The entries that are really better or worse bound an entry's rank.
+error of the paired bootstrap. The entries with a real difference bound an entry's rank.
 """
 
 from __future__ import annotations

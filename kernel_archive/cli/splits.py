@@ -77,7 +77,7 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
 
 
 def _say_whose(table: str, split: SplitFacts, archive: Archive) -> None:
-    """Say that a shipped definition asks about no program of one's own, and what to type."""
+    """Say that a shipped definition asks about no program of the user's, and what to type."""
     from kernel_archive.storage import content_path
 
     shipped = common.argument(str(content_path("splits") / f"{table}.toml"))

@@ -1,7 +1,7 @@
 """Word what a language model is asked: the templates of ``prompts/`` and the form of an answer.
 
 A prompt is named by the version of its templates, what they ask, the form of the answer and the
-bin scheme. Its digest covers the whole wording, the problems' words included. Both stand in every
+bin scheme. Its digest covers the whole wording, the problems' words included. Both are in every
 forecast, so that forecasts under two wordings are never mixed up.
 """
 
