@@ -22,7 +22,7 @@ from kernel_archive.ids import sha256_hex
 from kernel_archive.problems import PROBLEMS, get_problem
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring.formats import TOOL_FIELDS
-from kernel_archive.storage import content_path, text_templates
+from kernel_archive.storage import content_path, templates_in
 
 if TYPE_CHECKING:
     import jinja2
@@ -190,6 +190,6 @@ def _fenced(code: str) -> str:
 
 @cache
 def _templates() -> jinja2.Environment:
-    templates = text_templates("prompts")
+    templates = templates_in(content_path("prompts"))
     templates.filters["fenced"] = _fenced
     return templates
