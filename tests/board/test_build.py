@@ -1,18 +1,16 @@
 """Building a board: scored, ranked, and published in one step."""
 
-import base64
 import json
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import zlib
 
 import msgspec
 import pytest
 from support.archives import Run, Search, make_archive, program
-from support.boards import DRAWS, informed, write_lines
+from support.boards import DRAWS, informed, page_data, write_lines
 from support.small_archive import write_archive
 
 from kernel_archive.archive.open import open_archive
@@ -26,19 +24,9 @@ from kernel_archive.scoring import load_split, read_record
 from kernel_archive.selection.make import make_splits
 
 
-def page_data(text):
-    """The data in a page, as its script reads it."""
-    packed = re.search(r'id="payload">([^<]+)<', text)[1]
-    return json.loads(zlib.decompress(base64.b64decode(packed), -15))
-
-
 def contents(folder):
     """What a board publishes: path -> bytes."""
-    paths = [
-        folder / "standings.json",
-        folder / "index.html",
-        *sorted((folder / "entries").iterdir()),
-    ]
+    paths = [*folder.glob("*.*"), *sorted((folder / "entries").iterdir())]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
@@ -249,11 +237,11 @@ def test_withheld_labels_rank_and_are_not_shown(tmp_path):
     labels = tmp_path / "labels"
     withhold_labels(places[1], labels)
     whole, archive = map(open_archive, places)
-    secret, target = load_split(whole, "eval"), load_split(archive, "eval", labels=labels)
+    secret, split = load_split(whole, "eval"), load_split(archive, "eval", labels=labels)
     records = []
     for source, rows, board, folder in (
         (whole, secret, tmp_path / "b0", None),
-        (archive, target, tmp_path / "b1", labels),
+        (archive, split, tmp_path / "b1", labels),
     ):
         file = write_lines(tmp_path / "f.jsonl", rows, informed(secret, 2.0))
         add_submission(file, rows, name="reader", board=board, draws=DRAWS)
