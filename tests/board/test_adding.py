@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.boards import DRAWS, informed, write_lines
+from support.boards import DRAWS, informed, killing, write_lines
 
 from kernel_archive.board import build_board
 from kernel_archive.board.adding import add_submission
@@ -26,6 +27,7 @@ from kernel_archive.board.submissions import (
 from kernel_archive.errors import DataError, ForecastError, TargetExistsError
 from kernel_archive.llm.run import ModelRun, run_path
 from kernel_archive.scoring import read_record
+from kernel_archive.untrusted import read_whole
 
 
 def snapshot(folder):
@@ -41,17 +43,9 @@ def names(folder):
     return sorted(p.name for p in folder.iterdir())
 
 
-def zstd(data):
-    """The same, compressed."""
-    return pa.Codec("zstd").compress(data, asbytes=True)
-
-
-def stored_lines(folder):
-    """The lines of a stored submission."""
-    return pa.input_stream(str(folder / "forecasts.jsonl.zst"), compression="zstd").read()
-
-
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd])
+@pytest.mark.parametrize(
+    "pack", [bytes, gzip.compress, partial(pa.compress, codec="zstd", asbytes=True)]
+)
 def test_it_stores_lines_record_and_score(tmp_path, files, split, pack):
     """The lines as they were sent, compressed or not, who sent them, and what they score."""
     file, board = tmp_path / "f", tmp_path / "b"
@@ -59,7 +53,8 @@ def test_it_stores_lines_record_and_score(tmp_path, files, split, pack):
     stated = {"url": "https://example.org", "model": "m", "notes": "n"}
     made = add_submission(file, split, name="My Model 7B", **stated, board=board, draws=DRAWS)
     assert made.folder == board / "submissions/my-model-7b"
-    assert stored_lines(made.folder) == files["good"].read_bytes()
+    stored = read_whole(made.folder / "forecasts.jsonl.zst", max_bytes=1 << 20)
+    assert stored == files["good"].read_bytes()
     record = load_submission(made.folder)
     assert record.name == "My Model 7B"
     assert {field: getattr(record, field) for field in stated} == stated
@@ -162,29 +157,21 @@ def test_facts_and_what_was_asked_come_along(tmp_path, files, split, archive):
 
 
 ADD = """
-import sys, time
-from kernel_archive.board import adding
+import sys
+from kernel_archive.board import add_submission
 from kernel_archive.scoring import load_split
-archive, file, name, board, stop = sys.argv[1:]
-if stop:
-    inner = getattr(adding, stop)
-    def hang(*args, **kwargs):
-        result = inner(*args, **kwargs)
-        print("here", flush=True)
-        time.sleep(60)
-        return result
-    setattr(adding, stop, hang)
+archive, file, name, board = sys.argv[1:]
 try:
-    adding.add_submission(file, load_split(archive, "eval"), name=name, board=board, draws=100)
+    add_submission(file, load_split(archive, "eval"), name=name, board=board, draws=100)
 except Exception as error:
     print(type(error).__name__)
     sys.exit(1)
 """
 
 
-def start(archive, *arguments, stop=""):
+def start(archive, *arguments, before=""):
     """An add in a process of its own: of a file, by a name, to a board."""
-    command = [sys.executable, "-c", ADD, *map(str, (archive.path, *arguments, stop))]
+    command = [sys.executable, "-c", before + ADD, *map(str, (archive.path, *arguments))]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -196,10 +183,9 @@ def test_a_kill_in_the_middle_leaves_the_store_as_it_was(tmp_path, archive, file
     """
     add_submission(files["prior"], split, name="one", board=tmp_path, draws=DRAWS)
     before = snapshot(tmp_path / "submissions/one")
-    with start(archive, files["good"], "two", tmp_path, stop=moment) as process:
-        assert process.stdout.readline() == "here\n"
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    before_adding = killing("kernel_archive.board.adding", moment)
+    with start(archive, files["good"], "two", tmp_path, before=before_adding) as process:
+        assert process.wait() == -signal.SIGKILL
     assert [p.name for p in submission_folders(tmp_path / "submissions")] == ["one"]
     assert snapshot(tmp_path / "submissions/one") == before
     add_submission(files["good"], split, name="two", board=tmp_path, draws=DRAWS)

@@ -10,7 +10,7 @@ import sys
 import msgspec
 import pytest
 from support.archives import Run, Search, make_archive, program
-from support.boards import DRAWS, informed, page_data, write_lines
+from support.boards import DRAWS, informed, killing, page_data, write_lines
 from support.small_archive import write_archive
 
 from kernel_archive.archive.open import open_archive
@@ -160,17 +160,10 @@ def test_a_board_with_nothing_but_faults_is_not_built(archive, board):
 
 
 BUILD = """
-import sys, time
+import sys
 from kernel_archive.archive.open import open_archive
-from kernel_archive.board import build
-inner = build.standings_json
-def hang(boards):
-    data = inner(boards)
-    print("here", flush=True)
-    time.sleep(60)
-    return data
-build.standings_json = hang
-build.build_board(open_archive(sys.argv[1]), sys.argv[2], draws=100, jobs=1, seed=7)
+from kernel_archive.board import build_board
+build_board(open_archive(sys.argv[1]), sys.argv[2], draws=100, jobs=1, seed=7)
 """
 
 
@@ -178,10 +171,9 @@ def test_a_kill_leaves_the_old_board_whole(archive, board):
     """SIGKILL while files are written: the old ones stand together; the next build cleans up."""
     build_board(archive, board, draws=DRAWS, jobs=1)
     before = contents(board)
-    command = [sys.executable, "-c", BUILD, str(archive.path), str(board)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "here\n"
-        process.send_signal(signal.SIGKILL)
+    code = killing("kernel_archive.board.build", "standings_json") + BUILD
+    command = [sys.executable, "-c", code, str(archive.path), str(board)]
+    assert subprocess.run(command).returncode == -signal.SIGKILL
     assert contents(board) == before
     assert list(board.parent.glob(".*.stage/new.*"))
     build_board(archive, board, draws=DRAWS, jobs=1)

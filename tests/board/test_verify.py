@@ -9,6 +9,7 @@ from support.small_archive import write_archive
 from kernel_archive.board.verify import MAX_DRAWS, verify_board
 from kernel_archive.errors import UsageError
 from kernel_archive.scoring import read_record
+from kernel_archive.untrusted import read_whole
 
 
 def edit_score(folder, **changes):
@@ -58,8 +59,8 @@ def test_a_score_under_other_terms_is_found(archive, board, term, value):
 def test_changed_and_broken_files_are_found(archive, board):
     """Forecasts with one more byte, and files that are no zstd, no JSON, no TOML."""
     path = board / "submissions/good/forecasts.jsonl.zst"
-    lines = pa.input_stream(str(path), compression="zstd").read()
-    path.write_bytes(pa.Codec("zstd").compress(lines + b"\n", asbytes=True))
+    lines = read_whole(path, max_bytes=1 << 20)
+    path.write_bytes(pa.compress(lines + b"\n", codec="zstd", asbytes=True))
     (board / "submissions/prior/forecasts.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfdgarbage")
     (board / "submissions/fair/score.json").write_text("[" * 100_000)
     (board / "submissions/uniform/submission.toml").write_text("=")
