@@ -97,7 +97,7 @@ def add(
     facts = ModelFacts(open_weights=open_weights, saw_archive=saw_archive)
     stored = add_submission(file, rows, facts=facts, board=board, **stated)
     payload: dict[str, Any] = {"slug": stored.slug, "folder": str(stored.folder)}
-    next_options = common.named_again("eval", archive, board=board, labels=labels)
+    next_options = common.restated_options("eval", archive, board=board, labels=labels)
     payload["next"] = f"kernel-archive leaderboard build{next_options}"
     figures = []
     record = stored.record

@@ -138,7 +138,7 @@ def _export(archive: Archive, options: dict[str, Any]) -> None:
     stated = {"model": model, **_stated(("limit", "repeats"))}
     numbers = msgspec.structs.asdict(settings)
     stated |= {n.replace("_", "-"): str(v) for n, v in numbers.items() if v is not None}
-    next_options = common.named_again(split, options["archive_path"], **stated)
+    next_options = common.restated_options(split, options["archive_path"], **stated)
     common.emit(
         {
             "file": printable(file, 5000),

@@ -73,7 +73,7 @@ def template(
     check_it = common.next_command("check", output or "FILE", split, archive_path)
     facts["next"] = f"fill it in, then: {check_it}"
     if not common.as_json():
-        for line in explanation(rows, common.named_again("eval", archive_path)):
+        for line in explanation(rows, common.restated_options("eval", archive_path)):
             common.say(line)
     common.emit_lines(facts, data, output, force=force, hidden=("split", "fields"))
 
