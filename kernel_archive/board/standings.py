@@ -63,7 +63,7 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     @property
     def terms(self) -> Terms:
         """What its figures were computed under."""
-        return self.entries[0].record
+        return self.entries[0].score
 
     @property
     def zero(self) -> tuple[str, str]:
@@ -102,13 +102,13 @@ def make_standings(split: Split, entries: Sequence[Entry]) -> Standings:
     were scored on the same terms.
     """
     lead = split.spec.lead
-    if all(entry.record.metrics[lead].mean is None for entry in entries):
+    if all(entry.score.metrics[lead].mean is None for entry in entries):
         lead = "crps"
     sort_key = METRICS[lead].sort_key
     ordered = [
         msgspec.structs.replace(entry, ranks={})
         for entry in sorted(
-            entries, key=lambda e: (not e.ranked, sort_key(e.record.metrics[lead].mean), e.slug)
+            entries, key=lambda e: (not e.ranked, sort_key(e.score.metrics[lead].mean), e.slug)
         )
     ]
     ranked = [entry for entry in ordered if entry.ranked]
@@ -116,9 +116,9 @@ def make_standings(split: Split, entries: Sequence[Entry]) -> Standings:
     pairs: dict[str, Pairs] = {}
     for name in COMPARED[split.kind]:
         better = METRICS[name].better
-        if better == "neither" or not all(name in entry.record.metrics for entry in first):
+        if better == "neither" or not all(name in entry.score.metrics for entry in first):
             continue
-        values = [entry.record.metrics[name].mean for entry in first]
+        values = [entry.score.metrics[name].mean for entry in first]
         pairs[name] = compare_pairs(values, [entry.draws.get(name) for entry in first])
         for entry, rank in zip(first, ranks_of(pairs[name], better), strict=True):
             if rank is not None and METRICS[name].ranks:
@@ -138,7 +138,7 @@ def make_standings(split: Split, entries: Sequence[Entry]) -> Standings:
 
 
 def _entry(entry: Entry, slugs: Sequence[str]) -> dict[str, Any]:
-    record = entry.record
+    score = entry.score
     texts = ("name", "url", "model", "notes", "model_facts", "model_run")
     ranks_by_name = {}
     for name, rank in entry.ranks.items():
@@ -149,11 +149,11 @@ def _entry(entry: Entry, slugs: Sequence[str]) -> dict[str, Any]:
         **{name: getattr(entry.submission, name) for name in texts},
         "ranked": entry.ranked,
         "remark": entry.remark,
-        "repeats": record.forecasts.n_repeats,
-        **{name: getattr(record.forecasts, name) for name in _FACTS},
-        "beats_control": record.beats_control,
-        "metrics": record.metrics,
-        "groups": record.groups,
+        "repeats": score.forecasts.n_repeats,
+        **{name: getattr(score.forecasts, name) for name in _FACTS},
+        "beats_control": score.beats_control,
+        "metrics": score.metrics,
+        "groups": score.groups,
         "ranks": ranks_by_name,
     }
 

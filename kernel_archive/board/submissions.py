@@ -24,10 +24,10 @@ from kernel_archive.scoring import Split
 from kernel_archive.splits import FORECAST_SPLITS
 from kernel_archive.untrusted import UntrustedFileError, misfit, read_whole
 
-RECORD_FILE: Final = "submission.toml"
+SUBMISSION_FILE: Final = "submission.toml"
 FORECASTS_FILE: Final = "forecasts.jsonl.zst"
 SCORE_FILE: Final = "score.json"
-_FILES: Final = frozenset({RECORD_FILE, FORECASTS_FILE, SCORE_FILE})
+_FILES: Final = frozenset({SUBMISSION_FILE, FORECASTS_FILE, SCORE_FILE})
 #: A folder's name is cut after this many characters.
 MAX_SLUG: Final = 60
 #: A longer record is refused unread.
@@ -182,7 +182,7 @@ def load_submission(folder: Path) -> Submission:
     if faults := list(_folder_faults(folder)):
         message = None if len(faults) == 1 else f"{len(faults)} faults in {folder}"
         raise DataError.from_findings(faults, message)
-    path = folder / RECORD_FILE
+    path = folder / SUBMISSION_FILE
     try:
         values = tomllib.loads(read_whole(path, max_bytes=_MAX_RECORD_BYTES).decode("utf-8"))
     except (ValueError, RecursionError, UntrustedFileError) as error:

@@ -83,7 +83,7 @@ def _verify(folder: Path, splits: Mapping[tuple[str, str], Split], *, update: bo
     try:
         rescored = score_submission(
             folder.absolute(), splits, draws=stored.draws, seed=stored.seed
-        ).record
+        ).score
     except DataError as error:
         if [finding.code for finding in error.findings] != ["other-archive"]:
             raise
@@ -111,14 +111,14 @@ def _verify(folder: Path, splits: Mapping[tuple[str, str], Split], *, update: bo
     raise DataError.of(code="other-score", message=message, file=str(path), fix=fix)
 
 
-def _figures(record: Score) -> dict[str, Any]:
+def _figures(score: Score) -> dict[str, Any]:
     """List what must not differ: the terms, the forecasts' digest, figures overall and of groups.
 
     The keys say what it is: ``draws``, ``crps``, ``crps low``, ``trimul crps``.
     """
-    figures: dict[str, Any] = {name: getattr(record, name) for name in _TERMS}
-    figures["forecasts"] = record.forecasts.digest
-    for group, metrics in {"": record.metrics, **record.groups}.items():
+    figures: dict[str, Any] = {name: getattr(score, name) for name in _TERMS}
+    figures["forecasts"] = score.forecasts.digest
+    for group, metrics in {"": score.metrics, **score.groups}.items():
         for name, metric in metrics.items():
             for part in ("mean", "std", "low", "high"):
                 key = f"{group} {name} {part}".strip().removesuffix(" mean")

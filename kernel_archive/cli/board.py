@@ -100,13 +100,13 @@ def add(
     next_options = common.restated_options("eval", archive, board=board, labels=labels)
     payload["next"] = f"kernel-archive leaderboard build{next_options}"
     figures = []
-    record = stored.record
-    for name in dict.fromkeys([*shown_first(record.spec), "crps"]):
-        f = record.metrics[name]
+    score = stored.score
+    for name in dict.fromkeys([*shown_first(score.spec), "crps"]):
+        f = score.metrics[name]
         value, low, high = map(METRICS[name].format, (f.mean, f.low, f.high))
         title = METRICS[name].title
         figures.append({"figure": title, "value": value, "95 % interval": f"{low} to {high}"})
-    result = payload | {"submission": stored.submission, "score": record}
+    result = payload | {"submission": stored.submission, "score": score}
     common.emit(result, {"score": figures, **payload})
 
 
@@ -115,15 +115,15 @@ def _show_standings(board: Standings) -> None:
     rows, remarks = [], []
     shown = list(dict.fromkeys([board.lead, *shown_first(board.split.spec)]))[:2]
     for entry in board.entries:
-        rank, record = entry.ranks.get(board.lead), entry.record
+        rank, score = entry.ranks.get(board.lead), entry.score
         row = {"rank": "-" if rank is None else str(rank.rank), "possible ranks": "-"}
         if rank is not None and rank.best is not None:
             row["possible ranks"] = f"{rank.best} to {rank.worst}"
         row["entry"] = entry.submission.name
         for key in shown:
-            star = " *" if record.is_weak(key) else ""
-            row[METRICS[key].title] = METRICS[key].format(record.metrics[key].mean) + star
-        coverage = f"{100 * record.forecasts.coverage:.0f} %"
+            star = " *" if score.is_weak(key) else ""
+            row[METRICS[key].title] = METRICS[key].format(score.metrics[key].mean) + star
+        coverage = f"{100 * score.forecasts.coverage:.0f} %"
         rows.append(row | {"coverage": coverage})
         remarks += [f"{entry.submission.name}: {entry.remark}"] if entry.remark else []
     notes = [

@@ -41,7 +41,7 @@ def test_it_writes_standings_page_and_entries(archive, board):
     assert sorted(p.name for p in (board / "entries").iterdir()) == sorted(
         f"{slug}.{ending}" for slug in slugs for ending in ("html", "json", "jsonl.zst")
     )
-    first = result.boards[0].entries[0].record
+    first = result.boards[0].entries[0].score
     assert read_record(board / "entries/good.json").metrics["crps"] == first.metrics["crps"]
     assert not list(board.parent.glob(".*.stage"))
 
@@ -238,7 +238,7 @@ def test_withheld_labels_rank_and_are_not_shown(tmp_path):
         file = write_lines(tmp_path / "f.jsonl", rows, informed(secret, 2.0))
         add_submission(file, rows, name="reader", board=board, draws=DRAWS)
         result = build_board(source, board, labels=folder, draws=DRAWS, jobs=1)
-        records.append(result.boards[0].entries[0].record)
+        records.append(result.boards[0].entries[0].score)
         assert [v.status for v in verify_board(source, board, labels=folder)] == ["verified"]
     for name, figure in records[1].metrics.items():
         mean = records[0].metrics[name].mean

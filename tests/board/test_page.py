@@ -82,8 +82,8 @@ def test_a_skill_below_zero_is_called_what_it_is(archive, board, low, high, word
     standings = build_board(archive, board, draws=DRAWS, jobs=1).boards[0]
     first = standings.entries[0]
     mean = (low + high) / 2
-    record = with_figure(first.record, "crps_skill", mean=mean, low=low, high=high, std=None)
-    first = msgspec.structs.replace(first, record=record)
+    score = with_figure(first.score, "crps_skill", mean=mean, low=low, high=high, std=None)
+    first = msgspec.structs.replace(first, score=score)
     fixed = Zero(name="dry-run", probabilities=np.full((len(standings.split), 8), 0.125))
     zeroed = dataclasses.replace(standings.split, zero=fixed)
     entries = [first, *standings.entries[1:]]

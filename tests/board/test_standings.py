@@ -30,7 +30,7 @@ def test_the_best_is_first_and_the_partial_one_last(standings):
     assert (last.submission.name, last.ranked, last.ranks) == ("half", False, {})
     assert "under 95 %" in last.remark
     assert standings.n_ranked == 4
-    values = [line.record.metrics["crps"].mean for line in standings.entries[:4]]
+    values = [line.score.metrics["crps"].mean for line in standings.entries[:4]]
     assert values == sorted(values)
 
 
@@ -64,24 +64,24 @@ def test_a_split_names_the_figure_that_ranks(archive, standings, split):
     spec = msgspec.structs.replace(split.spec, lead="pair_accuracy")
     entries = []
     for entry in standings.entries:  # the better by CRPS, the worse by pairs
-        turned = 1.0 - entry.record.metrics["crps_skill"].mean
-        record = with_figure(entry.record, "pair_accuracy", mean=turned)
-        entries.append(msgspec.structs.replace(entry, record=record))
+        turned = 1.0 - entry.score.metrics["crps_skill"].mean
+        score = with_figure(entry.score, "pair_accuracy", mean=turned)
+        entries.append(msgspec.structs.replace(entry, score=score))
     board = make_standings(dataclasses.replace(split, spec=spec), entries)
     slugs = [entry.slug for entry in standings.entries]
     assert [entry.slug for entry in board.entries] == [*slugs[3::-1], slugs[4]]
     assert [entry.ranks["pair_accuracy"].rank for entry in board.entries[:4]] == [1, 2, 3, 4]
     assert board.rankings[0] == standings_json([board])["boards"][0]["ranked_by"] == spec.lead
     text = render_page(archive, [board])
-    figure = board.entries[0].record.metrics["pair_accuracy"].mean
+    figure = board.entries[0].score.metrics["pair_accuracy"].mean
     assert f"</b> leads. Pair accuracy {figure:.3f}" in text
     assert "Pair accuracy, not CRPS skill, ranks on this split; higher is better." in text
     known = {c.name: c.metrics["pair_accuracy"] for c in board.controls}
     oracles = f"{known['oracle_bins']:.3f} / {known['oracle_speedups']:.3f}"
     assert oracles in render_entry(board, board.entries[0])
     for number, entry in enumerate(entries):
-        record = with_figure(entry.record, "pair_accuracy", mean=None)
-        entries[number] = msgspec.structs.replace(entry, record=record)
+        score = with_figure(entry.score, "pair_accuracy", mean=None)
+        entries[number] = msgspec.structs.replace(entry, score=score)
     board = make_standings(dataclasses.replace(split, spec=spec), entries)
     assert (board.lead, [entry.slug for entry in board.entries]) == ("crps", slugs)
 
@@ -115,7 +115,7 @@ def test_differences_are_those_of_the_comparison_command(standings, board, split
     for metric in ("crps", "ece"):
         d = reference.differences[metric]
         pairs = standings.pairs[metric]
-        own, other = (line.record.metrics[metric].mean for line in standings.entries[:2])
+        own, other = (line.score.metrics[metric].mean for line in standings.entries[:2])
         assert (own - other, pairs.low[0, 1], pairs.high[0, 1]) == pytest.approx(
             (d.difference, d.low, d.high)
         )
