@@ -24,8 +24,16 @@ import pyarrow as pa
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.baselines.registry import make_baseline
-from kernel_archive.board import Identity, Submission, add_submission, build_board, slug_of
-from kernel_archive.board.submissions import FORECASTS_FILE, SCORE_FILE, SUBMISSION_FILE, to_toml
+from kernel_archive.board import add_submission, build_board
+from kernel_archive.board.submissions import (
+    FORECASTS_FILE,
+    SCORE_FILE,
+    SUBMISSION_FILE,
+    Identity,
+    Submission,
+    slug_of,
+    to_toml,
+)
 from kernel_archive.scoring import load_split, read_forecasts, score
 
 if TYPE_CHECKING:
