@@ -52,7 +52,7 @@ def compare_pairs(values: Sequence[float | None], draws: Sequence[Floats | None]
     of a draw for all; ``None`` where not defined.
     """
     k = len(values)
-    figures = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+    figures = np.array(values, dtype=np.float64)  # None becomes NaN
     for i, drawn in enumerate(draws):
         if drawn is not None and np.isnan(drawn).mean() > 0.5:
             figures[i] = np.nan

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 import kernel_archive
 from kernel_archive.baselines.registry import BASELINES, forecast_lines, make_baseline
+from kernel_archive.board import add_submission, build_board, standings_json, verify_board
+from kernel_archive.board.standings import Standings
+from kernel_archive.board.submissions import ModelFacts, Seen
 from kernel_archive.cli import common
 from kernel_archive.errors import counted
 from kernel_archive.scoring import METRICS
 from kernel_archive.scoring.metrics import shown_first
 from kernel_archive.splits import REPLAY
 from kernel_archive.storage import check_new
-
-if TYPE_CHECKING:
-    from kernel_archive.board.standings import Standings
-    from kernel_archive.board.submissions import Seen
 
 _board = common.option(
     "--board", type=common.FOLDER, help="Folder of the board.  [default: leaderboard]"
@@ -89,9 +88,6 @@ def add(
     request adds. The prompt that a language model answered is read from FILE; what was asked of
     which model is read from FILE.run.json, where kernel-archive forecast left it.
     """
-    from kernel_archive.board import add_submission
-    from kernel_archive.board.submissions import ModelFacts
-
     archive, split, labels = (stated.pop(name) for name in ("archive_path", "split", "labels"))
     rows = kernel_archive.load_split(archive, split, labels=labels)
     facts = ModelFacts(open_weights=open_weights, saw_archive=saw_archive)
@@ -150,8 +146,6 @@ def build(archive_path: str | None, **options: Any) -> None:
 
     The page is one file that fetches nothing: open it in a browser.
     """
-    from kernel_archive.board import build_board, standings_json
-
     with common.progress("Scoring") as advance:
         result = build_board(kernel_archive.open_archive(archive_path), advance=advance, **options)
     files = [str(file) for file in result.files]
@@ -179,8 +173,6 @@ def verify(archive_path: str | None, **options: Any) -> None:
 
     The exit status is 1 when one fails. A pull request that adds a submission is checked with this.
     """
-    from kernel_archive.board import verify_board
-
     with common.progress("Verifying") as advance:
         verdicts = verify_board(
             kernel_archive.open_archive(archive_path), advance=advance, **options

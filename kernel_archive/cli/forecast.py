@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,8 +15,6 @@ from kernel_archive.errors import UsageError, printable
 from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kernel_archive import Archive
 
 #: Options that say how rows are asked, and all that a log of Inspect decides.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -12,8 +13,6 @@ from kernel_archive.errors import counted
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES, SPLITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
 
