@@ -188,4 +188,6 @@ def load_submission(folder: Path) -> Submission:
     except (ValueError, RecursionError, UntrustedFileError) as error:
         message = printable(str(error), 300)
         raise DataError.of(code="bad-record", message=message, file=str(path)) from None
+    if isinstance(run := values.get("model_run"), dict):
+        run.pop("prompt", None)  # written in both tables once; model_facts has it
     return parse_submission(values, str(path))
