@@ -143,8 +143,14 @@ def test_every_table_key_format_and_name_is_documented():
     assert all(f"## `kernel_archive.{name}`" in api for name in _PUBLIC)
 
 
+def place_of(name):
+    """Find a file that a page names, with or without the package's folder."""
+    places = (ROOT / name, ROOT / "kernel_archive" / name)
+    return next((place for place in places if place.exists()), None)
+
+
 def test_files_that_pages_name_exist():
-    """Files that a page names exist, with or without the package's folder; so does `X` in them."""
+    """Files of the repository that a page names exist, and in them what it says is there."""
     folders = "kernel_archive|splits|cards|tests|tools|builders|docs"
     patterns = rf"`((?:{folders})/[\w./-]+|[a-z_]+/[a-z_]+\.py)`"
     others = ("NAME", "VERSION", "my_format", "kernel_archive/forecast", "kernel_archive/d")
@@ -153,11 +159,11 @@ def test_files_that_pages_name_exist():
         text = path.read_text()
         for name in re.findall(patterns, text):
             if not any(word in name for word in others):
-                places = (ROOT / name, ROOT / "kernel_archive" / name)
-                assert any(place.exists() for place in places), (path.name, name)
+                assert place_of(name), (path.name, name)
         for symbol, name in re.findall(r"`(\w+)` in `([\w/-]+\.(?:py|sql|toml))`", text):
             defined = rf"^(?:class |def |CREATE (?:TABLE|VIEW) )?{symbol}\b"
-            found = re.search(defined, (ROOT / name).read_text(), re.MULTILINE)
+            assert place_of(name), (path.name, name)
+            found = re.search(defined, place_of(name).read_text(), re.MULTILINE)
             assert found, (path.name, symbol, name)
             symbols += 1
     assert symbols > 5
