@@ -24,8 +24,16 @@ import pyarrow as pa
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.baselines.registry import make_baseline
-from kernel_archive.board import Identity, Submission, add_submission, build_board, slug_of
-from kernel_archive.board.submissions import FORECASTS_FILE, RECORD_FILE, SCORE_FILE, to_toml
+from kernel_archive.board import add_submission, build_board
+from kernel_archive.board.submissions import (
+    FORECASTS_FILE,
+    SCORE_FILE,
+    SUBMISSION_FILE,
+    Identity,
+    Submission,
+    slug_of,
+    to_toml,
+)
 from kernel_archive.scoring import load_split, read_forecasts, score
 
 if TYPE_CHECKING:
@@ -97,7 +105,7 @@ def store_entries(
             name=name, model=model, forecasts_sha256=sha256, archive=Identity.of(target)
         )
         (folder / FORECASTS_FILE).write_bytes(codec.compress(lines, asbytes=True))
-        (folder / RECORD_FILE).write_text(to_toml(record))
+        (folder / SUBMISSION_FILE).write_text(to_toml(record))
         (folder / SCORE_FILE).write_bytes(score_file)
         folders.append(folder)
     return folders

@@ -44,8 +44,6 @@ _PUBLIC: Final = {
 }
 #: Public name -> its name in its module, where that differs.
 _INNER: Final = {"score": "score_file"}
-#: Name before 1.0 -> name from then on.
-_RENAMED: Final = {"ScoreRecord": "Score", "Target": "Split", "load_target": "load_split"}
 
 __all__ = [
     "DATA_VERSION",
@@ -73,12 +71,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _RENAMED:
-        raise AttributeError(
-            f"kernel_archive.{name} is named kernel_archive.{_RENAMED[name]} since 1.0"
-        )
     if name not in _PUBLIC:
-        raise AttributeError(f"module 'kernel_archive' has no attribute {name!r}")
+        from kernel_archive.cli import instead_of
+
+        gone = instead_of(f"kernel_archive.{name}")
+        raise AttributeError(gone or f"module 'kernel_archive' has no attribute {name!r}")
     module = importlib.import_module(f"kernel_archive.{_PUBLIC[name]}")
     value = globals()[name] = getattr(module, _INNER.get(name, name))
     return value

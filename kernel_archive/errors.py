@@ -85,9 +85,9 @@ class KernelArchiveError(Exception):
         self.findings = tuple(findings)
 
     @classmethod
-    def of(cls, *, code: str, message: str, **place: Any) -> Self:
-        """Make an error of one finding; ``place`` are its further fields."""
-        return cls.from_findings([Finding(code=code, message=message, **place)])
+    def of(cls, *, code: str, message: str, **fields: Any) -> Self:
+        """Make an error of one finding; ``fields`` are its further ones."""
+        return cls.from_findings([Finding(code=code, message=message, **fields)])
 
     @classmethod
     def from_findings(cls, findings: Iterable[Finding], summary: str | None = None) -> Self:

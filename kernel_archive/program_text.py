@@ -22,6 +22,7 @@ _SLEEP: Final = re.compile(
     r"\btime\.sleep\b|\bnanosleep\b|__nanosleep|\btorch\.cuda\._sleep\b|\busleep\b"
 )
 _SORT: Final = re.compile(r"\.(?:arg)?sort\(|\btorch\.(?:arg)?sort\(|\btl\.sort\(|\.kthvalue\(")
+_IN_WORDS: Final = {"double": _DOUBLE, "sleep": _SLEEP, "sort": _SORT}
 _ORDERS: Final = re.compile(r"sort|topk|kthvalue|median|rank|unique")
 #: Patterns of which a program is excused where the reference has this.
 _EXCUSES: Final = {"double": _DOUBLE, "sort": _ORDERS}
@@ -84,12 +85,7 @@ def _patterns(code: str) -> list[str]:
     patterns = ["dead_work"] if _discards(code) else []
     if any(word in code for word in _SUSPECT_WORDS):
         bare = _PROSE.sub(" ", _C_COMMENT.sub(" ", code) if "__global__" in code else code)
-        if _DOUBLE.search(bare):
-            patterns.append("double")
-        if _SLEEP.search(bare):
-            patterns.append("sleep")
-        if _SORT.search(bare):
-            patterns.append("sort")
+        patterns += [name for name, words in _IN_WORDS.items() if words.search(bare)]
     loops = [node for node in _statements(code) if isinstance(node, ast.For)]
     if any(_fetches(loop) for loop in loops):
         patterns.append("element_loop")

@@ -112,15 +112,14 @@ def content_path(folder: Content) -> Path:
     raise FileNotFoundError(f"its own folder {folder!r} is missing: reinstall kernel-archive")
 
 
-def text_templates(folder: Content, *, whole_files: bool = False) -> jinja2.Environment:
-    """Open the Jinja templates of texts in a folder; a name that is not given is an error."""
+def templates_in(folder: Path, **options: Any) -> jinja2.Environment:
+    """Open the Jinja templates of a folder; a name that is not given is an error."""
     import jinja2
 
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(content_path(folder)),
-        autoescape=False,  # noqa: S701 - for Markdown and models; filters make foreign text harmless
+    return jinja2.Environment(  # noqa: S701 - for Markdown and models; pages of HTML escape
+        loader=jinja2.FileSystemLoader(folder),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        keep_trailing_newline=whole_files,
+        **options,
     )

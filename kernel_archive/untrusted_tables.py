@@ -63,10 +63,8 @@ def parquet_rows(
             if isinstance(frame, dict):
                 yield line, frame
             elif frame is None:
-                message, fix = (
-                    f"the row holds more than {max_row >> 20} MiB of text",
-                    "Shorten its texts",
-                )
+                message = f"the row holds more than {max_row >> 20} MiB of text"
+                fix = "Shorten its texts"
                 yield Finding(code="line-too-long", message=message, file=name, line=line, fix=fix)
             elif frame:
                 yield Finding(code=frame[0], message=printable(frame[1], 200), file=name)

@@ -143,16 +143,30 @@ def test_every_table_key_format_and_name_is_documented():
     assert all(f"## `kernel_archive.{name}`" in api for name in _PUBLIC)
 
 
+def place_of(name):
+    """Find a file that a page names, with or without the package's folder."""
+    places = (ROOT / name, ROOT / "kernel_archive" / name)
+    return next((place for place in places if place.exists()), None)
+
+
 def test_files_that_pages_name_exist():
-    """Files of the repository that a page names exist, with or without the package's folder."""
+    """Files of the repository that a page names exist, and in them what it says is there."""
     folders = "kernel_archive|splits|cards|tests|tools|builders|docs"
     patterns = rf"`((?:{folders})/[\w./-]+|[a-z_]+/[a-z_]+\.py)`"
     others = ("NAME", "VERSION", "my_format", "kernel_archive/forecast", "kernel_archive/d")
+    symbols = 0
     for path in PAGES:
-        for name in re.findall(patterns, path.read_text()):
+        text = path.read_text()
+        for name in re.findall(patterns, text):
             if not any(word in name for word in others):
-                places = (ROOT / name, ROOT / "kernel_archive" / name)
-                assert any(place.exists() for place in places), (path.name, name)
+                assert place_of(name), (path.name, name)
+        for symbol, name in re.findall(r"`(\w+)` in `([\w/-]+\.(?:py|sql|toml))`", text):
+            defined = rf"^(?:class |def |CREATE (?:TABLE|VIEW) )?{symbol}\b"
+            assert place_of(name), (path.name, name)
+            found = re.search(defined, place_of(name).read_text(), re.MULTILINE)
+            assert found, (path.name, symbol, name)
+            symbols += 1
+    assert symbols > 5
 
 
 def test_the_picture_names_real_files():

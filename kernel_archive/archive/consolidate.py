@@ -37,7 +37,7 @@ from kernel_archive.schema import TABLES
 MEMORY_LIMIT: Final = "800MB"
 #: Each thread holds blocks of its own: more of them than this need more than the limit.
 MAX_THREADS: Final = 4
-#: Searches of about so many rows together are sorted with their texts at a time.
+#: Sort searches of about this many rows together, with their texts, at a time.
 CHUNK_ROWS: Final = 20_000
 #: Rows of a batch that goes to a Parquet file.
 BATCH_ROWS: Final = 4000

@@ -76,7 +76,7 @@ class Store(msgspec.Struct, frozen=True):
         return stored
 
     def get(self, name: str) -> bytes | None:
-        """Read a small file; ``None`` where there is none."""
+        """Read a small file; ``None`` where it is missing."""
         with suppress(FileNotFoundError), _asking(f"reading {self.place(name)}"):
             return bytes(self.system.cat_file(self.place(name)))
         return None

@@ -25,7 +25,7 @@ from kernel_archive.storage import file_sha256
 STAGE_VERSION: Final = 12
 #: Independent counts may lie beside logs; they are no logs.
 _NOT_A_RUN: Final = frozenset({"EXPECTED.json", "README.md"})
-#: Names of problems that can stand in a file name.
+#: Names of problems that can be part of a file name.
 _PROBLEM_FILE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _LOG_ENDING: Final = re.compile(r"(\.(zst|gz|jsonl|json|pkl|pickle|parquet|csv|tsv))+$")
 

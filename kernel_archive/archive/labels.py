@@ -45,7 +45,7 @@ SQL_NAMES: Final = {
 class Flag(msgspec.Struct, frozen=True):
     """One audit flag (``flags.toml``)."""
 
-    name: str  # as in kernels.flags, and the column of the table kernel that says who has it
+    name: str  # as in kernels.flags, and the column of the table kernel that marks it
     rule: str  # when a kernel has it
     why: str  # why it matters
     worst: str  # SQL order in which the audit lists examples

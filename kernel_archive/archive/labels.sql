@@ -72,7 +72,7 @@ FROM (SELECT * REPLACE (CASE WHEN outcome = 'success' AND excluded IS NULL
       FROM current);
 
 -- The measurements of a kernel taken together: the median one, of an even number the lower middle one, since a label is
--- what was measured, with its own times. What two searches share stands in both of their logs, and is one measurement.
+-- what was measured, with its own times. What two searches share is in both of their logs, and is one measurement.
 CREATE TABLE measured AS
 SELECT * EXCLUDE (sorted), sorted[(len(sorted) + 1) // 2] AS speedup
 FROM (SELECT kernel_id, any_value(program_id) AS program_id, any_value(token_id) AS token_id,

@@ -201,7 +201,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> Manifest:
 def read_manifest(directory: Path) -> Manifest:
     """Read the manifest of an archive directory.
 
-    ArchiveNotFoundError where there is none, ArchiveMismatchError where it can't be read.
+    ArchiveNotFoundError where it is missing, ArchiveMismatchError where it can't be read.
     """
     path = directory / MANIFEST_NAME
     try:

@@ -86,7 +86,7 @@ def literal_path(path: Path | str) -> str:
 
 
 def sql_texts(values: Iterable[str]) -> str:
-    """Write texts as SQL literals, separated by commas; NULL where there are none."""
+    """Write texts as SQL literals, separated by commas; NULL without a text."""
     return ", ".join("'" + value.replace("'", "''") + "'" for value in values) or "NULL"
 
 

@@ -1,7 +1,7 @@
 """Files beside a recipe, one JSON object a line: readings of its programs, and dry runs of them.
 
 No pattern in a text sees every program that was written to lose time. So a recipe may name a file
-of readings, done without the measurements at hand. A program that a reader finds unfit to be asked
+of readings, done without the measurements. A program that a reader finds unfit to be asked
 about gets the flag ``unfit``; it keeps its label, and split definitions may leave it out.
 
 ``kernel-measure dry-run`` follows the host code of programs on tensors without values and writes

@@ -339,7 +339,7 @@ def _present(rows: Sequence[Row], name: str) -> list[Any]:
 
 
 def _total(values: list[Any]) -> Any:
-    """Return the sum of the values, exact for floats; ``None`` where there are none."""
+    """Return the sum of the values, exact for floats; ``None`` without a value."""
     if not values:
         return None
     return math.fsum(values) if isinstance(values[0], float) else sum(values)

@@ -104,7 +104,7 @@ def _collect(job: RunJob, records: Iterable[Record]) -> tuple[list[SearchRows], 
 
 
 def _read_facts(store: Store, key: str) -> StagedRun | None:
-    """Read what stands beside a fragment; ``None`` unless it and all its files are as written."""
+    """Read the facts of a fragment; ``None`` unless it and all its files are as written."""
     digest, _, facts = (store.get(f"{key}.run") or b"").partition(b"\n")
     if digest != sha256_hex(facts).encode():
         return None

@@ -128,7 +128,7 @@ def _log(value: float) -> float:
 
 
 def _logs(values: Iterable[int]) -> list[float]:
-    """Take base-2 logarithms of the positive values; NaN alone where there is none."""
+    """Take base-2 logarithms of the positive values; NaN alone without one."""
     return [math.log2(value) for value in values if value > 0] or [math.nan]
 
 

@@ -56,7 +56,7 @@ def call_costs(call: LaunchCall, works: Sequence[BlockWork] = ()) -> Floats:
     """Estimate seconds that calls take: shape (13,), all of :data:`COSTS`.
 
     ``works`` are what one block may do: the one whose waits are nearest to the dry run's trips
-    counts. Where there are none, loads are as many as trips.
+    counts. Without any, loads are as many as trips.
     """
     memory = call.bytes / _MEMORY
     costs = dict.fromkeys(COSTS, 0.0) | {"memory": memory}

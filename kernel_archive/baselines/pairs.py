@@ -81,7 +81,7 @@ class TrainingPairs(ProgramPairs):
     natural: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=bool))
 
     def of_kind(self, split: SplitSpec) -> TrainingPairs:
-        """Select the pairs of the builders that a split asks about; all where there is none.
+        """Select the pairs of the builders that a split asks about; all if no pair is.
 
         Programs of searches, whose authors all wanted speed, are of another kind than those with
         assigned speeds: what orders the ones misleads about the others.

@@ -73,7 +73,7 @@ def expected_bins(asked: AskedPairs, training: TrainingPairs) -> Floats:
 def in_languages(
     asked: AskedPairs, training: TrainingPairs, rows: NDArray[np.intp]
 ) -> NDArray[np.intp]:
-    """Return the rows in languages that are asked about; all of them where there are none."""
+    """Return the rows in languages that are asked about; all rows if no row is."""
     languages = set(map(language_of, asked.candidates))
     spoken = [i for i in rows if language_of(training.candidates[i]) in languages]
     return np.array(spoken, dtype=np.intp) if spoken else rows

@@ -5,15 +5,6 @@ from __future__ import annotations
 from kernel_archive.board.adding import add_submission
 from kernel_archive.board.build import build_board
 from kernel_archive.board.standings import standings_json
-from kernel_archive.board.submissions import Identity, Submission, slug_of
 from kernel_archive.board.verify import verify_board
 
-__all__ = [
-    "Identity",
-    "Submission",
-    "add_submission",
-    "build_board",
-    "slug_of",
-    "standings_json",
-    "verify_board",
-]
+__all__ = ["add_submission", "build_board", "standings_json", "verify_board"]

@@ -32,20 +32,20 @@ LOCK: Final = ".lock"
 class Statement(TypedDict, total=False):
     """What a submitter states of an entry, each if known. Fields as in :class:`Submission`."""
 
-    url: str
-    model: str
-    notes: str
-    facts: ModelFacts | None
+    url: str | None
+    model: str | None
+    notes: str | None
+    facts: ModelFacts
     draws: int  # of the bootstrap, 10,000 when not given
 
 
 class Added(msgspec.Struct, frozen=True, kw_only=True):
-    """What was stored: the folder, its record, its score."""
+    """What was stored: the folder, what it says, its score."""
 
     slug: str
     folder: Path
     submission: Submission
-    record: Score
+    score: Score
 
 
 def store_of(board: str | Path | None) -> Path:
@@ -83,7 +83,7 @@ def _lines(path: Path) -> bytes:
 
 
 def run_facts(file: str | Path) -> dict[str, Any] | None:
-    """Take what was asked of which model from ``FILE.run.json``; ``None`` where there is none.
+    """Take what was asked of which model from ``FILE.run.json``; ``None`` without it.
 
     Only the fields of :class:`RunFacts` are taken: no key can come along. Of a model that its
     service calls by a path on a disk, the file's name is.
@@ -144,16 +144,15 @@ def add_submission(
             value=", ".join(printable(prompt or "none") for prompt in forecasts.prompts[:5]),
             fix="A changed prompt is another entry: give each a file of its own",
         )
-    lines, facts = _lines(Path(file)), statement.get("facts")
-    if forecasts.prompts[0]:
-        facts = msgspec.structs.replace(facts or ModelFacts(), prompt=forecasts.prompts[0])
+    lines, facts = _lines(Path(file)), statement.get("facts") or ModelFacts()
+    facts = msgspec.structs.replace(facts, prompt=forecasts.prompts[0])
     submission = submissions.parse_submission(
         {
             "name": name,
-            **{field: statement.get(field, "") for field in ("url", "model", "notes")},
+            **{field: statement.get(field) or "" for field in ("url", "model", "notes")},
             "forecasts_sha256": forecasts.digest.removeprefix("sha256:"),
             "archive": msgspec.to_builtins(submissions.Identity.of(split)),
-            "model_facts": msgspec.to_builtins(facts),
+            "model_facts": msgspec.to_builtins(facts) or None,
             "model_run": run_facts(file),
         }
     )
@@ -168,24 +167,25 @@ def add_submission(
             raise TargetExistsError(
                 f"{folder} is there already. Choose another --name, or remove the folder"
             )
-        record = score(
+        scored = score(
             split,
             dataclasses.replace(forecasts, source=FORECASTS_FILE),
             draws=statement.get("draws", 10_000),
         )
-        record = record.in_sums() if split.withheld else record
-        _store(folder, lines, submission, record)
-    return Added(slug=slug, folder=folder, submission=submission, record=record)
+        if split.withheld:
+            scored = scored.in_sums()
+        _store(folder, lines, submission, scored)
+    return Added(slug=slug, folder=folder, submission=submission, score=scored)
 
 
-def _store(folder: Path, lines: bytes, submission: Submission, record: Score) -> None:
+def _store(folder: Path, lines: bytes, submission: Submission, scored: Score) -> None:
     """Write the three files of a submission into a hidden folder, which then takes its name."""
     hidden = Path(tempfile.mkdtemp(prefix=_WORK, dir=folder.parent))
     try:
         packed = pa.Codec("zstd", compression_level=15).compress(lines, asbytes=True)
         write_atomically(hidden / FORECASTS_FILE, packed)
-        write_atomically(hidden / submissions.SCORE_FILE, record.to_json())
-        write_atomically(hidden / submissions.RECORD_FILE, to_toml(submission).encode())
+        write_atomically(hidden / submissions.SCORE_FILE, scored.to_json())
+        write_atomically(hidden / submissions.SUBMISSION_FILE, to_toml(submission).encode())
         hidden.chmod(0o755)
         hidden.rename(folder)
         sync(folder.parent)

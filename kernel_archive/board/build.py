@@ -16,7 +16,7 @@ from kernel_archive.archive.swap import make_stage, replaced_directory, stage_di
 from kernel_archive.board.adding import LOCK, STANDINGS_FILE, check_board_folder, store_of
 from kernel_archive.board.entries import Entry, findings_of, score_submission
 from kernel_archive.board.page import render_entry, render_page
-from kernel_archive.board.standings import LeftOut, Standings, make_standings, standings_bytes
+from kernel_archive.board.standings import LeftOut, Standings, make_standings, standings_json
 from kernel_archive.board.submissions import (
     FORECASTS_FILE,
     Identity,
@@ -31,10 +31,10 @@ from kernel_archive.splits import FORECAST_SPLITS
 from kernel_archive.storage import locked
 
 PAGE_FILE: Final = "index.html"
-#: Folder with a page and a score record of every entry.
+#: Folder with a page and the score of every entry.
 ENTRIES: Final = "entries"
-#: What a build writes into a board's folder and replaces; the last is of earlier versions.
-OURS: Final = frozenset({PAGE_FILE, STANDINGS_FILE, ENTRIES, "standings.csv"})
+#: What a build writes into a board's folder and replaces.
+OURS: Final = frozenset({PAGE_FILE, STANDINGS_FILE, ENTRIES})
 
 
 class BoardOptions(TypedDict, total=False):
@@ -133,7 +133,7 @@ def _evaluate_all(
     for folder in folders:
         outcome = outcomes[folder]
         if isinstance(outcome, Entry):
-            first = entries.setdefault(outcome.record.forecasts.digest, outcome)
+            first = entries.setdefault(outcome.score.forecasts.digest, outcome)
             if first is outcome:
                 continue
             message = f"its forecasts are those of {first.slug}, which is listed"
@@ -151,7 +151,7 @@ def build_board(
 ) -> BoardResult:
     """Score the submissions of a board, rank them, one board per split, and publish.
 
-    Written are ``standings.json``, ``index.html``, and a page, the record and the forecasts of each
+    Written are ``standings.json``, ``index.html``, and a page, the score and the forecasts of each
     entry, all in one step: a build that is killed leaves the old files. A submission that is at
     fault is left out and named. The same archive, submissions, seed and package give the same
     bytes.
@@ -195,14 +195,15 @@ def _publish(folder: Path, store: Path, page: bytes, boards: Sequence[Standings]
         for left in stage.glob("new.*"):  # of builds that were killed
             shutil.rmtree(left, ignore_errors=True)
         with replaced_directory(folder, ours=OURS) as new:
-            (new / STANDINGS_FILE).write_bytes(standings_bytes(boards))
+            data = msgspec.json.encode(standings_json(boards))
+            (new / STANDINGS_FILE).write_bytes(msgspec.json.format(data, indent=1) + b"\n")
             (new / PAGE_FILE).write_bytes(page)
             (new / ENTRIES).mkdir()
             for standings in boards:
                 for entry in standings.entries:
                     path = new / ENTRIES / entry.slug
                     path.with_suffix(".html").write_text(render_entry(standings, entry), "utf-8")
-                    path.with_suffix(".json").write_bytes(entry.record.to_json())
+                    path.with_suffix(".json").write_bytes(entry.score.to_json())
                     shutil.copyfile(store / entry.slug / FORECASTS_FILE, f"{path}.jsonl.zst")
         if not any(stage.iterdir()):
             stage.rmdir()

@@ -32,7 +32,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     slug: str
     submission: Submission
-    record: Score
+    score: Score
     draws: dict[str, Any]  # metric -> its value in each bootstrap draw
     masses: Any  # uint8, shape (R, n, 8), probabilities x 255
     predicted: Any  # uint8, shape (R, n), predicted bins, 0 where there is no distribution
@@ -45,7 +45,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     @property
     def ranked(self) -> bool:
         """Whether it takes part in the ranking."""
-        return self.record.forecasts.coverage >= MIN_COVERAGE and not self.submission.bound
+        return self.score.forecasts.coverage >= MIN_COVERAGE and not self.submission.bound
 
     @property
     def remark(self) -> str:
@@ -53,7 +53,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         if self.submission.bound:
             return f"a bound: {self.submission.bound}"
         if not self.ranked:
-            coverage = 100 * self.record.forecasts.coverage
+            coverage = 100 * self.score.forecasts.coverage
             return f"covers {coverage:.1f} % of the rows, under {100 * MIN_COVERAGE:.0f} %"
         if self.control:
             return f"the forecasts of the control {self.control.replace('_', ' ')}, listed once"
@@ -121,12 +121,12 @@ def score_submission(
         raise DataError.of(code="other-archive", message=message, file=str(folder))
     split = splits[identity.rows]
     forecasts = _read_stored(folder, submission, split)
-    record, drawn = score_with_draws(split, forecasts, draws=draws, seed=seed)
+    score, drawn = score_with_draws(split, forecasts, draws=draws, seed=seed)
     states = PRESENT * forecasts.present + PARSED * forecasts.parsed
     return Entry(
         slug=folder.name,
         submission=submission,
-        record=record.in_sums() if split.withheld else record,
+        score=score.in_sums() if split.withheld else score,
         draws={name: drawn[name] for name in COMPARED[split.kind] if name in drawn},
         masses=np.round(forecasts.probabilities * 255.0).astype(np.uint8),
         predicted=forecasts.predicted().astype(np.uint8),

@@ -32,7 +32,6 @@ SCRIPTS: Final = (
 )
 #: Kind of split -> column beside the headline metrics; the script can put another in its place.
 _FURTHER: Final = {"eval": "pair_accuracy", "discovery": "lift_1.5"}
-_DASH: Final = "\u2013"
 
 
 def number(value: float | None, metric: str) -> str:
@@ -41,11 +40,11 @@ def number(value: float | None, metric: str) -> str:
 
 
 def span(figure: Metric, metric: str) -> str:
-    """Write an interval, without its unit; empty where there is none."""
+    """Write an interval, without its unit; empty for a figure without one."""
     if figure.low is None or figure.high is None:
         return ""
     decimals = METRICS[metric].decimals
-    between = _DASH if figure.low >= 0 else " to "
+    between = "\u2013" if figure.low >= 0 else " to "
     return f"{figure.low:z.{decimals}f}{between}{figure.high:z.{decimals}f}"
 
 
@@ -109,9 +108,9 @@ def render_page(
 
 def render_entry(board: Standings, entry: Entry) -> str:
     """Write the page of an entry of a board; it has no script."""
-    split, record, facts = board.split, entry.record, board.split.facts
+    split, score, facts = board.split, entry.score, board.split.facts
     names = dict.fromkeys([*shown_first(split.spec), "pair_accuracy", "crps"])
-    groups = list(record.groups.values())
+    groups = list(score.groups.values())
     values = _common(
         board=board,
         entry=entry,
@@ -119,7 +118,7 @@ def render_entry(board: Standings, entry: Entry) -> str:
         back="" if split.spec.name == "eval" else f"#split={quote(split.spec.name)}",
         facts=f"{len(split):,} {split.spec.rows} on {', '.join(facts.gpus)} · archive "
         f"{facts.archive_version} · bins {split.scheme}",
-        names=sorted(record.metrics, key=lambda name: name != board.lead),
+        names=sorted(score.metrics, key=lambda name: name != board.lead),
         bounds=[c for c in board.split.cached(control_figures) if c.name.startswith("oracle_")],
         group_metrics=[name for name in names if all(name in group for group in groups)],
         footer=f"{facts.archive_name} {facts.archive_version}, {facts.archive_digest}. "

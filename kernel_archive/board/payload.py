@@ -51,21 +51,21 @@ def _figures(metrics: dict[str, Metric]) -> dict[str, list[float | None]]:
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
-    record, recovery, risk = entry.record, entry.record.recovery, entry.record.risk
+    score, recovery, risk = entry.score, entry.score.recovery, entry.score.risk
     return {
         "slug": entry.slug,
         "name": entry.submission.name,
         "ranked": entry.ranked,
-        "repeats": record.forecasts.n_repeats,
-        "weak": [name for name in record.metrics if record.is_weak(name)],
-        "m": _figures(record.metrics),
-        "g": {task: _figures(metrics) for task, metrics in record.groups.items()},
+        "repeats": score.forecasts.n_repeats,
+        "weak": [name for name in score.metrics if score.is_weak(name)],
+        "m": _figures(score.metrics),
+        "g": {task: _figures(metrics) for task, metrics in score.groups.items()},
         "r": {name: msgspec.structs.astuple(rank) for name, rank in entry.ranks.items()},
         "recovery": recovery and [recovery.mean, recovery.low, recovery.high],
-        "buckets": [[b.count, b.confidence, b.accuracy, b.error] for b in record.buckets],
-        "confusion": record.confusion,
+        "buckets": [[b.count, b.confidence, b.accuracy, b.error] for b in score.buckets],
+        "confusion": score.confusion,
         "risk": risk and risk.error_rate,
-        "discovery": [[c.cutoff, c.base_rate, c.recall, c.precision] for c in record.discovery],
+        "discovery": [[c.cutoff, c.base_rate, c.recall, c.precision] for c in score.discovery],
         "p": entry.masses,
         "y": entry.predicted,
         "s": entry.states,
@@ -124,7 +124,7 @@ def _bins(split: Split) -> dict[int, list[str]]:
 
 def _board(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[str, Any]:
     split = board.split
-    first = board.shown[0].record
+    first = board.shown[0].score
     figures = {control.name: control.metrics for control in board.controls}
     return {
         "split": split.spec.name,

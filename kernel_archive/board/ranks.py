@@ -3,7 +3,7 @@
 A board of k entries makes k(k-1)/2 comparisons, so a pair's own 95 % interval is not enough: among
 50 equal entries, 60 pairs would look different. A difference is real when it is further from 0 than
 Bonferroni's bound allows: 5 % over the number of pairs, by a normal distribution with the standard
-error of the paired bootstrap. The entries that are really better or worse bound an entry's rank.
+error of the paired bootstrap. The entries with a real difference bound an entry's rank.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def compare_pairs(values: Sequence[float | None], draws: Sequence[Floats | None]
     of a draw for all; ``None`` where not defined.
     """
     k = len(values)
-    figures = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+    figures = np.array(values, dtype=np.float64)  # None becomes NaN
     for i, drawn in enumerate(draws):
         if drawn is not None and np.isnan(drawn).mean() > 0.5:
             figures[i] = np.nan
@@ -65,7 +65,8 @@ def compare_pairs(values: Sequence[float | None], draws: Sequence[Floats | None]
     n_pairs = len(compared) * (len(compared) - 1) // 2
     bound = NormalDist().inv_cdf(1.0 - (1.0 - LEVEL) / (2 * max(n_pairs, 1)))
     table = np.array([draws[i] for i in compared])
-    table = table[:, ~np.isnan(table).any(axis=0)] if compared else table
+    if compared:
+        table = table[:, ~np.isnan(table).any(axis=0)]
     for place, i in enumerate(compared[:-1] if table.size else []):
         others = compared[place + 1 :]
         moved = table[place] - table[place + 1 :]

@@ -63,7 +63,7 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     @property
     def terms(self) -> Terms:
         """What its figures were computed under."""
-        return self.entries[0].record
+        return self.entries[0].score
 
     @property
     def zero(self) -> tuple[str, str]:
@@ -84,8 +84,8 @@ def _distinct_controls(split: Split) -> list[ControlFigures]:
     for control, figures in zip(
         split.cached(controls_of), split.cached(control_figures), strict=True
     ):
-        cast = control.forecasts  # a cue of no strength gives the frequencies but for rounding
-        same = (cast.probabilities.round(9).tobytes(), cast.expected_speedups.tobytes())
+        forecasts = control.forecasts  # a cue of no strength gives frequencies but for rounding
+        same = (forecasts.probabilities.round(9).tobytes(), forecasts.expected_speedups.tobytes())
         groups.setdefault(same, []).append(figures)
     distinct = []
     for first, *twins in groups.values():
@@ -102,13 +102,13 @@ def make_standings(split: Split, entries: Sequence[Entry]) -> Standings:
     were scored on the same terms.
     """
     lead = split.spec.lead
-    if all(entry.record.metrics[lead].mean is None for entry in entries):
+    if all(entry.score.metrics[lead].mean is None for entry in entries):
         lead = "crps"
     sort_key = METRICS[lead].sort_key
     ordered = [
         msgspec.structs.replace(entry, ranks={})
         for entry in sorted(
-            entries, key=lambda e: (not e.ranked, sort_key(e.record.metrics[lead].mean), e.slug)
+            entries, key=lambda e: (not e.ranked, sort_key(e.score.metrics[lead].mean), e.slug)
         )
     ]
     ranked = [entry for entry in ordered if entry.ranked]
@@ -116,9 +116,9 @@ def make_standings(split: Split, entries: Sequence[Entry]) -> Standings:
     pairs: dict[str, Pairs] = {}
     for name in COMPARED[split.kind]:
         better = METRICS[name].better
-        if better == "neither" or not all(name in entry.record.metrics for entry in first):
+        if better == "neither" or not all(name in entry.score.metrics for entry in first):
             continue
-        values = [entry.record.metrics[name].mean for entry in first]
+        values = [entry.score.metrics[name].mean for entry in first]
         pairs[name] = compare_pairs(values, [entry.draws.get(name) for entry in first])
         for entry, rank in zip(first, ranks_of(pairs[name], better), strict=True):
             if rank is not None and METRICS[name].ranks:
@@ -138,7 +138,7 @@ def make_standings(split: Split, entries: Sequence[Entry]) -> Standings:
 
 
 def _entry(entry: Entry, slugs: Sequence[str]) -> dict[str, Any]:
-    record = entry.record
+    score = entry.score
     texts = ("name", "url", "model", "notes", "model_facts", "model_run")
     ranks_by_name = {}
     for name, rank in entry.ranks.items():
@@ -149,24 +149,24 @@ def _entry(entry: Entry, slugs: Sequence[str]) -> dict[str, Any]:
         **{name: getattr(entry.submission, name) for name in texts},
         "ranked": entry.ranked,
         "remark": entry.remark,
-        "repeats": record.forecasts.n_repeats,
-        **{name: getattr(record.forecasts, name) for name in _FACTS},
-        "beats_control": record.beats_control,
-        "metrics": record.metrics,
-        "groups": record.groups,
+        "repeats": score.forecasts.n_repeats,
+        **{name: getattr(score.forecasts, name) for name in _FACTS},
+        "beats_control": score.beats_control,
+        "metrics": score.metrics,
+        "groups": score.groups,
         "ranks": ranks_by_name,
     }
 
 
-def standings_bytes(boards: Sequence[Standings]) -> bytes:
-    """Write the standings as they are published: indented JSON, one board per split.
+def standings_json(boards: Sequence[Standings]) -> dict[str, Any]:
+    """Return what ``standings.json`` publishes, in plain JSON types: one board per split.
 
     ``best`` and ``worst`` of a rank are ``null`` for an entry that is ranked by value alone.
     """
     published = []
     for board in boards:
         slugs = [entry.slug for entry in board.entries]
-        facts = {
+        facts: dict[str, Any] = {
             "archive": board.split.facts,
             "split": board.split.spec.name,
             "scheme": board.split.scheme,
@@ -182,11 +182,4 @@ def standings_bytes(boards: Sequence[Standings]) -> bytes:
             "best_controls": board.best_controls,
         }
         published.append(facts)
-    data = msgspec.json.encode({"format": 1, "boards": published})
-    return msgspec.json.format(data, indent=1) + b"\n"
-
-
-def standings_json(boards: Sequence[Standings]) -> dict[str, Any]:
-    """Return what :func:`standings_bytes` publishes as plain JSON types."""
-    plain: dict[str, Any] = msgspec.json.decode(standings_bytes(boards))
-    return plain
+    return {"format": 1, "boards": msgspec.to_builtins(published)}

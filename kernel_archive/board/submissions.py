@@ -10,6 +10,7 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -23,10 +24,10 @@ from kernel_archive.scoring import Split
 from kernel_archive.splits import FORECAST_SPLITS
 from kernel_archive.untrusted import UntrustedFileError, misfit, read_whole
 
-RECORD_FILE: Final = "submission.toml"
+SUBMISSION_FILE: Final = "submission.toml"
 FORECASTS_FILE: Final = "forecasts.jsonl.zst"
 SCORE_FILE: Final = "score.json"
-_FILES: Final = frozenset({RECORD_FILE, FORECASTS_FILE, SCORE_FILE})
+_FILES: Final = frozenset({SUBMISSION_FILE, FORECASTS_FILE, SCORE_FILE})
 #: A folder's name is cut after this many characters.
 MAX_SLUG: Final = 60
 #: A longer record is refused unread.
@@ -87,12 +88,10 @@ class RunFacts(_Strict, frozen=True, omit_defaults=True):
     reasoning_effort: _Short = ""
     seed: int | None = None
     answer: _Short = ""  # form of the answer
-    prompt: _Line = ""  # name and digest
     date: _Short = ""
     package: _Short = ""  # version that asked
     input_tokens: int = 0
     output_tokens: int = 0
-    host: _Line = ""  # only where the user asked to name it
 
 
 class Submission(_Strict, frozen=True):
@@ -137,16 +136,13 @@ def parse_submission(values: dict[str, Any], file: str | None = None) -> Submiss
         message = f"split must be one of: {', '.join(FORECAST_SPLITS)}"
         raise DataError.of(code="bad-record", message=message, file=file, field="archive.split")
     message = "holds a control, format or other invisible character"
-    faults = []
-    for part in (submission, submission.model_facts, submission.model_run):
-        for field, text in msgspec.structs.asdict(part).items() if part is not None else ():
-            if isinstance(text, str) and visible(text) != text:
-                shown = printable(visible(text))
-                faults.append(
-                    Finding(
-                        code="bad-character", message=message, file=file, field=field, value=shown
-                    )
-                )
+    fault = partial(Finding, code="bad-character", message=message, file=file)
+    faults = [
+        fault(field=field, value=printable(visible(text)))
+        for part in filter(None, (submission, submission.model_facts, submission.model_run))
+        for field, text in msgspec.structs.asdict(part).items()
+        if isinstance(text, str) and visible(text) != text
+    ]
     if faults:
         raise DataError.from_findings(faults)
     return submission
@@ -186,10 +182,12 @@ def load_submission(folder: Path) -> Submission:
     if faults := list(_folder_faults(folder)):
         message = None if len(faults) == 1 else f"{len(faults)} faults in {folder}"
         raise DataError.from_findings(faults, message)
-    path = folder / RECORD_FILE
+    path = folder / SUBMISSION_FILE
     try:
         values = tomllib.loads(read_whole(path, max_bytes=_MAX_RECORD_BYTES).decode("utf-8"))
     except (ValueError, RecursionError, UntrustedFileError) as error:
         message = printable(str(error), 300)
         raise DataError.of(code="bad-record", message=message, file=str(path)) from None
+    if isinstance(run := values.get("model_run"), dict):
+        run.pop("prompt", None)  # written in both tables once; model_facts has it
     return parse_submission(values, str(path))

@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final
 
-import jinja2
 from markupsafe import Markup
+
+from kernel_archive.storage import templates_in
+
+_PAGE: Final = Path(__file__).with_name("page")
 
 #: Controls, format characters, lone surrogates, private use, line and paragraph separators.
 _HIDDEN: Final = re.compile(
@@ -35,25 +38,16 @@ def visible(text: str) -> str:
 @cache
 def page_file(name: str) -> str:
     """Read a file of the page's own folder."""
-    return (files("kernel_archive.board") / "page" / name).read_text(encoding="utf-8")
+    return (_PAGE / name).read_text(encoding="utf-8")
 
 
 def _shown(value: Any) -> Any:
     return value if isinstance(value, Markup) else visible(unicodedata.normalize("NFC", str(value)))
 
 
-@cache
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.FunctionLoader(page_file),
-        autoescape=True,
-        finalize=_shown,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+_TEMPLATES: Final = templates_in(_PAGE, autoescape=True, finalize=_shown)
 
 
 def render(template: str, **values: Any) -> str:
     """Fill a template of ``page/`` with values, escaped unless they are ``Markup``."""
-    return _environment().get_template(template).render(values)
+    return _TEMPLATES.get_template(template).render(values)

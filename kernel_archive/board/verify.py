@@ -65,10 +65,9 @@ def verify_board(
         try:
             verdicts.append(_verify(folder, splits, update=update))
         except Exception as error:  # noqa: BLE001 - whatever a stranger's file does, the others go on
-            verdict = Verdict(
-                slug=printable(folder.name), status="failed", findings=findings_of(error, folder)
-            )
-            verdicts.append(verdict)
+            findings = findings_of(error, folder)
+            slug = printable(folder.name)
+            verdicts.append(Verdict(slug=slug, status="failed", findings=findings))
         if advance is not None:
             advance(number, len(chosen), printable(folder.name))
     return verdicts
@@ -81,9 +80,10 @@ def _verify(folder: Path, splits: Mapping[tuple[str, str], Split], *, update: bo
     if stored.draws > MAX_DRAWS:
         message = f"its score has {stored.draws:,} draws, and at most {MAX_DRAWS:,} are repeated"
         raise DataError.of(code="other-score", message=message, file=str(path))
-    terms = {"draws": stored.draws, "seed": stored.seed}
     try:
-        rescored = score_submission(folder.absolute(), splits, **terms).record
+        rescored = score_submission(
+            folder.absolute(), splits, draws=stored.draws, seed=stored.seed
+        ).score
     except DataError as error:
         if [finding.code for finding in error.findings] != ["other-archive"]:
             raise
@@ -92,34 +92,33 @@ def _verify(folder: Path, splits: Mapping[tuple[str, str], Split], *, update: bo
             raise DataError.of(code="other-score", message=message, file=str(path)) from None
         return Verdict(slug=folder.name, status="other_archive")
     stored_figures, new_figures = _figures(stored), _figures(rescored)
-    names = [
-        n
-        for n in stored_figures | new_figures
-        if not _close(stored_figures.get(n), new_figures.get(n))
+    differences = [
+        f"{name}: stored {stored_figures.get(name)}, now {new_figures.get(name)}"
+        for name in stored_figures | new_figures
+        if not _close(stored_figures.get(name), new_figures.get(name))
     ]
     fix = "Remove the folder and add the file again"
     if (stored.metric_version, stored.package) != (rescored.metric_version, rescored.package):
-        if names and update:
+        if differences and update:
             write_atomically(path, rescored.to_json())
             return Verdict(slug=folder.name, status="updated")
         fix = "Run verify --update: another version of the package made it"
-    if not names:
+    if not differences:
         return Verdict(slug=folder.name, status="verified")
-    differences = [f"{n}: stored {stored_figures.get(n)}, now {new_figures.get(n)}" for n in names]
     message = f"the stored score is not what the forecasts give: {'; '.join(differences[:5])}"
     if len(differences) > 5:
         message += f", and {len(differences) - 5} more"
     raise DataError.of(code="other-score", message=message, file=str(path), fix=fix)
 
 
-def _figures(record: Score) -> dict[str, Any]:
+def _figures(score: Score) -> dict[str, Any]:
     """List what must not differ: the terms, the forecasts' digest, figures overall and of groups.
 
     The keys say what it is: ``draws``, ``crps``, ``crps low``, ``trimul crps``.
     """
-    figures: dict[str, Any] = {name: getattr(record, name) for name in _TERMS}
-    figures["forecasts"] = record.forecasts.digest
-    for group, metrics in {"": record.metrics, **record.groups}.items():
+    figures: dict[str, Any] = {name: getattr(score, name) for name in _TERMS}
+    figures["forecasts"] = score.forecasts.digest
+    for group, metrics in {"": score.metrics, **score.groups}.items():
         for name, metric in metrics.items():
             for part in ("mean", "std", "low", "high"):
                 key = f"{group} {name} {part}".strip().removesuffix(" mean")

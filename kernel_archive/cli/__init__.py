@@ -23,35 +23,17 @@ from kernel_archive.cli import common
 from kernel_archive.errors import Finding, KernelArchiveError, printable, suggestion
 from kernel_archive.storage import toml_beside
 
-#: Command -> module and one line of help, which stands here so that ``--help`` imports nothing.
-COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "init": ("build", "Write a recipe for a folder or table of your own."),
-    "build": ("build", "Consolidate raw search logs into an archive."),
-    "readers": ("build", "List the log formats and what each expects."),
-    "build-eval": ("splits", "Make an evaluation split."),
-    "build-discovery": ("splits", "Make the discovery-pair split."),
-    "build-train": ("splits", "Make the training pairs."),
-    "info": ("inspect", "Show what an archive holds."),
-    "show": ("inspect", "Show a kernel with its lineage back to the log line."),
-    "sql": ("inspect", "Query the tables with SQL (DuckDB)."),
-    "validate": ("inspect", "Check an archive: layout, schema, digests, ids, labels, splits."),
-    "audit": ("inspect", "Show the audit flags with their worst examples."),
-    "diff": ("inspect", "Show what changed between two archive versions."),
-    "template": ("score", "Write an empty, valid forecast file."),
-    "check": ("score", "Check a forecast file and list every fault."),
-    "score": ("score", "Score forecast files."),
-    "compare": ("score", "Compare two forecast files."),
-    "replay": ("score", "Replay recorded searches with forecasts that choose what is measured."),
-    "forecast": ("forecast", "Export questions to a language model, read its answers."),
-    "baseline": ("board", "Write a baseline's forecasts."),
-    "leaderboard": ("board", "Submissions, standings and the page."),
-    "push": ("hub", "Publish an archive on the Hugging Face Hub."),
-    "pull": ("hub", "Fetch a published archive and verify it."),
-    "reproduce": ("hub", "Recompute the paper's tables from the published predictions."),
-}
+_TABLES: Final = toml_beside(__file__, "commands.toml")
+#: Command -> its module, and one line of help, so that ``--help`` imports no module.
+COMMANDS: Final[dict[str, tuple[str, str]]] = _TABLES["commands"]
+#: Command, command and option, or public name that went with 1.0 -> what to type instead.
+MOVED: Final[dict[str, str]] = _TABLES["moved"]
 
-#: Command, or command and option, that moved or went with 1.0 -> what to type instead.
-MOVED: Final = toml_beside(__file__, "moved.toml")
+
+def instead_of(*typed: str) -> str | None:
+    """Say what to type instead of the first of these that is gone; ``None`` where all are here."""
+    gone = next((name for name in typed if name in MOVED), None)
+    return gone and f"{gone!r} is gone since 1.0. Type: {MOVED[gone]}"
 
 
 class _LazyGroup(click.Group):
@@ -74,9 +56,8 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
-        for typed in (name, *(f"{name} {word.partition('=')[0]}" for word in args[1:])):
-            if typed in MOVED:
-                raise click.UsageError(f"{typed!r} is gone since 1.0. Type: {MOVED[typed]}", ctx)
+        if gone := instead_of(name, *(f"{name} {word.partition('=')[0]}" for word in args[1:])):
+            raise click.UsageError(gone, ctx)
         if name not in COMMANDS and not name.startswith("-"):
             raise click.UsageError(f"No such command {name!r}. {suggestion(name, COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 import kernel_archive
 from kernel_archive.baselines.registry import BASELINES, forecast_lines, make_baseline
+from kernel_archive.board import add_submission, build_board, standings_json, verify_board
+from kernel_archive.board.standings import Standings
+from kernel_archive.board.submissions import ModelFacts, Seen
 from kernel_archive.cli import common
 from kernel_archive.errors import counted
 from kernel_archive.scoring import METRICS
 from kernel_archive.scoring.metrics import shown_first
 from kernel_archive.splits import REPLAY
 from kernel_archive.storage import check_new
-
-if TYPE_CHECKING:
-    from kernel_archive.board.standings import Standings
-    from kernel_archive.board.submissions import Seen
 
 _board = common.option(
     "--board", type=common.FOLDER, help="Folder of the board.  [default: leaderboard]"
@@ -89,32 +88,22 @@ def add(
     request adds. The prompt that a language model answered is read from FILE; what was asked of
     which model is read from FILE.run.json, where kernel-archive forecast left it.
     """
-    from kernel_archive.board import add_submission
-    from kernel_archive.board.submissions import ModelFacts
-
     archive, split, labels = (stated.pop(name) for name in ("archive_path", "split", "labels"))
-    target = kernel_archive.load_split(archive, split, labels=labels)
+    rows = kernel_archive.load_split(archive, split, labels=labels)
     facts = ModelFacts(open_weights=open_weights, saw_archive=saw_archive)
-    stored = add_submission(
-        file,
-        target,
-        facts=None if facts == ModelFacts() else facts,
-        board=board,
-        **{key: value for key, value in stated.items() if value is not None},
-    )
-
+    stored = add_submission(file, rows, facts=facts, board=board, **stated)
     payload: dict[str, Any] = {"slug": stored.slug, "folder": str(stored.folder)}
-    next_options = common.named_again("eval", archive, board=board, labels=labels)
+    next_options = common.restated_options("eval", archive, board=board, labels=labels)
     payload["next"] = f"kernel-archive leaderboard build{next_options}"
-    rows = []
-    record = stored.record
-    for name in dict.fromkeys([*shown_first(record.spec), "crps"]):
-        f = record.metrics[name]
+    figures = []
+    score = stored.score
+    for name in dict.fromkeys([*shown_first(score.spec), "crps"]):
+        f = score.metrics[name]
         value, low, high = map(METRICS[name].format, (f.mean, f.low, f.high))
         title = METRICS[name].title
-        rows.append({"figure": title, "value": value, "95 % interval": f"{low} to {high}"})
-    result = payload | {"submission": stored.submission, "score": stored.record}
-    common.emit(result, {"score": rows, **payload})
+        figures.append({"figure": title, "value": value, "95 % interval": f"{low} to {high}"})
+    result = payload | {"submission": stored.submission, "score": score}
+    common.emit(result, {"score": figures, **payload})
 
 
 def _show_standings(board: Standings) -> None:
@@ -122,15 +111,15 @@ def _show_standings(board: Standings) -> None:
     rows, remarks = [], []
     shown = list(dict.fromkeys([board.lead, *shown_first(board.split.spec)]))[:2]
     for entry in board.entries:
-        rank, record = entry.ranks.get(board.lead), entry.record
+        rank, score = entry.ranks.get(board.lead), entry.score
         row = {"rank": "-" if rank is None else str(rank.rank), "possible ranks": "-"}
         if rank is not None and rank.best is not None:
             row["possible ranks"] = f"{rank.best} to {rank.worst}"
         row["entry"] = entry.submission.name
         for key in shown:
-            star = " *" if record.is_weak(key) else ""
-            row[METRICS[key].title] = METRICS[key].format(record.metrics[key].mean) + star
-        coverage = f"{100 * record.forecasts.coverage:.0f} %"
+            star = " *" if score.is_weak(key) else ""
+            row[METRICS[key].title] = METRICS[key].format(score.metrics[key].mean) + star
+        coverage = f"{100 * score.forecasts.coverage:.0f} %"
         rows.append(row | {"coverage": coverage})
         remarks += [f"{entry.submission.name}: {entry.remark}"] if entry.remark else []
     notes = [
@@ -157,8 +146,6 @@ def build(archive_path: str | None, **options: Any) -> None:
 
     The page is one file that fetches nothing: open it in a browser.
     """
-    from kernel_archive.board import build_board, standings_json
-
     with common.progress("Scoring") as advance:
         result = build_board(kernel_archive.open_archive(archive_path), advance=advance, **options)
     files = [str(file) for file in result.files]
@@ -186,8 +173,6 @@ def verify(archive_path: str | None, **options: Any) -> None:
 
     The exit status is 1 when one fails. A pull request that adds a submission is checked with this.
     """
-    from kernel_archive.board import verify_board
-
     with common.progress("Verifying") as advance:
         verdicts = verify_board(
             kernel_archive.open_archive(archive_path), advance=advance, **options

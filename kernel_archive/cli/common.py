@@ -149,7 +149,7 @@ output_options = options(
 )
 
 
-def named_again(split: str, archive_path: str | None, **more: Any) -> str:
+def restated_options(split: str, archive_path: str | None, **more: Any) -> str:
     """Name split, archive and ``more`` as options of the next command, where they are stated."""
     stated = {"split": None if split == "eval" else split, "archive": archive_path, **more}
     return "".join(f" --{name} {argument(value)}" for name, value in stated.items() if value)
@@ -157,7 +157,7 @@ def named_again(split: str, archive_path: str | None, **more: Any) -> str:
 
 def next_command(name: str, file: str, split: str, archive_path: str | None) -> str:
     """Write the command about a file that comes next."""
-    return f"kernel-archive {name} {argument(file)}{named_again(split, archive_path)}"
+    return f"kernel-archive {name} {argument(file)}{restated_options(split, archive_path)}"
 
 
 def argument(value: object) -> str:
@@ -170,7 +170,7 @@ def _safe(message: str) -> str:
     return "\n".join(printable(line, MAX_LINE) for line in message.split("\n"))
 
 
-def say(message: str = "") -> None:
+def say(message: str) -> None:
     """Print text for people on stderr: progress, remarks, warnings."""
     with suppress(OSError):  # a closed or full stderr has no reader
         click.echo(_safe(message), err=True)

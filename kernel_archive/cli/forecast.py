@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,8 +15,6 @@ from kernel_archive.errors import UsageError, printable
 from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kernel_archive import Archive
 
 #: Options that say how rows are asked, and all that a log of Inspect decides.
@@ -138,7 +137,7 @@ def _export(archive: Archive, options: dict[str, Any]) -> None:
     stated = {"model": model, **_stated(("limit", "repeats"))}
     numbers = msgspec.structs.asdict(settings)
     stated |= {n.replace("_", "-"): str(v) for n, v in numbers.items() if v is not None}
-    next_options = common.named_again(split, options["archive_path"], **stated)
+    next_options = common.restated_options(split, options["archive_path"], **stated)
     common.emit(
         {
             "file": printable(file, 5000),

@@ -11,38 +11,13 @@ import msgspec
 import kernel_archive
 from kernel_archive.cli import common
 from kernel_archive.errors import Finding, counted
+from kernel_archive.storage import toml_beside
 
 #: Show this many examples per flag and kind of finding.
 _EXAMPLES: Final = 3
 Row = dict[str, Any]
 #: Count of ``info`` -> what people read in its place; empty where another line says it.
-_WORDS: Final = {
-    "tables": "rows by table",
-    "problems": "problems, with kernels by bin",
-    "gpu_seconds": "",
-    "gpu_hours": "GPU hours",
-    "searches_with_gpu_seconds": "searches that log GPU time",
-    "searches_with_tokens": "searches that log tokens",
-    "pending": "measurements begun, without a result in the log",
-    "duplicates": "measurements logged twice, counted once",
-    "deferred": "programs proposed and never run",
-    "forecasts": "forecasts in the logs",
-    "evaluations": "measurements",
-    "roots": "measurements of a search's first program",
-    "excluded": "measurements left out, with a reason (kernel-archive audit)",
-    "programs": "distinct programs that pass",
-    "flags": "kernels by flag (kernel-archive audit)",
-    "inputs": "logs read",
-    "splits": "",
-    "problem": "",
-    "gpu": "kernels by GPU",
-    "language": "kernels by language",
-    "generation_method": "kernels by generation method",
-    "bin": "kernels by bin",
-    "split": "kernels by part",
-    "outcome": "measurements by outcome",
-    "findings_in_the_logs": "faults found in the logs",
-}
+_WORDS: Final = toml_beside(__file__, "info.toml")
 
 
 def _picked(rows: list[Row], names: str) -> list[Row]:

@@ -42,8 +42,8 @@ def _print(sheet: Sheet) -> None:
     )
 
 
-def _target(options: dict[str, Any]) -> Split:
-    """Load the split that options name, and take them out of the others."""
+def _load_split(options: dict[str, Any]) -> Split:
+    """Load the split that options name, and take these out of the others."""
     archive, split, bins, labels = map(options.pop, ("archive_path", "split", "bins", "labels"))
     return kernel_archive.load_split(archive, split, bins, labels=labels)
 
@@ -66,14 +66,14 @@ def template(
 
     if output is not None:
         check_new(output, force=force)
-    target = kernel_archive.load_split(archive_path, split, blind=True)
-    data = b"".join(template_lines(target, repeats=repeats))
-    facts: dict[str, Any] = {"rows": len(target), "repeats": repeats}
-    facts |= {"split": target.facts, "fields": fields_of(target.kind)}
+    rows = kernel_archive.load_split(archive_path, split, blind=True)
+    data = b"".join(template_lines(rows, repeats=repeats))
+    facts: dict[str, Any] = {"rows": len(rows), "repeats": repeats}
+    facts |= {"split": rows.facts, "fields": fields_of(rows.kind)}
     check_it = common.next_command("check", output or "FILE", split, archive_path)
     facts["next"] = f"fill it in, then: {check_it}"
     if not common.as_json():
-        for line in explanation(target, common.named_again("eval", archive_path)):
+        for line in explanation(rows, common.restated_options("eval", archive_path)):
             common.say(line)
     common.emit_lines(facts, data, output, force=force, hidden=("split", "fields"))
 
@@ -90,8 +90,8 @@ def check(file: str, split: str, archive_path: str | None) -> None:
     """
     from kernel_archive.scoring.summary import check_lines
 
-    target = kernel_archive.load_split(archive_path, split, blind=True)
-    _, report = kernel_archive.check_forecasts(file, target)
+    rows = kernel_archive.load_split(archive_path, split, blind=True)
+    _, report = kernel_archive.check_forecasts(file, rows)
 
     def text() -> None:
         common.tell("\n".join(check_lines(report)))
@@ -122,10 +122,10 @@ def score(
 
     if output is not None:
         check_new(output, force=force)
-    target = _target(options)
+    rows = _load_split(options)
     # All files are read before the first is scored: a fault in the last one need not wait for that.
-    forecasts = [kernel_archive.read_forecasts(file, target) for file in files]
-    records = [score_one(target, cast, **options) for cast in forecasts]
+    forecasts = [kernel_archive.read_forecasts(file, rows) for file in files]
+    records = [score_one(rows, one, **options) for one in forecasts]
     payload = records if len(records) > 1 else records[0]
     if output is not None:
         data = msgspec.json.format(msgspec.json.encode(payload), indent=1) + b"\n"
@@ -140,8 +140,8 @@ def score(
                 common.tell()
             for remark in score_remarks(records[0]):
                 common.tell(remark)
-        for cast in forecasts:
-            common.print_findings(cast.remarks)
+        for one in forecasts:
+            common.print_findings(one.remarks)
 
     common.emit(payload, text)
 
@@ -155,7 +155,7 @@ def compare(a: str, b: str, **options: Any) -> None:
     """Compare two forecast files: paired differences, intervals, permutation p-values (Holm)."""
     from kernel_archive.scoring.summary import comparison_sheet
 
-    result = kernel_archive.compare(a, b, _target(options), **options)
+    result = kernel_archive.compare(a, b, _load_split(options), **options)
     common.emit(result, lambda: _print(comparison_sheet(result)))
 
 
@@ -188,7 +188,7 @@ def replay(files: tuple[str, ...], archive_path: str | None, **options: Any) -> 
     results = []
     with common.progress("Replaying") as advance:
         for file in files or (None,):
-            cast = None if file is None else kernel_archive.read_forecasts(file, worlds.split)
-            results.append(run(worlds, cast, replay_options))
-            advance(len(results), len(files), "" if cast is None else cast.name)
+            forecasts = None if file is None else kernel_archive.read_forecasts(file, worlds.split)
+            results.append(run(worlds, forecasts, replay_options))
+            advance(len(results), len(files), "" if forecasts is None else forecasts.name)
     common.emit(results, lambda: _print(replay_sheet(results)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -12,8 +13,6 @@ from kernel_archive.errors import counted
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES, SPLITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
 
@@ -77,7 +76,7 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
 
 
 def _say_whose(table: str, split: SplitFacts, archive: Archive) -> None:
-    """Say that a shipped definition asks about no program of one's own, and what to type."""
+    """Say that a shipped definition asks about no program of the user's, and what to type."""
     from kernel_archive.storage import content_path
 
     shipped = common.argument(str(content_path("splits") / f"{table}.toml"))

@@ -1,1 +1,1 @@
-"""Language models as forecasters. Begin reading at ``questions.py``."""
+"""Language models as forecasters. Begin reading at ``prompts.py``."""

@@ -62,7 +62,7 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     latency_s: float | None = None
 
     def line(self, prompt: Prompt, question_digest: str) -> dict[str, Any]:
-        """Make the line of a forecast file: the forecast, or why there is none."""
+        """Make the line of a forecast file: the forecast, or why it is missing."""
         completion, is_validity = read_completion(self.content), prompt.ask == "validity"
         reason = completion.parse_error
         if reason:  # a refused or cut answer rarely holds a forecast: then that is the reason
@@ -158,13 +158,13 @@ def _counted(words: Iterable[str | None]) -> dict[str, int]:
 
 @dataclass(kw_only=True)
 class Answers:
-    """Answers to the questions of one run, and why there is none where that is known."""
+    """Answers to the questions of one run, and why some are missing, where that is known."""
 
     questions: Questions
     repeats: int = 1
     answered: dict[Cell, ModelAnswer] = field(default_factory=dict)
     failures: dict[Cell, str] = field(default_factory=dict)
-    model: str = ""  # as whoever asked it calls it
+    model: str = ""  # as its user calls it
     settings: ModelSettings = field(default_factory=ModelSettings)  # as far as they are known
     date: str = ""  # of the first question, where it is known
 

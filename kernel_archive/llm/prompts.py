@@ -1,7 +1,7 @@
 """Word what a language model is asked: the templates of ``prompts/`` and the form of an answer.
 
 A prompt is named by the version of its templates, what they ask, the form of the answer and the
-bin scheme. Its digest covers the whole wording, the problems' words included. Both stand in every
+bin scheme. Its digest covers the whole wording, the problems' words included. Both are in every
 forecast, so that forecasts under two wordings are never mixed up.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -16,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import msgspec
 
-from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, Scheme
+from kernel_archive.bins import BIN_NAMES, SCHEMES, Scheme
 from kernel_archive.gpus import Gpu, gpu_facts, gpu_lines
 from kernel_archive.ids import sha256_hex
 from kernel_archive.problems import PROBLEMS, get_problem
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring.formats import TOOL_FIELDS
-from kernel_archive.storage import content_path, text_templates
+from kernel_archive.storage import content_path, templates_in
 
 if TYPE_CHECKING:
     import jinja2
@@ -88,26 +89,20 @@ def known_prompts() -> dict[str, Prompt]:
 
 def answer_schema(ask: Ask) -> dict[str, Any]:
     """Return the JSON Schema of an answer: reasons first, and every field is required."""
-    fields: dict[str, dict[str, Any]] = {
-        "rationale": {"description": "what decides it, in at most 60 words", "type": "string"}
-    }
-    if ask == "validity":
-        meaning = "probability that the candidate compiles and is correct, from 0 to 1"
-        fields["p_passes"] = {"description": meaning, "type": "number"}
-    else:
-        for b, name in enumerate(TOOL_FIELDS, 1):
-            more = ", from 0 to 1" if b < len(TOOL_FIELDS) else "; the eight sum to 1"
-            fields[name] = {"description": f"probability of bin {b}{more}", "type": "number"}
-        meaning = "number of the bin that you would name, 1 to 8"
-        whole = {"type": "integer", "enum": [*range(1, N_BINS + 1)]}
-        fields["predicted_bin"] = {"description": meaning, **whole}
-        meaning = "the S that you expect, as a number, or null"
-        fields["expected_speedup"] = {"description": meaning, "type": ["number", "null"]}
+    names = ["rationale", "p_passes"]
+    if ask != "validity":
+        names = ["rationale", *TOOL_FIELDS, "predicted_bin", "expected_speedup"]
     if ask == "defer":
-        meaning = "true: measure this candidate; false: use the forecast"
-        fields["defer"] = {"description": meaning, "type": "boolean"}
-    schema = {"type": "object", "properties": fields, "required": list(fields)}
+        names.append("defer")
+    fields = {name: _answer_fields()[name] for name in names}
+    schema = {"type": "object", "properties": fields, "required": names}
     return schema | {"additionalProperties": False}
+
+
+@cache
+def _answer_fields() -> dict[str, dict[str, Any]]:
+    text = (content_path("prompts") / PROMPT_VERSION / "fields.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
 
 
 def render(
@@ -190,6 +185,6 @@ def _fenced(code: str) -> str:
 
 @cache
 def _templates() -> jinja2.Environment:
-    templates = text_templates("prompts")
+    templates = templates_in(content_path("prompts"))
     templates.filters["fenced"] = _fenced
     return templates

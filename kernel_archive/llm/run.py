@@ -15,7 +15,7 @@ from kernel_archive.storage import write_atomically
 
 
 class ModelRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked, of which model: stands beside the forecasts and goes into a board's entry."""
+    """What was asked of which model, saved next to the forecasts; a board's entry copies it."""
 
     archive: str  # name, version and logical digest
     split: str

@@ -1,1 +1,1 @@
-"""Publishing: dataset card, Croissant, Hub push and pull."""
+"""Publishing: the dataset card, push and pull, the paper's figures."""

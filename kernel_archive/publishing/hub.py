@@ -1,6 +1,6 @@
 """Talk to the Hugging Face Hub: one client, and a clear message without secrets for each failure.
 
-The Hub is not trusted: its texts are made printable, and whoever fetches verifies what came.
+The Hub is not trusted: its texts are made printable, and what is fetched is verified.
 """
 
 from __future__ import annotations

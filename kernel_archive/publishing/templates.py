@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.errors import printable
-from kernel_archive.storage import text_templates
+from kernel_archive.storage import content_path, templates_in
 
 if TYPE_CHECKING:
     import jinja2
@@ -53,7 +53,7 @@ def dump_yaml(value: Any) -> str:
 
 @cache
 def _templates() -> jinja2.Environment:
-    templates = text_templates("cards", whole_files=True)
+    templates = templates_in(content_path("cards"), keep_trailing_newline=True)
     templates.filters |= {f.__name__: f for f in (number, share, prose, dump_yaml, printable)}
     templates.filters |= {"md": markdown_text, "code": code_span}
     return templates

@@ -40,7 +40,7 @@ ADDRESS_SPACE_BYTES: Final = 8 << 30  # of its process
 RESULT_BYTES: Final = 8 << 30
 SECONDS: Final = 600.0
 MAX_FILES: Final = 500_000  # that it may read
-#: Functions that may stand in the arguments of a function that reads files without hiding a path,
+#: Functions that may be in the arguments of a function that reads files without hiding a path,
 #: and other expressions that may: constants, lists of them, named options.
 _PLAIN: Final = frozenset({"list_value", "struct_pack", "getvariable", "row"})
 _PLAIN_CLASSES: Final = frozenset({None, "CONSTANT", "COLUMN_REF", "COMPARISON"})

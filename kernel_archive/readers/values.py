@@ -64,7 +64,7 @@ def objects_of(value: object) -> list[dict[str, Any]] | None:
 
 
 def inner_value(value: object, path: str) -> Any:
-    """Return the value at a path of keys; ``None`` where there is none.
+    """Return the value at a path of keys; ``None`` where it is missing.
 
     >>> inner_value({"a": {"b": 1}}, "a.b"), inner_value({"a": 2}, "a.b")
     (1, None)
@@ -121,7 +121,7 @@ def step_number(value: object) -> int | None:
 
 
 def seconds_between(start: str | None, end: str | None) -> float | None:
-    """Return the seconds between ISO 8601 times; ``None`` where there are none."""
+    """Return the seconds between ISO 8601 times; ``None`` for other texts."""
     with suppress(ValueError, TypeError, OverflowError):
         first, last = datetime.fromisoformat(start or ""), datetime.fromisoformat(end or "")
         return not_negative((last - first).total_seconds())

@@ -1,4 +1,4 @@
-"""Read the forecast in a model's answer, or why there is none."""
+"""Read the forecast in a model's answer, or why it has no forecast."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _REASONING: Final = re.compile(r"<(/?)(?:think|thinking|reasoning)>")
 
 
 def read_completion(answer: Any) -> ForecastLine:
-    """Read the forecast in a model's answer; ``parse_error`` says why there is none.
+    """Read the forecast in a model's answer; ``parse_error`` says why it has none.
 
     It is the code of the fault, or ``empty``, ``no-json``, ``half-json``, ``in-reasoning``. Takes
     the text of an answer, the arguments of a tool call, a message, or a chat. Of a text the last

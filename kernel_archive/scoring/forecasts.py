@@ -34,7 +34,7 @@ class Forecasts:
     stated_bins: NDArray[np.int8]  # the bin that the forecaster named, 0 for none
     #: The speedup that the forecaster stated, x; NaN for none. It orders what bins tie.
     expected_speedups: Floats
-    raw_sums: Floats  # sum of the raw probabilities; NaN where there are none
+    raw_sums: Floats  # sum of the raw probabilities; NaN without them
     input_tokens: Floats  # NaN where not stated
     output_tokens: Floats
     latency_s: Floats
@@ -145,7 +145,7 @@ class Forecasts:
 def _shaped(
     values: ArrayLike | None, shape: tuple[int, int], default: float | bool, name: str
 ) -> NDArray[Any]:
-    """Spread values over all repeats, or the default where there are none."""
+    """Spread values over all repeats, or the default without any."""
     array = np.asarray(default if values is None else values)
     try:
         return np.broadcast_to(array, shape).copy()

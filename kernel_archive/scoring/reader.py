@@ -175,7 +175,7 @@ class _Collector:
         self.add(Finding(code=code, message=message, file=self.file, **more))
 
     def take(self, item: tuple[int, bytes] | Finding, *, cut_off: bool = False) -> None:
-        """Take a numbered line, or why there is none; ``cut_off`` where the file ends in it."""
+        """Take a numbered line, or why it can't be read; ``cut_off`` where the file ends in it."""
         if isinstance(item, Finding):
             self.add(item)
             return

@@ -188,7 +188,7 @@ class Score(Terms, frozen=True, kw_only=True):
         """Keep what may be published where labels are withheld: figures over all rows, rounded.
 
         Curves, buckets, groups, repeats and the best of few picks would tell labels of single rows
-        to a reader who has the forecasts, which are public.
+        to a reader of the forecasts, which are public.
         """
 
         def rounded(figures: dict[str, float | None]) -> dict[str, float | None]:
@@ -216,7 +216,7 @@ class Score(Terms, frozen=True, kw_only=True):
         )
 
     def control(self, metric: str) -> float | None:
-        """Return the figure of the best control; ``None`` where there is none."""
+        """Return the figure of the best control; ``None`` without one."""
         best = self.best_controls.get(metric)
         return next((c.metrics.get(metric) for c in self.controls if c.name == best), None)
 

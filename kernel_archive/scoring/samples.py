@@ -35,7 +35,7 @@ class ForecastRows:
     split: Split
     probabilities: Floats  # shape (R, n, 8)
     parsed: Bools  # shape (R, n): whether there is a distribution
-    predicted: Ints  # shape (R, n): the predicted bin, 0 where there is none
+    predicted: Ints  # shape (R, n): the predicted bin, 0 without a distribution
     stated_speedups: Floats  # shape (R, n): stated beside the bins, x; NaN for none
     cue_crps: Floats  # shape (n,), of the best cue
     zero_crps: Floats  # shape (n,), of what a skill of 0 stands for
@@ -161,7 +161,7 @@ class RowSample:
 
     @classmethod
     def bootstrap(cls, rows: ForecastRows, *, seed: int, draws: int) -> Iterator[RowSample]:
-        """Draw clusters, or rows stratified by task where there are none, in portions."""
+        """Draw clusters, or rows stratified by task without clusters, in portions."""
         rng, tasks = np.random.default_rng(seed), rows.split.task_rows.values()
         cluster = rows.split.cluster_numbers
         for size in chunk_sizes(len(rows), draws):

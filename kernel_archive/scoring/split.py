@@ -53,7 +53,7 @@ class SplitIdentity(msgspec.Struct, frozen=True, kw_only=True):
 class Surface:
     """What can be seen of n rows without understanding any."""
 
-    languages: tuple[str, ...]  # n languages; empty texts where the programs are not at hand
+    languages: tuple[str, ...]  # n languages; empty texts where the programs are not available
     spreads: Floats  # shape (n,), largest over smallest measurement; 1 where there was only one
     #: Name -> shape (n,), the value of a cue.
     cues: Mapping[str, Floats] = field(default_factory=dict)

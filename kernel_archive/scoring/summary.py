@@ -31,7 +31,7 @@ _BESIDE: dict[Kind, tuple[str, ...]] = {
 }
 #: Columns of a score's main table without those that only ``--all`` shows.
 _FEW_COLUMNS = (0, 1, 2, 5, 6)
-#: Below so many rows a score says that it can't be trusted.
+#: Below this many rows a score says that it can't be trusted.
 FEW_ROWS = 50
 _UNIFORM_NOTE = "Uniform: the figure of even odds, for scale; of an average precision the base rate"
 _MARK_NOTE = "* does not beat the best control by its interval; ECE has none where a control has 0"

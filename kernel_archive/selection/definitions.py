@@ -324,7 +324,7 @@ def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = N
     """Choose the one GPU of a split, of those that qualifying kernels were measured on.
 
     The one that was asked for; else the preferred one when present; else the only one; ``None``
-    when there is none at all.
+    when no kernel qualifies.
 
     Raises:
         UsageError: the named GPU has no qualifying kernel.

@@ -41,9 +41,9 @@ def find_edges(
     An edge is one evaluation with its direct parent (``parent_distance`` 1: the log still has it),
     both successful and neither excluded, both kernels in the archive, of the same problem and GPU,
     timed against the same reference, whose text need not be known. An edge from a program to itself
-    is none. The same two programs give one edge, in either direction: the first by search id, then
-    in the order of the log. Where another builder has measured both programs again, the edge stays
-    with their ratio; where it has measured one of them, there is no edge.
+    does not count. The same two programs give one edge, in either direction: the first by search
+    id, then in the order of the log. Where another builder has measured both programs again, the
+    edge stays with their ratio; where it has measured one of them, there is no edge.
 
     Args:
         evaluations: of the searches that count, with :data:`EDGE_COLUMNS`.

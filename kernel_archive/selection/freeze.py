@@ -114,7 +114,7 @@ def read_frozen(path: Path) -> FrozenSplit:
 
 
 def _frozen_splits(archive: Archive) -> list[FrozenSplit]:
-    """Read the frozen splits of an archive's version; there are none of a name for no version."""
+    """Read the frozen splits of an archive's version; a name for no version has none."""
     try:
         folder = frozen_folder(archive.manifest.version)
     except UsageError:

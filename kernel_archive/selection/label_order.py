@@ -48,7 +48,7 @@ def label_correlations(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     """Correlate every column with the label: ``task``, ``column``, ``value`` and ``limit``.
 
     ``limit`` is what chance gives. A column that says no more than a row's search or
-    its parent has only so many independent values. The task ``all tasks`` stands for ranks within
+    its parent has only that many independent values. The task ``all tasks`` stands for ranks within
     each. Tasks with few rows and columns with one value are left out.
     """
     left_out = {*_LABELS, split.task, split.value, split.anchor, split.candidate}

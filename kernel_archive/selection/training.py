@@ -49,7 +49,7 @@ _COLUMNS: Final = {
     "candidate_program": "child_program_id",
     "candidate_token": "child_token_id",
 }
-#: Make edges of so many pairs at a time: few are taken, and one has twenty columns.
+#: Make edges of this many pairs at a time: few are taken, and one has twenty columns.
 _EDGES_AT_A_TIME: Final = 5_000
 
 
@@ -191,7 +191,7 @@ def stratum_pairs(
         low: least ratio of the faster speedup to the slower one.
         high: the ratio that is too large.
         allowed: which edges count.
-        wanted: at most so many.
+        wanted: at most this many.
 
     Returns:
         Edges: ``parent_`` and ``child_`` columns, ``ratio`` and ``search_id``. The hash says which

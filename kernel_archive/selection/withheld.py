@@ -41,7 +41,7 @@ LABELS: Final[dict[str, Any]] = {
 GOALS: Final = ("goal_bin", "aim")
 #: Facts of a split that say nothing of its labels.
 _OPEN_FACTS: Final = {"gpus"}
-#: Tables of which the public part keeps what is said of training kernels.
+#: Tables of which the public part keeps the rows of training kernels.
 _PUBLIC: Final = {"kernels", "failures", "evaluations", "launches"}
 
 
@@ -50,7 +50,7 @@ def labelled(archive: Archive, table: str, folder: Path) -> tuple[pa.Table, Spli
 
     Raises:
         ArchiveMismatchError: the labels belong to another archive, or were changed.
-        ArchiveNotFoundError: there are none.
+        ArchiveNotFoundError: the labels are missing.
     """
     whole = Archive(folder, read_manifest(folder))  # which open_archive refuses
     facts, public = whole.manifest.splits.get(table), archive.arrow(table)

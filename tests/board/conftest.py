@@ -21,7 +21,7 @@ def archive(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def target(archive):
+def split(archive):
     """Its evaluation split."""
     return load_split(archive, "eval")
 
@@ -33,20 +33,20 @@ def pairs(archive):
 
 
 @pytest.fixture(scope="session")
-def files(archive, target, pairs, tmp_path_factory):
+def files(archive, split, pairs, tmp_path_factory):
     """Forecast files: name -> path."""
     folder = tmp_path_factory.mktemp("files")
     cost = {"input_tokens": 100, "output_tokens": 20, "latency_s": 1.5}
-    three = np.stack([informed(target, 0.3, seed) for seed in range(3)])
+    three = np.stack([informed(split, 0.3, seed) for seed in range(3)])
     contents = {
-        "uniform": (target, make_baseline("uniform", archive).probabilities, {}),
-        "prior": (target, make_baseline("prior", archive).probabilities, {}),
+        "uniform": (split, make_baseline("uniform", archive).probabilities, {}),
+        "prior": (split, make_baseline("prior", archive).probabilities, {}),
         "good": (
-            target,
-            informed(target, 9.0),
+            split,
+            informed(split, 9.0),
             {"rationale": "it halves the loads", "input_tokens": 900},
         ),
-        "fair": (target, three, cost),
+        "fair": (split, three, cost),
         "pairs": (pairs, informed(pairs, 2.0), {}),
     }
     out = {
@@ -60,11 +60,11 @@ def files(archive, target, pairs, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def made_board(target, pairs, files, tmp_path_factory):
+def made_board(split, pairs, files, tmp_path_factory):
     """The board that each test gets a copy of."""
     where = tmp_path_factory.mktemp("made") / "leaderboard"
     for name in ("uniform", "prior", "good", "fair", "half"):
-        add_submission(files[name], target, name=name, board=where, draws=DRAWS)
+        add_submission(files[name], split, name=name, board=where, draws=DRAWS)
     add_submission(files["pairs"], pairs, name="good", board=where, draws=DRAWS)
     return where
 

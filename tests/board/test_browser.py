@@ -9,6 +9,7 @@ KERNEL_ARCHIVE_REQUIRE_BROWSER=1, as in CI, they fail instead.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import os
 import re
@@ -34,35 +35,19 @@ EVIL = (
     "onerror=\"document.title='owned'\">{{7*7}}$title\u202e\x1b[31m"
 )
 FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-    "--hide-scrollbars",
+    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+    "--disable-background-networking --disable-component-update --disable-dev-shm-usage "
+    "--hide-scrollbars"
 )
-
-
-def missing():
-    """What is not there to drive a browser with."""
-    out = [] if shutil.which("chromium") or shutil.which("google-chrome") else ["chromium"]
-    out += [] if shutil.which("chromedriver") else ["chromedriver"]
-    try:
-        import selenium  # noqa: F401 - only whether it is there
-    except ImportError:
-        out.append("selenium")
-    return out
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     """Headless Chromium with a profile of its own."""
-    lacking = missing()
-    if lacking:
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    driver, selenium = shutil.which("chromedriver"), importlib.util.find_spec("selenium")
+    tools = {"chromium": chromium, "chromedriver": driver, "selenium": selenium}
+    if lacking := [name for name, place in tools.items() if place is None]:
         refuse = pytest.fail if os.environ.get("KERNEL_ARCHIVE_REQUIRE_BROWSER") else pytest.skip
         refuse(
             f"NO BROWSER TEST HAS RUN: {', '.join(lacking)} is missing (apt-get install "
@@ -72,14 +57,14 @@ def browser(tmp_path_factory):
     from selenium.webdriver.chrome.service import Service
 
     options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium") or shutil.which("google-chrome")
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+    options.binary_location = chromium
+    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    driver.set_script_timeout(30)
-    yield driver
-    driver.quit()
+    started = webdriver.Chrome(options=options, service=Service(driver))
+    started.set_script_timeout(30)
+    yield started
+    started.quit()
 
 
 @pytest.fixture(scope="module")
@@ -93,18 +78,18 @@ def address(tmp_path_factory):
         hostile=f'import x\n"""{EVIL}"""\n{EVIL}\n' + "y" * 5_000_000,
     )
     for split in ("eval", "discovery"):
-        target = load_split(archive, split)
+        rows = load_split(archive, split)
         prior = make_baseline("prior", archive, split).probabilities
         even = np.full_like(prior, 0.125)
         middle = np.tile(np.eye(8)[3:5].mean(axis=0), (len(prior), 1))
         nearest = np.roll(prior, 1, axis=1)
-        cast = {"uniform": even, "prior": prior, "nearest": nearest, "near": middle}
-        for name, p in cast.items():
+        forecasts = {"uniform": even, "prior": prior, "nearest": nearest, "near": middle}
+        for name, p in forecasts.items():
             extra = {"rationale": EVIL * 4, "input_tokens": 10} if name == "nearest" else {}
-            path = write_lines(root / f"{name}.jsonl", target, p, **extra)
+            path = write_lines(root / f"{name}.jsonl", rows, p, **extra)
             stated = {"url": "https://example.org/", "board": root / "b", "draws": DRAWS}
             shown = EVIL.split("\u202e", maxsplit=1)[0][:80] if name == "nearest" else name
-            add_submission(path, target, name=shown, **stated)
+            add_submission(path, rows, name=shown, **stated)
     build_board(archive, root / "b", draws=DRAWS, jobs=1)
     handler = functools.partial(SimpleHTTPRequestHandler, directory=root / "b")
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -1,18 +1,16 @@
 """Building a board: scored, ranked, and published in one step."""
 
-import base64
 import json
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import zlib
 
 import msgspec
 import pytest
 from support.archives import Run, Search, make_archive, program
-from support.boards import DRAWS, informed, write_lines
+from support.boards import DRAWS, informed, killing, page_data, write_lines
 from support.small_archive import write_archive
 
 from kernel_archive.archive.open import open_archive
@@ -26,19 +24,9 @@ from kernel_archive.scoring import load_split, read_record
 from kernel_archive.selection.make import make_splits
 
 
-def page_data(text):
-    """The data in a page, as its script reads it."""
-    packed = re.search(r'id="payload">([^<]+)<', text)[1]
-    return json.loads(zlib.decompress(base64.b64decode(packed), -15))
-
-
 def contents(folder):
     """What a board publishes: path -> bytes."""
-    paths = [
-        folder / "standings.json",
-        folder / "index.html",
-        *sorted((folder / "entries").iterdir()),
-    ]
+    paths = [*folder.glob("*.*"), *sorted((folder / "entries").iterdir())]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
@@ -53,7 +41,7 @@ def test_it_writes_standings_page_and_entries(archive, board):
     assert sorted(p.name for p in (board / "entries").iterdir()) == sorted(
         f"{slug}.{ending}" for slug in slugs for ending in ("html", "json", "jsonl.zst")
     )
-    first = result.boards[0].entries[0].record
+    first = result.boards[0].entries[0].score
     assert read_record(board / "entries/good.json").metrics["crps"] == first.metrics["crps"]
     assert not list(board.parent.glob(".*.stage"))
 
@@ -69,11 +57,9 @@ def test_what_is_no_longer_there_goes_and_what_is_not_ours_stays(archive, board,
     (tmp_path / "secret/key").write_text("k")
     (board / "notes").symlink_to(tmp_path / "secret")
     (board / "mine.txt").write_text("mine")
-    (board / "standings.csv").write_text("of an earlier version")
     shutil.rmtree(board / "submissions/fair")
     build_board(archive, board, draws=DRAWS, jobs=1)
     assert not list((board / "entries").glob("fair.*"))
-    assert not (board / "standings.csv").exists()
     assert (board / "mine.txt").read_text() == "mine"
     assert (board / "notes").is_symlink()
     assert (board / "submissions/good/score.json").is_file()
@@ -174,17 +160,10 @@ def test_a_board_with_nothing_but_faults_is_not_built(archive, board):
 
 
 BUILD = """
-import sys, time
+import sys
 from kernel_archive.archive.open import open_archive
-from kernel_archive.board import build
-inner = build.standings_bytes
-def hang(boards):
-    data = inner(boards)
-    print("here", flush=True)
-    time.sleep(60)
-    return data
-build.standings_bytes = hang
-build.build_board(open_archive(sys.argv[1]), sys.argv[2], draws=100, jobs=1, seed=7)
+from kernel_archive.board import build_board
+build_board(open_archive(sys.argv[1]), sys.argv[2], draws=100, jobs=1, seed=7)
 """
 
 
@@ -192,10 +171,9 @@ def test_a_kill_leaves_the_old_board_whole(archive, board):
     """SIGKILL while files are written: the old ones stand together; the next build cleans up."""
     build_board(archive, board, draws=DRAWS, jobs=1)
     before = contents(board)
-    command = [sys.executable, "-c", BUILD, str(archive.path), str(board)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "here\n"
-        process.send_signal(signal.SIGKILL)
+    code = killing("kernel_archive.board.build", "standings_json") + BUILD
+    command = [sys.executable, "-c", code, str(archive.path), str(board)]
+    assert subprocess.run(command).returncode == -signal.SIGKILL
     assert contents(board) == before
     assert list(board.parent.glob(".*.stage/new.*"))
     build_board(archive, board, draws=DRAWS, jobs=1)
@@ -251,16 +229,16 @@ def test_withheld_labels_rank_and_are_not_shown(tmp_path):
     labels = tmp_path / "labels"
     withhold_labels(places[1], labels)
     whole, archive = map(open_archive, places)
-    secret, target = load_split(whole, "eval"), load_split(archive, "eval", labels=labels)
+    secret, split = load_split(whole, "eval"), load_split(archive, "eval", labels=labels)
     records = []
     for source, rows, board, folder in (
         (whole, secret, tmp_path / "b0", None),
-        (archive, target, tmp_path / "b1", labels),
+        (archive, split, tmp_path / "b1", labels),
     ):
         file = write_lines(tmp_path / "f.jsonl", rows, informed(secret, 2.0))
         add_submission(file, rows, name="reader", board=board, draws=DRAWS)
         result = build_board(source, board, labels=folder, draws=DRAWS, jobs=1)
-        records.append(result.boards[0].entries[0].record)
+        records.append(result.boards[0].entries[0].score)
         assert [v.status for v in verify_board(source, board, labels=folder)] == ["verified"]
     for name, figure in records[1].metrics.items():
         mean = records[0].metrics[name].mean

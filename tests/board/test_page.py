@@ -9,13 +9,13 @@ from html.parser import HTMLParser
 import msgspec
 import numpy as np
 import pytest
-from support.boards import DRAWS, write_lines
+from support.boards import DRAWS, with_figure, write_lines
 from support.small_archive import write_archive
 
 from kernel_archive.board import add_submission, build_board
 from kernel_archive.board.page import LIBRARIES, SCRIPTS, render_entry, render_page
 from kernel_archive.board.texts import page_file
-from kernel_archive.scoring import Metric, load_split
+from kernel_archive.scoring import load_split
 from kernel_archive.scoring.split import Zero
 
 
@@ -81,15 +81,14 @@ def test_a_skill_below_zero_is_called_what_it_is(archive, board, low, high, word
     """In the units of the table: worse where the whole interval is negative, else no better."""
     standings = build_board(archive, board, draws=DRAWS, jobs=1).boards[0]
     first = standings.entries[0]
-    metric = Metric(mean=(low + high) / 2, low=low, high=high, std=None, repeats=())
-    metrics = first.record.metrics | {"crps_skill": metric}
-    record = msgspec.structs.replace(first.record, metrics=metrics)
-    first = msgspec.structs.replace(first, record=record)
+    mean = (low + high) / 2
+    score = with_figure(first.score, "crps_skill", mean=mean, low=low, high=high, std=None)
+    first = msgspec.structs.replace(first, score=score)
     fixed = Zero(name="dry-run", probabilities=np.full((len(standings.split), 8), 0.125))
-    split = dataclasses.replace(standings.split, zero=fixed)
+    zeroed = dataclasses.replace(standings.split, zero=fixed)
     entries = [first, *standings.entries[1:]]
-    standings = msgspec.structs.replace(standings, split=split, entries=entries)
-    figure = f"CRPS skill {metric.mean:.3f} (95 % interval {low:.3f} to {high:.3f})"
+    standings = msgspec.structs.replace(standings, split=zeroed, entries=entries)
+    figure = f"CRPS skill {mean:.3f} (95 % interval {low:.3f} to {high:.3f})"
     said = render_page(archive, [standings])
     best = f"The best of {standings.n_ranked} is <b>good</b>: {figure}."
     assert f"No entry beats dry-run, the zero of the scale. {best}" in said
@@ -148,11 +147,11 @@ def test_hostile_names_are_text(tmp_path):
     archive = write_archive(
         tmp_path / "a", per_search=6, problems=("alpha", "</td><b onmouseover=x>")
     )
-    target = load_split(archive, "eval")
+    split = load_split(archive, "eval")
     path = tmp_path / "f.jsonl"
-    write_lines(path, target, [[0.125] * 8] * len(target))
+    write_lines(path, split, [[0.125] * 8] * len(split))
     stated = {"model": EVIL, "url": f"https://example.org/?{EVIL.replace(' ', '')}"}
-    add_submission(path, target, name=EVIL, **stated, board=tmp_path / "b", draws=DRAWS)
+    add_submission(path, split, name=EVIL, **stated, board=tmp_path / "b", draws=DRAWS)
     build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1)
     page = Page((tmp_path / "b/index.html").read_text(encoding="utf-8"))
     assert page.balanced

@@ -1,14 +1,12 @@
 """The page's data: complete, compact, and unable to end its element."""
 
 import base64
-import json
 import re
 import unicodedata
-import zlib
 
 import numpy as np
 import pytest
-from support.boards import DRAWS, write_lines
+from support.boards import DRAWS, page_data, write_lines
 from support.small_archive import write_archive
 
 from kernel_archive.board import payload as module
@@ -20,24 +18,18 @@ from kernel_archive.board.texts import visible
 from kernel_archive.scoring import load_split
 
 
-def unpacked(text):
-    """The data as the page's script reads it."""
-    return json.loads(zlib.decompress(base64.b64decode(text), -15))
-
-
 @pytest.fixture
 def data(archive, board):
     """The payload of a board of both splits, packed and unpacked."""
-    return unpacked(
-        packed(make_payload(archive, build_board(archive, board, draws=DRAWS, jobs=1).boards))
-    )
+    build_board(archive, board, draws=DRAWS, jobs=1)
+    return page_data((board / "index.html").read_text())
 
 
 def test_it_survives_any_text():
     """Base64 alone reaches the page, whatever is in the data."""
     text = packed({"a": "</script><!-- \u2028 \U0001f680"})
     assert re.fullmatch(r"[A-Za-z0-9+/=]+", text)
-    assert unpacked(text) == {"a": "</script><!-- ⟦U+2028⟧ \U0001f680"}
+    assert page_data(f'id="payload">{text}<') == {"a": "</script><!-- ⟦U+2028⟧ \U0001f680"}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +60,7 @@ def test_figures_and_pairs_are_those_of_the_standings(data, archive, board):
     standings = build_board(archive, board, draws=DRAWS, jobs=1).boards[0]
     shown = data["boards"][0]
     for line, entry in zip(standings.entries, shown["entries"], strict=True):
-        crps = line.record.metrics["crps"]
+        crps = line.score.metrics["crps"]
         figures = [crps.mean, crps.std, crps.low, crps.high]
         assert entry["m"]["crps"] == pytest.approx(figures, rel=1e-5)
     low, high, real = shown["pairs"]["crps"]
@@ -91,14 +83,13 @@ def test_hostile_and_huge_programs_are_cut_and_shown(tmp_path):
     archive = write_archive(
         tmp_path / "a", per_search=3, hostile="\u202e</script>" + "x" * 5_000_000
     )
-    target = load_split(archive, "eval")
-    rows = [[0.125] * 8] * len(target)
-    path = write_lines(tmp_path / "f.jsonl", target, rows, rationale="\u2066" + "x" * 100_000)
-    add_submission(path, target, name="x", board=tmp_path / "b", draws=DRAWS)
+    split = load_split(archive, "eval")
+    rows = [[0.125] * 8] * len(split)
+    path = write_lines(tmp_path / "f.jsonl", split, rows, rationale="\u2066" + "x" * 100_000)
+    add_submission(path, split, name="x", board=tmp_path / "b", draws=DRAWS)
     boards = build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1).boards
-    text = packed(make_payload(archive, boards))
-    data = unpacked(text)
-    assert len(text) < 200_000
+    data = page_data((tmp_path / "b/index.html").read_text())
+    assert len(packed(make_payload(archive, boards))) < 200_000
     assert max(data["cut"].values()) > 5_000_000
     assert max(map(len, data["codes"])) < module.MAX_CODE + 100
     assert any(c.startswith("⟦U+202E⟧</script>") for c in data["codes"])

@@ -36,12 +36,7 @@ def test_a_clear_order_is_real():
     """Entries ten standard errors apart each have a rank of their own."""
     values, draws = entries([0.0, 1.0, 2.0, 3.0])
     ranks = ranks_of(compare_pairs(values, draws), "higher")
-    assert [(r.rank, r.best, r.worst) for r in ranks] == [
-        (4, 4, 4),
-        (3, 3, 3),
-        (2, 2, 2),
-        (1, 1, 1),
-    ]
+    assert [(r.rank, r.best, r.worst) for r in ranks] == [(n, n, n) for n in (4, 3, 2, 1)]
     assert [r.rank for r in ranks_of(compare_pairs(values, draws), "lower")] == [1, 2, 3, 4]
 
 

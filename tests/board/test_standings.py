@@ -4,7 +4,7 @@ import dataclasses
 
 import msgspec
 import pytest
-from support.boards import DRAWS
+from support.boards import DRAWS, with_figure
 
 from kernel_archive.board.build import build_board
 from kernel_archive.board.page import render_entry, render_page
@@ -30,7 +30,7 @@ def test_the_best_is_first_and_the_partial_one_last(standings):
     assert (last.submission.name, last.ranked, last.ranks) == ("half", False, {})
     assert "under 95 %" in last.remark
     assert standings.n_ranked == 4
-    values = [line.record.metrics["crps"].mean for line in standings.entries[:4]]
+    values = [line.score.metrics["crps"].mean for line in standings.entries[:4]]
     assert values == sorted(values)
 
 
@@ -59,39 +59,34 @@ def test_every_metric_that_ranks_is_ranked(standings):
         assert all(r.best <= r.rank <= r.worst for r in ranks)
 
 
-def test_a_split_names_the_figure_that_ranks(archive, standings, target):
+def test_a_split_names_the_figure_that_ranks(archive, standings, split):
     """Order, ranks and the sentence above the table go by it; by CRPS where no entry has it."""
-    spec = msgspec.structs.replace(target.spec, lead="pair_accuracy")
+    spec = msgspec.structs.replace(split.spec, lead="pair_accuracy")
     entries = []
     for entry in standings.entries:  # the better by CRPS, the worse by pairs
-        metrics = entry.record.metrics
-        turned = 1.0 - metrics["crps_skill"].mean
-        pairs = msgspec.structs.replace(metrics["pair_accuracy"], mean=turned)
-        record = msgspec.structs.replace(entry.record, metrics=metrics | {"pair_accuracy": pairs})
-        entries.append(msgspec.structs.replace(entry, record=record))
-    board = make_standings(dataclasses.replace(target, spec=spec), entries)
+        turned = 1.0 - entry.score.metrics["crps_skill"].mean
+        score = with_figure(entry.score, "pair_accuracy", mean=turned)
+        entries.append(msgspec.structs.replace(entry, score=score))
+    board = make_standings(dataclasses.replace(split, spec=spec), entries)
     slugs = [entry.slug for entry in standings.entries]
     assert [entry.slug for entry in board.entries] == [*slugs[3::-1], slugs[4]]
     assert [entry.ranks["pair_accuracy"].rank for entry in board.entries[:4]] == [1, 2, 3, 4]
     assert board.rankings[0] == standings_json([board])["boards"][0]["ranked_by"] == spec.lead
     text = render_page(archive, [board])
-    figure = board.entries[0].record.metrics["pair_accuracy"].mean
+    figure = board.entries[0].score.metrics["pair_accuracy"].mean
     assert f"</b> leads. Pair accuracy {figure:.3f}" in text
     assert "Pair accuracy, not CRPS skill, ranks on this split; higher is better." in text
     known = {c.name: c.metrics["pair_accuracy"] for c in board.controls}
     oracles = f"{known['oracle_bins']:.3f} / {known['oracle_speedups']:.3f}"
     assert oracles in render_entry(board, board.entries[0])
-    nothing = msgspec.structs.replace(standings.entries[0].record.metrics["crps"], mean=None)
-    for name, entry in enumerate(entries):
-        record = msgspec.structs.replace(
-            entry.record, metrics=entry.record.metrics | {"pair_accuracy": nothing}
-        )
-        entries[name] = msgspec.structs.replace(entry, record=record)
-    board = make_standings(dataclasses.replace(target, spec=spec), entries)
+    for number, entry in enumerate(entries):
+        score = with_figure(entry.score, "pair_accuracy", mean=None)
+        entries[number] = msgspec.structs.replace(entry, score=score)
+    board = make_standings(dataclasses.replace(split, spec=spec), entries)
     assert (board.lead, [entry.slug for entry in board.entries]) == ("crps", slugs)
 
 
-def test_controls_and_bounds_stand_apart_each_once(standings, target):
+def test_controls_and_bounds_stand_apart_each_once(standings, split):
     """Best first by CRPS, no rank; those with the same forecasts are one, under the first name."""
     values = [control.metrics["crps"] for control in standings.controls]
     assert values == sorted(values)
@@ -99,9 +94,9 @@ def test_controls_and_bounds_stand_apart_each_once(standings, target):
     assert set(names[:2]) == {"oracle_bins", "oracle_speedups"}
     distinct = {
         (c.forecasts.probabilities.round(9).tobytes(), c.forecasts.expected_speedups.tobytes())
-        for c in controls_of(target)
+        for c in controls_of(split)
     }
-    assert len(names) == len(distinct) < len(controls_of(target))
+    assert len(names) == len(distinct) < len(controls_of(split))
     merged = [c for c in standings.controls if "the same forecasts" in c.title]
     assert merged
     board = standings_json([standings])["boards"][0]
@@ -110,17 +105,17 @@ def test_controls_and_bounds_stand_apart_each_once(standings, target):
     assert board["entries"][0]["beats_control"]["crps"]
 
 
-def test_differences_are_those_of_the_comparison_command(standings, board, target):
+def test_differences_are_those_of_the_comparison_command(standings, board, split):
     """A pair's difference and interval are what kernel-archive compare says of the two."""
     names = [line.slug for line in standings.entries]
     a, b = (
-        read_forecasts(board / "submissions" / n / "forecasts.jsonl.zst", target) for n in names[:2]
+        read_forecasts(board / "submissions" / n / "forecasts.jsonl.zst", split) for n in names[:2]
     )
-    reference = compare(a, b, target, draws=DRAWS)
+    reference = compare(a, b, split, draws=DRAWS)
     for metric in ("crps", "ece"):
         d = reference.differences[metric]
         pairs = standings.pairs[metric]
-        own, other = (line.record.metrics[metric].mean for line in standings.entries[:2])
+        own, other = (line.score.metrics[metric].mean for line in standings.entries[:2])
         assert (own - other, pairs.low[0, 1], pairs.high[0, 1]) == pytest.approx(
             (d.difference, d.low, d.high)
         )
@@ -130,9 +125,7 @@ def test_json_says_everything(standings):
     """Identity, entries with figures, cost, repeats, ranks and ties by name."""
     board = standings_json([standings])["boards"][0]
     assert board["archive"]["archive_digest"] == standings.split.facts.archive_digest
-    assert (board["scheme"], board["ranked_by"], board["draws"]) == (
-        *("paper", "crps_skill", DRAWS),
-    )
+    assert (board["scheme"], board["ranked_by"], board["draws"]) == ("paper", "crps_skill", DRAWS)
     entries = {entry["slug"]: entry for entry in board["entries"]}
     good, fair = entries["good"], entries["fair"]
     assert good["metrics"]["crps"]["low"] < good["metrics"]["crps"]["mean"]

@@ -57,7 +57,7 @@ def test_a_slug_is_a_plain_name_that_stays_in_its_folder(name, slug):
         ("url", "https://a b", "bad-record"),
         ("url", "http://[", "bad-record"),
         ("model_run", RunFacts(temperature=101), "bad-record"),
-        ("model_run", RunFacts(host="a\u200bb"), "bad-character"),
+        ("model_run", RunFacts(served_model="a\u200bb"), "bad-character"),
     ],
 )
 def test_bad_texts_are_refused_with_their_field(field, value, code):
@@ -66,7 +66,7 @@ def test_bad_texts_are_refused_with_their_field(field, value, code):
         parse_submission(msgspec.to_builtins(record(**{field: value})))
     (finding,) = caught.value.findings
     assert finding.code == code
-    assert finding.field in (field, f"{field}.temperature", "host")
+    assert finding.field in (field, f"{field}.temperature", "served_model")
     assert (finding.value or "x").isprintable()
 
 
@@ -77,6 +77,13 @@ def test_toml_gives_back_what_went_in(tmp_path, text):
     """Every string survives the file."""
     made = record(notes=text)
     assert load_submission(fill(tmp_path / "x", to_toml(made).encode())) == made
+
+
+def test_a_record_that_names_the_prompt_of_its_run_is_read(tmp_path):
+    """Boards hold records that name it beside the answer's settings, too."""
+    made = record(model_run=RunFacts(seed=1))
+    toml = to_toml(made).replace("seed = 1", 'seed = 1\nprompt = "v1@01"')
+    assert load_submission(fill(tmp_path / "x", toml.encode())) == made
 
 
 def fill(folder, toml):

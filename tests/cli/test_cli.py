@@ -8,6 +8,7 @@ import sys
 import click
 import pytest
 
+import kernel_archive
 from kernel_archive import cli
 from kernel_archive.cli import common, main
 
@@ -63,10 +64,16 @@ def test_commands_import_nothing_that_they_do_not_need(archive, tmp_path):
 
 
 @pytest.mark.parametrize("name", cli.MOVED)
-def test_a_command_that_is_gone_says_what_to_type(name, capsys):
-    """The message is one line that names the new command; no such name is a command today."""
-    assert main([*name.split(), "--any", "argument"]) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
+def test_what_is_gone_says_what_to_type(name, capsys):
+    """Commands, options and names of Python: one line with the new one; none is there today."""
+    package, _, attribute = name.partition(".")
+    if package == "kernel_archive":
+        with pytest.raises(AttributeError) as caught:
+            getattr(kernel_archive, attribute)
+        error = str(caught.value)
+    else:
+        assert main([*name.split(), "--any", "argument"]) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
     assert f"{name!r} is gone since 1.0. Type: " in error
     assert name not in cli.COMMANDS
 
