@@ -21,14 +21,14 @@ mkdir -p leaderboard forecasts
 cp -R ../leaderboard/submissions leaderboard/
 
 # The forecasts of a language model ship; two baselines forecast the same rows and join the board.
-cp leaderboard/submissions/claude-read-blind/forecasts.jsonl.zst forecasts/language-model.jsonl.zst
+cp leaderboard/submissions/claude-read-blind/forecasts.jsonl.zst forecasts/claude-read-blind.jsonl.zst
 for baseline in uniform prior; do
   step kernel-archive baseline "$baseline" -o "forecasts/$baseline.jsonl"
 done
-scored=(kernel-archive score forecasts/language-model.jsonl.zst forecasts/uniform.jsonl forecasts/prior.jsonl)
+scored=(kernel-archive score forecasts/claude-read-blind.jsonl.zst forecasts/uniform.jsonl forecasts/prior.jsonl)
 show "${scored[@]}"
 "${scored[@]}"
-step kernel-archive compare forecasts/language-model.jsonl.zst forecasts/prior.jsonl --draws 1000
+step kernel-archive compare forecasts/claude-read-blind.jsonl.zst forecasts/prior.jsonl --draws 1000
 for baseline in uniform prior; do
   step kernel-archive leaderboard add "forecasts/$baseline.jsonl" --name "Baseline $baseline"
 done

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from kernel_archive.board import submissions
 from kernel_archive.board.submissions import FORECASTS_FILE, ModelFacts, Submission, to_toml
-from kernel_archive.errors import DataError, TargetExistsError, printable
+from kernel_archive.errors import DataError, Finding, TargetExistsError, printable
 from kernel_archive.scoring import Score, Split, read_forecasts, score
 from kernel_archive.storage import locked, sync, write_atomically
 from kernel_archive.untrusted import UntrustedFileError, is_parquet, read_whole
@@ -46,6 +46,7 @@ class Added(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     submission: Submission
     score: Score
+    remarks: tuple[Finding, ...]  # warnings about the forecast file
 
 
 def store_of(board: str | Path | None) -> Path:
@@ -175,7 +176,13 @@ def add_submission(
         if split.withheld:
             scored = scored.in_sums()
         _store(folder, lines, submission, scored)
-    return Added(slug=slug, folder=folder, submission=submission, score=scored)
+    return Added(
+        slug=slug,
+        folder=folder,
+        submission=submission,
+        score=scored,
+        remarks=forecasts.remarks,
+    )
 
 
 def _store(folder: Path, lines: bytes, submission: Submission, scored: Score) -> None:

@@ -104,6 +104,7 @@ def add(
         figures.append({"figure": title, "value": value, "95 % interval": f"{low} to {high}"})
     result = payload | {"submission": stored.submission, "score": score}
     common.emit(result, {"score": figures, **payload})
+    common.print_findings(stored.remarks)
 
 
 def _show_standings(board: Standings) -> None:
