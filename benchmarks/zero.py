@@ -28,7 +28,7 @@ from kernel_archive.baselines.registry import BASELINES, make_baseline
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring import Forecasts, Split, load_split, score
 from kernel_archive.scoring.controls import best_control, controls_of
-from kernel_archive.scoring.cues import CUES, launch_idle
+from kernel_archive.scoring.cues import read_cues
 from kernel_archive.scoring.rules import crps
 from kernel_archive.scoring.split import Surface
 from kernel_archive.selection.definitions import load_definition
@@ -95,14 +95,10 @@ def compared(archive, training, spec, baselines):
 
 
 def _surface(archive, part, spec):
-    def cues_of(codes):
-        cues = {name: np.array([rule(c) for c in codes]) for name, (_, rule) in CUES.items()}
-        idle = launch_idle(archive, codes, part.problems)
-        return cues if idle is None else cues | {"launch_idle": idle}
-
-    cues = cues_of(part.candidates)
+    where = part.problems, part.gpus
+    cues = read_cues(archive, part.candidates, *where)
     if spec.kind == "close":
-        first = cues_of(part.anchors)
+        first = read_cues(archive, part.anchors, *where)
         cues = {name: values - first[name] for name, values in cues.items()}
     return replace(Surface.plain(len(part)), cues=cues)
 
@@ -134,9 +130,12 @@ def main():
     options = parser.parse_args()
     archive = open_archive(options.archive)
     training = load_training_pairs(archive)
-    asked = load_asked_pairs(archive, "eval").candidates if options.curve else ()
-    codes = {*training.anchors, *training.candidates, *asked}
-    launches = load_launch_features(archive, codes)
+    codes, gpus = {*training.anchors, *training.candidates}, {*training.gpus}
+    if options.curve:
+        asked = load_asked_pairs(archive, "eval")
+        codes |= {*asked.candidates}
+        gpus |= {*asked.gpus}
+    launches = load_launch_features(archive, codes, gpus)
     training = replace(training, launches=launches)
     if options.curve:
         curve(archive, training, launches)

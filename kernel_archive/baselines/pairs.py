@@ -33,8 +33,8 @@ class ProgramPairs:
     row_ids: tuple[str, ...] = ()  # n names
     #: Facts of GPUs that this package does not know.
     stated_gpus: Mapping[str, Gpu] = field(default_factory=dict)
-    #: (program id, problem) -> features of its dry run, for baselines that ask for them.
-    launches: Mapping[tuple[str, str], Floats] = field(default_factory=dict)
+    #: (program id, problem, GPU) -> features of its dry run, for baselines that ask for them.
+    launches: Mapping[tuple[str, str, str], Floats] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.problems)

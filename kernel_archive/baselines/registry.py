@@ -114,7 +114,7 @@ def make_baseline(
     if baseline.reads_launches:
         pairs = (asked, training)
         codes = {c for each in pairs for side in (each.anchors, each.candidates) for c in side}
-        launches = load_launch_features(archive, codes)
+        launches = load_launch_features(archive, codes, (*asked.gpus, *training.gpus))
         if not launches:
             raise DataError(
                 f"the archive in {archive.path} has no dry runs. Make them with: "

@@ -154,7 +154,7 @@ def spread(ranker: Ranker, asked: AskedPairs, training: TrainingPairs) -> Floats
 def _described(pairs: ProgramPairs, codes: tuple[str, ...]) -> Floats:
     """Describe programs by what they launch, NaN where that is not known, and by their text."""
     unknown = np.full(len(next(iter(pairs.launches.values()), ())), np.nan)
-    keys = zip(map(program_id, codes), pairs.problems, strict=True)
+    keys = zip(map(program_id, codes), pairs.problems, pairs.gpus, strict=True)
     launches = [pairs.launches.get(key, unknown) for key in keys]
     return np.hstack([launches, program_features(codes)])
 

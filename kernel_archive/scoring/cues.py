@@ -6,7 +6,6 @@ to find out.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from kernel_archive.archive.open import Archive
+from kernel_archive.gpus import gpu_facts
 from kernel_archive.ids import program_id
 from kernel_archive.program_text import LANGUAGE_ORDER, language_of
 from kernel_archive.scoring.arrays import Floats
@@ -64,11 +64,9 @@ CUES: Final[dict[str, tuple[str, Callable[[str], float]]]] = {
     "launches": ("places that launch a kernel, counted", partial(_count, words=_LAUNCHES)),
     "three_rules": ("matrix units, one launch, narrow numbers: a point each", _three_rules),
 }
-#: Multiprocessors of an H100 or H200: a launch of fewer blocks leaves some idle.
-MULTIPROCESSORS: Final = 132
 #: Cue of a dry run -> what it is, where the archive has the table ``launches``.
 LAUNCH_CUES: Final[dict[str, str]] = {
-    "launch_idle": f"sum over launches of max(1, {MULTIPROCESSORS} / blocks), from the dry run"
+    "launch_idle": "sum over launches of max(1, multiprocessors / blocks), from the dry run"
 }
 #: Cue of an edit -> what it is: a slow parent is easily improved, another language is a big step.
 EDIT_CUES: Final[dict[str, str]] = {
@@ -80,12 +78,22 @@ EDIT_CUES: Final[dict[str, str]] = {
 TRANSFER_CUES: Final[dict[str, str]] = {"same": "the measured speedup on the other GPU"}
 #: Of a kernel this many measurements count for what one more measurement would give.
 MAX_MEASURED: Final = 5
+#: Multiprocessors of a GPU where nobody states them: those of an H100 or H200.
+_MULTIPROCESSORS: Final = 132
+#: Program and problem -> the cue ``launch_idle``, mean over the cases; $1 are multiprocessors.
+_IDLE: Final = """
+SELECT program_id, problem, avg(idle) FROM (
+    SELECT program_id, problem, "case", sum(n * greatest(1, $1 /
+        greatest(1::DOUBLE, grid_x) / greatest(1, grid_y) / greatest(1, grid_z))) AS idle
+    FROM launches WHERE kind = 'launch' GROUP BY ALL)
+GROUP BY ALL"""
 
 
 def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[Any]]) -> Surface:
     """Read the surface of rows from their columns, and from the archive's kernels and dry runs."""
     codes = rows[spec.candidate]
-    cues = _read_cues(archive, codes, rows[spec.problem_column])
+    where = rows[spec.problem_column], rows["gpu"]
+    cues = read_cues(archive, codes, *where)
     languages = tuple(map(language_of, codes))
     surface = replace(Surface.plain(len(codes)), languages=languages, cues=cues)
     if spec.is_transfer:
@@ -105,7 +113,7 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
         return surface
     anchors = rows[spec.anchor]
     if spec.kind == "close":  # what the second program has more than the first one
-        first = _read_cues(archive, anchors, rows[spec.task])
+        first = read_cues(archive, anchors, *where)
         cues = {name: cue - first[name] for name, cue in cues.items()}
         of_second, of_first = (
             _repeated(archive, rows[n]) for n in (spec.kernel, spec.anchor_kernel)
@@ -124,39 +132,35 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
     return surface
 
 
-def _read_cues(
-    archive: Archive, codes: Sequence[str], problems: Sequence[str]
+def read_cues(
+    archive: Archive, codes: Sequence[str], problems: Sequence[str], gpus: Sequence[str]
 ) -> dict[str, Floats]:
-    """Compute the cues of programs: name -> shape (n,)."""
-    cues = {name: np.array([rule(code) for code in codes]) for name, (_, rule) in CUES.items()}
-    idle = launch_idle(archive, codes, problems)
-    return cues if idle is None else cues | {"launch_idle": idle}
+    """Compute the cues of programs: name -> shape (n,).
 
-
-def launch_idle(archive: Archive, codes: Sequence[str], problems: Sequence[str]) -> Floats | None:
-    """Sum max(1, multiprocessors / blocks) over what each program launches, mean over its cases.
-
-    Shape (n,); a program that the dry run did not follow has the median. ``None`` without dry runs.
+    A program that the dry run did not follow has the median of ``launch_idle``.
     """
-    sums = _idle_sums(archive)
-    if not sums:
-        return None
-    programs = [(program_id(c), problem) for c, problem in zip(codes, problems, strict=True)]
-    values = np.array([np.mean([*sums[p].values()]) if p in sums else np.nan for p in programs])
-    known = values[~np.isnan(values)]
-    return np.where(np.isnan(values), np.median(known), values) if len(known) else None
+    cues = {name: np.array([rule(code) for code in codes]) for name, (_, rule) in CUES.items()}
+    sums = {gpu: _idle_sums(archive, multiprocessors_of(archive, gpu)) for gpu in set(gpus)}
+    rows = zip(map(program_id, codes), problems, gpus, strict=True)
+    idle = np.array([sums[gpu].get((program, problem), np.nan) for program, problem, gpu in rows])
+    if not np.isnan(idle).all():
+        cues["launch_idle"] = np.where(np.isnan(idle), np.nanmedian(idle), idle)
+    return cues
 
 
-@lru_cache(maxsize=1)  # read once for all splits
-def _idle_sums(archive: Archive) -> dict[tuple[str, str], dict[int, float]]:
-    """Map program and problem to the sum over the launches of each case."""
-    columns = ("program_id", "problem", "case", "kind", "n", "grid_x", "grid_y", "grid_z")
-    sums: dict[tuple[str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for program, problem, case, kind, n, *grid in table_rows(archive, "launches", *columns):
-        if kind == "launch":
-            blocks = math.prod(max(1, side or 1) for side in grid)
-            sums[program, problem][case] += n * max(1.0, MULTIPROCESSORS / blocks)
-    return sums
+def multiprocessors_of(archive: Archive, gpu: str) -> int:
+    """Look up the number of multiprocessors of one of an archive's GPUs."""
+    return gpu_facts(gpu, archive.stated_gpus).multiprocessors or _MULTIPROCESSORS
+
+
+@lru_cache(maxsize=4)  # read once for all splits
+def _idle_sums(archive: Archive, multiprocessors: int) -> dict[tuple[str, str], float]:
+    """Map program and problem to the sum over launches; empty without dry runs."""
+    if "launches" not in archive.tables:
+        return {}
+    columns = archive.sql(_IDLE, [multiprocessors]).columns
+    programs, problems, sums = (column.to_pylist() for column in columns)
+    return dict(zip(zip(programs, problems, strict=True), sums, strict=True))
 
 
 def _of_kernels(archive: Archive, kernels: Sequence[str], columns: Sequence[str]) -> Floats:

@@ -4,18 +4,17 @@ import gzip
 import json
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
-from unittest.mock import Mock
 
 import numpy as np
-import pyarrow as pa
 import pytest
+from support.launch_tables import with_launches
 from support.made_forecasts import make_forecasts, make_target, rows_of
+from support.small_archive import write_archive
 
 from kernel_archive.ids import program_id
 from kernel_archive.scoring import Forecasts, load, load_split, score
 from kernel_archive.scoring.controls import best_control, controls_of, spread_ranks
-from kernel_archive.scoring.cues import CUES, EDIT_CUES, launch_idle
+from kernel_archive.scoring.cues import CUES, EDIT_CUES, read_cues
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.scorer import control_figures
 from kernel_archive.scoring.split import Surface, Zero
@@ -209,26 +208,27 @@ def test_a_fixed_zero_is_of_these_very_rows(tmp_path, monkeypatch):
     assert read("sha256:1", "1.0-withheld").name == "dry-run"
 
 
-def test_goals_are_a_bound_and_idle_processors_a_control(rng):
-    """The goal knows more than a forecaster may; launches count where a dry run followed them."""
+def test_goals_are_a_bound(rng):
+    """The goal knows more than a forecaster may."""
     target = with_cue(rng)
     goals = target.bins.astype(float)
     told = by_name(replace(target, surface=replace(target.surface, goals=goals)))
     assert told["goal"].bound
+
+
+def test_idle_processors_are_those_of_the_gpu(tmp_path):
+    """Two launches of half the processors and one of all; one block; a program not followed."""
+    grids = [("one", 0, 2, 66, 1), ("one", 0, 1, 264, None), ("one", 1, 1, 1, None)]
+    launches = [
+        {"program_id": program_id(code), "problem": "p", "case": case, "n": n}
+        | {"kind": "launch", "name": "k", "grid_x": x, "grid_y": y}
+        for code, case, n, x, y in (*grids, ("two", 0, 1, 33, 2))
+    ]
+    archive = with_launches(write_archive(tmp_path), launches)
     codes = ["one", "two", "three"]
-    launches = {
-        "program_id": [program_id(code) for code in ("one", "one", "one", "two")],
-        "problem": ["p"] * 4,
-        "case": [0, 0, 1, 0],
-        "kind": ["launch", "launch", "launch", "launch"],
-        "n": [2, 1, 1, 1],
-        "grid_x": [66, 264, 1, 33],
-        "grid_y": [1, None, None, 2],
-        "grid_z": [None] * 4,
-    }
-    archive = Mock(
-        manifest=SimpleNamespace(tables=("launches",)),
-        arrow=lambda _, columns: pa.table({name: launches[name] for name in columns}),
-    )
-    # Two launches of half the processors and one of all; one block; a program not followed.
-    assert launch_idle(archive, codes, ["p"] * 3).tolist() == [(2 * 2 + 1 + 132) / 2, 2.0, 35.25]
+    for gpu, idle in (
+        ("H200", [(2 * 2 + 1 + 132) / 2, 2.0, 35.25]),
+        ("A100-80GB", [56.136, 1.636]),
+    ):
+        found = read_cues(archive, codes, ["p"] * 3, [gpu] * 3)["launch_idle"]
+        assert found[: len(idle)] == pytest.approx(idle, abs=1e-3)
