@@ -53,10 +53,10 @@ def main(edges: int) -> None:
     worlds = made_up(edges)
     target = worlds.split
     noise = np.random.default_rng(1).dirichlet(np.ones(8), len(target))
-    cast = Forecasts.from_arrays(target, 0.5 * np.eye(8)[target.bins - 1] + 0.5 * noise)
+    forecasts = Forecasts.from_arrays(target, 0.5 * np.eye(8)[target.bins - 1] + 0.5 * noise)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begin = time.perf_counter()
-    done = replay(worlds, cast, ReplayOptions(repeats=1))
+    done = replay(worlds, forecasts, ReplayOptions(repeats=1))
     seconds = time.perf_counter() - begin
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for policy in done.policies:

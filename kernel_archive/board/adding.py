@@ -168,23 +168,23 @@ def add_submission(
             raise TargetExistsError(
                 f"{folder} is there already. Choose another --name, or remove the folder"
             )
-        record = score(
+        scored = score(
             split,
             dataclasses.replace(forecasts, source=FORECASTS_FILE),
             draws=statement.get("draws", 10_000),
         )
-        record = record.in_sums() if split.withheld else record
-        _store(folder, lines, submission, record)
-    return Added(slug=slug, folder=folder, submission=submission, record=record)
+        scored = scored.in_sums() if split.withheld else scored
+        _store(folder, lines, submission, scored)
+    return Added(slug=slug, folder=folder, submission=submission, record=scored)
 
 
-def _store(folder: Path, lines: bytes, submission: Submission, record: Score) -> None:
+def _store(folder: Path, lines: bytes, submission: Submission, scored: Score) -> None:
     """Write the three files of a submission into a hidden folder, which then takes its name."""
     hidden = Path(tempfile.mkdtemp(prefix=_WORK, dir=folder.parent))
     try:
         packed = pa.Codec("zstd", compression_level=15).compress(lines, asbytes=True)
         write_atomically(hidden / FORECASTS_FILE, packed)
-        write_atomically(hidden / submissions.SCORE_FILE, record.to_json())
+        write_atomically(hidden / submissions.SCORE_FILE, scored.to_json())
         write_atomically(hidden / submissions.RECORD_FILE, to_toml(submission).encode())
         hidden.chmod(0o755)
         hidden.rename(folder)

@@ -121,12 +121,12 @@ def score_submission(
         raise DataError.of(code="other-archive", message=message, file=str(folder))
     split = splits[identity.rows]
     forecasts = _read_stored(folder, submission, split)
-    record, drawn = score_with_draws(split, forecasts, draws=draws, seed=seed)
+    scored, drawn = score_with_draws(split, forecasts, draws=draws, seed=seed)
     states = PRESENT * forecasts.present + PARSED * forecasts.parsed
     return Entry(
         slug=folder.name,
         submission=submission,
-        record=record.in_sums() if split.withheld else record,
+        record=scored.in_sums() if split.withheld else scored,
         draws={name: drawn[name] for name in COMPARED[split.kind] if name in drawn},
         masses=np.round(forecasts.probabilities * 255.0).astype(np.uint8),
         predicted=forecasts.predicted().astype(np.uint8),

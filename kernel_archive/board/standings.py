@@ -84,8 +84,8 @@ def _distinct_controls(split: Split) -> list[ControlFigures]:
     for control, figures in zip(
         split.cached(controls_of), split.cached(control_figures), strict=True
     ):
-        cast = control.forecasts  # a cue of no strength gives the frequencies but for rounding
-        same = (cast.probabilities.round(9).tobytes(), cast.expected_speedups.tobytes())
+        forecasts = control.forecasts  # a cue of no strength gives the frequencies but for rounding
+        same = (forecasts.probabilities.round(9).tobytes(), forecasts.expected_speedups.tobytes())
         groups.setdefault(same, []).append(figures)
     distinct = []
     for first, *twins in groups.values():

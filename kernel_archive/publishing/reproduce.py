@@ -20,7 +20,7 @@ from kernel_archive.problems import normalise_problem
 from kernel_archive.publishing.hub import connect, hub_errors
 from kernel_archive.scoring import Score, Split, read_forecasts, score
 from kernel_archive.scoring.cues import CUES
-from kernel_archive.scoring.split import SplitOptions, Surface
+from kernel_archive.scoring.split import RowFacts, SplitOptions
 
 USER: Final = "codezakh"
 EVAL_SET: Final = "gpu-forecasters-eval-set"
@@ -166,11 +166,11 @@ def _splits(folder: Path) -> dict[str, Split]:
         )
     ids, packs, speedups, bins, codes = (table[name].to_pylist() for name in columns)
     counts = {name: np.array([rule(code) for code in codes]) for name, (_, rule) in CUES.items()}
-    surface = Surface(languages=("",) * len(ids), spreads=np.ones(len(ids)), cues=counts)
+    row_facts = RowFacts(languages=("",) * len(ids), spreads=np.ones(len(ids)), cues=counts)
     tasks = [normalise_problem(pack) for pack in packs]
 
     def split(scheme: Scheme, labels: list[int] | None) -> Split:
-        options: SplitOptions = {"scheme": scheme, "surface": surface}
+        options: SplitOptions = {"scheme": scheme, "row_facts": row_facts}
         if labels is not None:
             options["bins"] = labels
         return Split.from_arrays(row_ids=ids, tasks=tasks, speedups=speedups, **options)

@@ -20,7 +20,7 @@ from kernel_archive.gpus import gpu_facts
 from kernel_archive.ids import program_id
 from kernel_archive.program_text import LANGUAGE_ORDER, language_of
 from kernel_archive.scoring.arrays import Floats
-from kernel_archive.scoring.split import Surface, table_rows
+from kernel_archive.scoring.split import RowFacts, table_rows
 from kernel_archive.splits import SplitSpec
 
 _PROSE: Final = re.compile(
@@ -89,13 +89,15 @@ SELECT program_id, problem, avg(idle) FROM (
 GROUP BY ALL"""
 
 
-def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[Any]]) -> Surface:
-    """Read the surface of rows from their columns, and from the archive's kernels and dry runs."""
+def read_row_facts(
+    archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[Any]]
+) -> RowFacts:
+    """Read the facts of rows from their columns, and from the archive's kernels and dry runs."""
     codes = rows[spec.candidate]
     where = rows[spec.problem_column], rows["gpu"]
     cues = read_cues(archive, codes, *where)
     languages = tuple(map(language_of, codes))
-    surface = replace(Surface.plain(len(codes)), languages=languages, cues=cues)
+    row_facts = replace(RowFacts.plain(len(codes)), languages=languages, cues=cues)
     if spec.is_transfer:
         cues["same"] = np.array(rows[spec.known], np.float64)
     if spec.kind == "eval":
@@ -104,13 +106,13 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
         # The row's own columns, where it has them: withheld kernels are in no other table.
         own_low, own_high = (np.array(rows[name], np.float64) for name in columns[:2])
         return replace(
-            surface,
+            row_facts,
             spreads=_spread(own_low, own_high, unknown=_spread(low, high)),
             goals=None if np.isnan(goals).all() else goals,
             measured=_repeated(archive, rows[spec.kernel]),
         )
     if spec.kind == "validity":
-        return surface
+        return row_facts
     anchors = rows[spec.anchor]
     if spec.kind == "close":  # what the second program has more than the first one
         first = read_cues(archive, anchors, *where)
@@ -119,7 +121,7 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
             _repeated(archive, rows[n]) for n in (spec.kernel, spec.anchor_kernel)
         )
         measured = None if of_second is None or of_first is None else of_second / of_first
-        return replace(surface, cues=cues, measured=measured)
+        return replace(row_facts, cues=cues, measured=measured)
     changed = [
         language_of(code) != language for code, language in zip(anchors, languages, strict=True)
     ]
@@ -129,7 +131,7 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
     (parents,) = _of_kernels(archive, rows[spec.anchor_kernel], ("speedup",))
     if not np.isnan(parents).any():
         cues["parent_speedup"] = -parents
-    return surface
+    return row_facts
 
 
 def read_cues(

@@ -17,7 +17,7 @@ import numpy as np
 
 from kernel_archive.scoring import order, recovery
 from kernel_archive.scoring.arrays import Bools, Floats, Ints, product
-from kernel_archive.scoring.controls import best_control, zero_of
+from kernel_archive.scoring.controls import best_cue, zero_of
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.rules import confidence, expected_speedup, forecast_errors
 from kernel_archive.scoring.split import Split
@@ -44,14 +44,14 @@ class ForecastRows:
     def of(cls, split: Split, forecasts: Forecasts, predicted_bin: str = "argmax") -> ForecastRows:
         """Put the rows of a split and their forecasts in canonical order: no file order matters."""
         order = split.canonical_order
-        cast = forecasts.take(order)
+        forecasts = forecasts.take(order)
         return cls(
             split=split.ordered,
-            probabilities=cast.probabilities,
-            parsed=cast.parsed,
-            predicted=cast.predicted(predicted_bin),
-            stated_speedups=np.where(cast.parsed, cast.expected_speedups, np.nan),
-            cue_crps=split.cached(best_control)[1][order],
+            probabilities=forecasts.probabilities,
+            parsed=forecasts.parsed,
+            predicted=forecasts.predicted(predicted_bin),
+            stated_speedups=np.where(forecasts.parsed, forecasts.expected_speedups, np.nan),
+            cue_crps=split.cached(best_cue)[1][order],
             zero_crps=split.cached(zero_of)[1][order],
         )
 
@@ -111,7 +111,7 @@ class ForecastRows:
     @cached_property
     def pair_tables(self) -> dict[str, order.PairTable]:
         """The pairs of every task and language."""
-        goals, spreads = self.split.surface.goals, self.split.surface.spreads
+        goals, spreads = self.split.row_facts.goals, self.split.row_facts.spreads
         return {
             name: order.PairTable(
                 self.keys[:, rows],

@@ -77,7 +77,7 @@ def score_with_draws(
     figures = repeats_of(rows)
     drawn = bootstrap(rows, seed=seed, draws=draws)
     controls = split.cached(control_figures)
-    record = Score(
+    scored = Score(
         **terms_of(split, predicted_bin, seed=seed, draws=draws),
         relabelled=split.relabelled,
         forecasts=forecast_facts(forecasts),
@@ -94,7 +94,7 @@ def score_with_draws(
         controls=controls,
         best_controls=best_controls(controls),
     )
-    return msgspec.structs.replace(record, beats_control=_beats_control(record)), drawn.overall
+    return msgspec.structs.replace(scored, beats_control=_beats_control(scored)), drawn.overall
 
 
 def score_file(
@@ -153,11 +153,11 @@ def best_controls(controls: Sequence[ControlFigures]) -> dict[str, str]:
     return best
 
 
-def _beats_control(record: Score) -> dict[str, bool]:
+def _beats_control(scored: Score) -> dict[str, bool]:
     """Map each metric to whether its whole interval is better than the best control's figure."""
     beats: dict[str, bool] = {}
-    for name in record.best_controls:
-        metric, bar = record.metrics.get(name), record.control(name)
+    for name in scored.best_controls:
+        metric, bar = scored.metrics.get(name), scored.control(name)
         if metric and metric.low is not None and metric.high is not None and bar is not None:
             slack = 1e-9 * max(abs(bar), 1e-3)
             higher = METRICS[name].better == "higher"

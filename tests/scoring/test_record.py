@@ -6,11 +6,11 @@ from kernel_archive.errors import DataError
 from kernel_archive.scoring import read_record, score
 
 
-def test_records_survive_json_and_are_the_same_bytes_again(target, forecasts):
+def test_records_survive_json_and_are_the_same_bytes_again(split, forecasts):
     """Nothing of the clock, the host or hash order is in a record."""
-    record = score(target, forecasts, draws=10)
+    record = score(split, forecasts, draws=10)
     assert read_record(record.to_json()) == record
-    assert score(target, forecasts, draws=10).to_json() == record.to_json()
+    assert score(split, forecasts, draws=10).to_json() == record.to_json()
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ def worlds_of(*worlds):
     n = sum(len(w) - 1 for w in worlds)
     speedups = np.nan_to_num(np.concatenate([w.speedups[1:] for w in worlds]), nan=FAILED)
     ids = [f"k{i}" for i in range(n)]
-    target = Split.from_arrays(row_ids=ids, tasks=["p"] * n, speedups=speedups, split="replay")
-    return Worlds(split=target, gpus=("H200",) * n, worlds=worlds)
+    split = Split.from_arrays(row_ids=ids, tasks=["p"] * n, speedups=speedups, split="replay")
+    return Worlds(split=split, gpus=("H200",) * n, worlds=worlds)
 
 
 #: 0 start; 1 (2x) with children 3 (4x) and 4 (failed); 2 (1.5x) without children.
