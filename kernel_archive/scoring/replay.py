@@ -97,10 +97,8 @@ def load_worlds(archive: Archive) -> Worlds:
         tasks=[step["problem"] for step in first],
         speedups=[FAILED if step["speedup"] is None else step["speedup"] for step in first],
         split=REPLAY.name,
-        facts=SplitIdentity(
-            archive_name=manifest.name,
-            archive_version=manifest.version,
-            archive_digest=manifest.logical_digest,
+        facts=SplitIdentity.of(
+            manifest,
             table=REPLAY.table,
             split_name="canonical",
             gpus=tuple(sorted(set(gpus))),

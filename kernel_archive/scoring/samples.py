@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from kernel_archive.scoring import order, recovery
-from kernel_archive.scoring.arrays import Bools, Floats, Ints, product
+from kernel_archive.scoring.arrays import Bools, Floats, Ints, product, row_sums
 from kernel_archive.scoring.controls import best_cue, zero_of
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.rules import confidence, expected_speedup, forecast_errors
@@ -123,9 +123,8 @@ class ForecastRows:
         }
 
     def exceedance(self, cutoff: float) -> Floats:
-        """Compute Pr[g >= cutoff], shape (R, n)."""
-        scheme = self.split.scheme
-        return order.exceedance(probabilities=self.probabilities, cutoff=cutoff, scheme=scheme)
+        """Compute Pr[g >= cutoff], shape (R, n); cutoff in x."""
+        return row_sums(self.probabilities * order.shares_above(cutoff, self.split.scheme))
 
 
 def chunk_sizes(n: int, draws: int) -> Iterator[int]:
