@@ -114,8 +114,8 @@ def name_of(path: str | Path) -> str:
     A submission's file is always called ``forecasts``: its folder, where the facts of a submission
     lie beside it, names it.
 
-    >>> name_of("mine/first.jsonl.zst"), name_of("forecasts.jsonl")
-    ('first', 'forecasts')
+    >>> name_of("mine/first.jsonl.zst"), name_of("gpt-4.parquet"), name_of(".jsonl")
+    ('first', 'gpt-4', 'forecasts')
     """
     name, folder = Path(path).name, Path(path).absolute().parent
     for ending in (".zst", ".gz", ".jsonl", ".ndjson", ".json", ".parquet"):

@@ -78,13 +78,8 @@ def test_costs_by_hand():
     assert costs == pytest.approx({name: 2 * seconds for name, seconds in expected.items()})
     rounds = call._replace(blocks=132 * 8 + 1)
     assert call_costs(rounds, 132, [work])[COSTS.index("waits")] == pytest.approx(2 * 2 * 4e-5)
-    costs = dict(
-        zip(
-            COSTS,
-            call_costs(LaunchCall("operator", "mm", 1, 8_000_000, 10**10, 0, 4, 1.0), 132),
-            strict=True,
-        )
-    )
+    operator = LaunchCall("operator", "mm", 1, 8_000_000, 10**10, 0, 4, 1.0)
+    costs = dict(zip(COSTS, call_costs(operator, 132), strict=True))
     assert costs["total"] == costs["products"] == pytest.approx(5e-5)
     assert costs["memory"] == pytest.approx(2e-6)
 

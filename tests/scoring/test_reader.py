@@ -22,7 +22,6 @@ from kernel_archive.scoring import (
     read_forecasts,
     score_file,
 )
-from kernel_archive.scoring.reader import name_of
 
 P = [0, 0, 0, 0.1, 0.2, 0.7, 0, 0]
 
@@ -91,13 +90,6 @@ def test_a_good_file_is_read_into_arrays(write, split):
     assert math.isnan(f.input_tokens[0, 0])
     assert f.coverage == 0.5
     assert f.rationales == {(1, 2): "why"}
-
-
-def test_the_name_is_that_of_the_file():
-    """Without folder and endings."""
-    assert name_of("some/dir/gpt-4.jsonl.zst") == "gpt-4"
-    assert name_of("a.parquet") == "a"
-    assert name_of(".jsonl") == "forecasts"
 
 
 def test_the_published_predictions_table(tmp_path, split):
