@@ -95,8 +95,10 @@ def load_worlds(archive: Archive) -> Worlds:
         tasks=[step["problem"] for step in first],
         speedups=np.ones(len(first)),
         split=REPLAY.name,
-        facts=SplitIdentity.of(
-            manifest,
+        facts=SplitIdentity(
+            archive_name=manifest.name,
+            archive_version=manifest.version,
+            archive_digest=manifest.logical_digest,
             table=REPLAY.table,
             split_name="canonical",
             gpus=tuple(sorted(set(gpus))),

@@ -148,9 +148,8 @@ class RowSample:
     rows: ForecastRows
     weights: Floats  # shape (n, D), how often each row is in each draw
     whole_tasks: bool = False  # all rows of a task are drawn together: drawn twice, it is two tasks
-    #: Task, or pool, and the number of its rows -> recovery curve, or counts of its pairs.
-    curves: dict[tuple[str, int], Floats] = field(default_factory=dict)
-    pairs: dict[tuple[str, int], Floats] = field(default_factory=dict)
+    #: Formula, task or pool, and the number of its rows -> recovery curve, or counts of its pairs.
+    known: dict[tuple[str, str, int], Floats] = field(default_factory=dict)
     figures: dict[str, Floats] = field(default_factory=dict)  # metrics that were computed of these
 
     @classmethod
@@ -179,8 +178,7 @@ class RowSample:
         What is known of a task stays known where the group holds all rows of it.
         """
         weights = self.weights[self.rows.split.group_rows[name]]
-        known = dict(self.curves), dict(self.pairs)
-        return RowSample(self.rows.by_group[name], weights, self.whole_tasks, *known)
+        return RowSample(self.rows.by_group[name], weights, self.whole_tasks, dict(self.known))
 
     def inside(self, positions: Ints) -> Floats:
         """Weigh the rows of one task: how often each is in each draw of that task."""
@@ -226,10 +224,10 @@ class RowSample:
         """Recovery curve, mean over tasks and repeats: shape (100, D)."""
 
         def curve_of(task: str, positions: Ints) -> Floats:
-            key = task, len(positions)
-            if key not in self.curves:
-                self.curves[key] = self.recovered(positions, self.inside(positions), recovery.CURVE)
-            return self.curves[key]
+            key = "curve", task, len(positions)
+            if key not in self.known:
+                self.known[key] = self.recovered(positions, self.inside(positions), recovery.CURVE)
+            return self.known[key]
 
         return self.over_tasks(curve_of)
 
@@ -237,12 +235,12 @@ class RowSample:
         """Compute the share of (close) pairs in the right order: (D,); NaN without a pair."""
         counts = np.zeros((4, self.weights.shape[1]))
         for pool, positions in self.rows.split.pool_rows.items():
-            key = pool, len(positions)
-            if key not in self.pairs:
+            key = "pairs", pool, len(positions)
+            if key not in self.known:
                 copies = self.weights[positions[0]] if self.whole_tasks else 1.0
                 inside = self.inside(positions)
-                self.pairs[key] = self.rows.pair_tables[pool].count(inside) * copies
-            counts += self.pairs[key]
+                self.known[key] = self.rows.pair_tables[pool].count(inside) * copies
+            counts += self.known[key]
         right, countable = counts[2:] if close else counts[:2]
         with np.errstate(invalid="ignore"):
             return np.asarray(right / countable)

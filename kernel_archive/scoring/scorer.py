@@ -181,13 +181,14 @@ def _metric(values: Floats, drawn: Floats | None) -> Metric:
 
 
 def _recovery(rows: ForecastRows, figures: Figures, drawn: Figures) -> records.Recovery | None:
-    if "recovery" not in figures.curve:
+    if figures.recovery is None:
         return None
-    band = [np.quantile(curve, TAILS, axis=1).tolist() for curve in drawn.curve.values()]
-    low, high = band[0] if band else ((), ())
+    low, high = (), ()
+    if drawn.recovery is not None:
+        low, high = np.quantile(drawn.recovery, TAILS, axis=1).tolist()
     tied = replace(rows.repeat(0), probabilities=np.full((1, len(rows), N_BINS), 1 / N_BINS))
     return records.Recovery(
-        mean=tuple(figures.curve["recovery"].mean(axis=1).tolist()),
+        mean=tuple(figures.recovery.mean(axis=1).tolist()),
         low=tuple(low),
         high=tuple(high),
         random=tuple(RowSample.single(tied).curve[:, 0].tolist()),

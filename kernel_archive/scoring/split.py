@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from kernel_archive.archive.manifest import Manifest, SplitFacts
+from kernel_archive.archive.manifest import SplitFacts
 from kernel_archive.archive.open import Archive
 from kernel_archive.bins import (
     DEFAULT_SCHEME,
@@ -42,16 +42,6 @@ class SplitIdentity(msgspec.Struct, frozen=True, kw_only=True):
     origin: str = "selected"  # ``selected`` here, or ``published`` upstream and kept as it was
     gpus: tuple[str, ...] = ()
     n_rows: int
-
-    @classmethod
-    def of(cls, manifest: Manifest, **facts: Any) -> SplitIdentity:
-        """Make the identity of rows of an archive."""
-        return cls(
-            archive_name=manifest.name,
-            archive_version=manifest.version,
-            archive_digest=manifest.logical_digest,
-            **facts,
-        )
 
     @property
     def canonical(self) -> bool:
