@@ -38,27 +38,25 @@ _MATRIX: Final = ("tl.dot", "wmma", "mma_sync")
 _NARROW: Final = ("float16", "bfloat16", "tf32", "half", "float8", "fp8")
 
 
-def _count(code: str, words: tuple[str, ...]) -> float:
-    return float(sum(map(code.count, words)))
+def _count(code: str, words: tuple[str, ...]) -> int:
+    return sum(map(code.count, words))
 
 
-def _three_rules(code: str) -> float:
+def _three_rules(code: str) -> int:
     """Give a point each for matrix units, a single launch, and narrow numbers."""
     single = _count(code, _LAUNCHES) == 1
-    return float((_count(code, _MATRIX) > 0) + single + (_count(code, _NARROW) > 0))
+    return (_count(code, _MATRIX) > 0) + single + (_count(code, _NARROW) > 0)
+
+
+def _comment_characters(code: str) -> int:
+    return sum(map(len, _PROSE.findall(code)))
 
 
 #: Cue of a program -> what it is, and its value; its direction is for the controls to find out.
-CUES: Final[dict[str, tuple[str, Callable[[str], float]]]] = {
-    "code_length": ("characters of the program", lambda code: float(len(code))),
-    "comment_characters": (
-        "characters of comments and docstrings",
-        lambda code: float(sum(map(len, _PROSE.findall(code)))),
-    ),
-    "language": (
-        "the language of the program",
-        lambda code: float(LANGUAGE_ORDER.index(language_of(code))),
-    ),
+CUES: Final[dict[str, tuple[str, Callable[[str], int]]]] = {
+    "code_length": ("characters of the program", len),
+    "comment_characters": ("characters of comments and docstrings", _comment_characters),
+    "language": ("the language of the program", lambda c: LANGUAGE_ORDER.index(language_of(c))),
     "keywords": ("words of tuning, counted", partial(_count, words=_KEYWORDS)),
     "loops": ("for and while, counted", partial(_count, words=_LOOPS)),
     "launches": ("places that launch a kernel, counted", partial(_count, words=_LAUNCHES)),
@@ -134,6 +132,14 @@ def read_row_facts(
     return row_facts
 
 
+def program_cues(codes: Sequence[str]) -> dict[str, Floats]:
+    """Compute the cues of programs that their texts alone give: name -> shape (n,)."""
+    return {
+        name: np.array([rule(code) for code in codes], np.float64)
+        for name, (_, rule) in CUES.items()
+    }
+
+
 def read_cues(
     archive: Archive, codes: Sequence[str], problems: Sequence[str], gpus: Sequence[str]
 ) -> dict[str, Floats]:
@@ -141,7 +147,7 @@ def read_cues(
 
     A program that the dry run did not follow has the median of ``launch_idle``.
     """
-    cues = {name: np.array([rule(code) for code in codes]) for name, (_, rule) in CUES.items()}
+    cues = program_cues(codes)
     sums = {gpu: _idle_sums(archive, multiprocessors_of(archive, gpu)) for gpu in set(gpus)}
     rows = zip(map(program_id, codes), problems, gpus, strict=True)
     idle = np.array([sums[gpu].get((program, problem), np.nan) for program, problem, gpu in rows])
