@@ -111,21 +111,16 @@ def read_row_facts(
         )
     if spec.kind == "validity":
         return row_facts
-    anchors = rows[spec.anchor]
+    first = read_cues(archive, rows[spec.anchor], *where)
     if spec.kind == "close":  # what the second program has more than the first one
-        first = read_cues(archive, anchors, *where)
         cues = {name: cue - first[name] for name, cue in cues.items()}
         of_second, of_first = (
             _repeated(archive, rows[n]) for n in (spec.kernel, spec.anchor_kernel)
         )
         measured = None if of_second is None or of_first is None else of_second / of_first
         return replace(row_facts, cues=cues, measured=measured)
-    changed = [
-        language_of(code) != language for code, language in zip(anchors, languages, strict=True)
-    ]
-    cues["language_change"] = np.array(changed, np.float64)
-    lengths = np.array([[len(code) + 1.0 for code in side] for side in (codes, anchors)])
-    cues["length_change"] = np.log(lengths[0] / lengths[1])
+    cues["language_change"] = (cues["language"] != first["language"]).astype(np.float64)
+    cues["length_change"] = np.log((cues["code_length"] + 1) / (first["code_length"] + 1))
     (parents,) = _of_kernels(archive, rows[spec.anchor_kernel], ("speedup",))
     if not np.isnan(parents).any():
         cues["parent_speedup"] = -parents
