@@ -203,18 +203,18 @@ class Split:
     @cached_property
     def task_rows(self) -> dict[str, NDArray[np.intp]]:
         """Task -> positions of its rows."""
-        return _positions(self.tasks)
+        return positions_of(self.tasks)
 
     @cached_property
     def group_rows(self) -> dict[str, NDArray[np.intp]]:
         """Reported group -> positions of its rows."""
-        return _positions(self.groups)
+        return positions_of(self.groups)
 
     @cached_property
     def pool_rows(self) -> dict[str, NDArray[np.intp]]:
         """Task and language -> positions of the rows whose pairs are compared."""
         pairs = zip(self.tasks, self.row_facts.languages, strict=True)
-        return _positions([f"{task}/{language}" for task, language in pairs])
+        return positions_of([f"{task}/{language}" for task, language in pairs])
 
     @cached_property
     def cluster_numbers(self) -> Ints | None:
@@ -284,7 +284,7 @@ def _select(column: Any, rows: Ints) -> Any:
     return column  # a name, or nothing
 
 
-def _positions(names: Sequence[str]) -> dict[str, NDArray[np.intp]]:
+def positions_of(names: Sequence[str]) -> dict[str, NDArray[np.intp]]:
     """Map each name to its positions, in order of the names."""
     unique, numbers = np.unique(names, return_inverse=True)
     return {name: np.flatnonzero(numbers == k) for k, name in enumerate(unique.tolist())}
