@@ -191,14 +191,6 @@ def test_a_refusal_names_the_cause_of_most_lines(write, failed, off, cause, seen
     assert report.counts["raw-sum"] == 1
 
 
-def test_lines_of_two_forecasters_are_no_file_of_one(write, split):
-    """Half a file labelled is no one forecaster; neither are numbers and text."""
-    labelled = write(row(surrogate_label="x"), row("b1b2c3d4"), row("a1b2c3d4"))
-    assert codes(labelled, split) == [("several-forecasters", None)]
-    five = write(row(surrogate_label=5), name="five.jsonl")
-    assert codes(five, split) == [("missing-rows", None)]
-
-
 def test_sums_off_1_and_rows_without_a_forecast_are_one_warning_each(write, split):
     """With their number, the mean sum and the first rows; a sum of 1.01 is rounding."""
     p = [0, 0, 0, 0.1, 0.2, 0.5, 0, 0]
@@ -251,17 +243,22 @@ def test_every_fault_of_a_file_is_listed_in_one_pass(write, split):
     assert len(raised.value.findings) == 18
 
 
-def test_a_file_that_ends_in_a_line_says_so(write, split):
-    """A writer that was stopped leaves half a line."""
-    assert codes(write(row(), json.dumps(row("b1b2c3d4")).encode()[:40]), split) == [("cut-off", 2)]
-    array = json.dumps([row(), row("b1b2c3d4")]).encode()
-    assert codes(write(array), split) == [("wrong-shape", 1)]
-
-
-def test_repeats_have_no_gaps(write, split):
-    """Repeats 0 and 3: 1 and 2 are named; repeat 99 does not make a hundred arrays."""
-    assert codes(write(row(), row(repeat=3)), split) == [("repeat-gap", None)] * 2
-    assert len(codes(write(row(repeat=99)), split)) == 99
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ([row(surrogate_label="x"), row("b1b2c3d4"), row()], [("several-forecasters", None)]),
+        ([row(surrogate_label=5)], [("missing-rows", None)]),
+        ([row(), json.dumps(row("b1b2c3d4")).encode()[:40]], [("cut-off", 2)]),
+        ([json.dumps([row(), row("b1b2c3d4")]).encode()], [("wrong-shape", 1)]),
+        ([row(), row(repeat=3)], [("repeat-gap", None)] * 2),
+        ([row(repeat=99)], [("repeat-gap", None)] * 99),
+    ],
+)
+def test_faults_of_a_whole_file(write, split, lines, found):
+    """Lines of two forecasters, a writer that was stopped, an array, repeats with gaps: each gap is
+    named, and repeat 99 does not make a hundred arrays.
+    """
+    assert codes(write(*lines), split) == found
 
 
 def test_fields_that_nothing_reads_are_remarked(write, split):
