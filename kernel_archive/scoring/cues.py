@@ -76,7 +76,7 @@ EDIT_CUES: Final[dict[str, str]] = {
 TRANSFER_CUES: Final[dict[str, str]] = {"same": "the measured speedup on the other GPU"}
 #: Of a kernel this many measurements count for what one more measurement would give.
 MAX_MEASURED: Final = 5
-#: Multiprocessors of a GPU where nobody states them: those of an H100 or H200.
+#: Multiprocessors of an H100 or H200, assumed of a GPU of which nobody states them.
 _MULTIPROCESSORS: Final = 132
 #: Program and problem -> the cue ``launch_idle``, mean over the cases; $1 are multiprocessors.
 _IDLE: Final = """
@@ -152,7 +152,7 @@ def read_cues(
 
 
 def multiprocessors_of(archive: Archive, gpu: str) -> int:
-    """Look up the number of multiprocessors of one of an archive's GPUs."""
+    """Look up how many multiprocessors a GPU of an archive has; an H200's number where unknown."""
     return gpu_facts(gpu, archive.stated_gpus).multiprocessors or _MULTIPROCESSORS
 
 
