@@ -16,7 +16,7 @@ from kernel_archive.baselines.registry import make_baseline
 from kernel_archive.board.adding import store_of
 from kernel_archive.board.submissions import Identity, load_submission, submission_folders
 from kernel_archive.scoring import METRICS, Forecasts, load_split, read_forecasts, score
-from kernel_archive.scoring.controls import best_control, controls_of
+from kernel_archive.scoring.controls import best_cue, controls_of
 from kernel_archive.splits import FORECAST_SPLITS
 
 SHOWN = {
@@ -77,13 +77,10 @@ def main():
                 )
             )
         made += entries(options.board, target) if options.board else []
-        print(
-            f"\n`{split.name}`, {len(target)} rows, "
-            f"best control `{target.cached(best_control)[0]}`:\n"
-        )
+        print(f"\n`{split.name}`, {len(target)} rows, best cue `{target.cached(best_cue)[0]}`:\n")
         print(f"| forecasts | {' | '.join(METRICS[name].title for name in names)} |")
         print("|" + " --- |" * (1 + len(names)))
-        scored = [(name, score(target, cast, draws=options.draws)) for name, cast in made]
+        scored = [(name, score(target, forecasts, draws=options.draws)) for name, forecasts in made]
         lead, sign = split.lead, METRICS[split.lead].sign
         for name, record in sorted(scored, key=lambda item: sign * item[1].metrics[lead].mean):
             print(

@@ -14,8 +14,9 @@ import time
 
 import numpy as np
 
+from kernel_archive.bins import assign_bins
 from kernel_archive.scoring.forecasts import Forecasts
-from kernel_archive.scoring.replay import FAILED, POLICIES, ReplayOptions, World, Worlds, replay
+from kernel_archive.scoring.replay import POLICIES, ReplayOptions, World, Worlds, replay
 from kernel_archive.scoring.split import Split
 
 SIZE = 250
@@ -43,20 +44,20 @@ def made_up(edges: int) -> Worlds:
         )
     n = len(worlds) * SIZE
     ids = tuple(f"k{i}" for i in range(n))
-    speedups = np.nan_to_num(np.concatenate([w.speedups[1:] for w in worlds]), nan=FAILED)
-    target = Split.from_arrays(row_ids=ids, tasks=("p",) * n, speedups=speedups, split="replay")
-    return Worlds(split=target, gpus=("H200",) * n, worlds=tuple(worlds))
+    split = Split.from_arrays(row_ids=ids, tasks=("p",) * n, speedups=np.ones(n), split="replay")
+    return Worlds(split=split, gpus=("H200",) * n, worlds=tuple(worlds))
 
 
 def main(edges: int) -> None:
     """Print seconds by policy and the peak of memory before and after."""
     worlds = made_up(edges)
-    target = worlds.split
-    noise = np.random.default_rng(1).dirichlet(np.ones(8), len(target))
-    cast = Forecasts.from_arrays(target, 0.5 * np.eye(8)[target.bins - 1] + 0.5 * noise)
+    noise = np.random.default_rng(1).dirichlet(np.ones(8), len(worlds.split))
+    speedups = np.concatenate([world.speedups[1:] for world in worlds.worlds])
+    bins = assign_bins(np.nan_to_num(speedups, nan=0.1))  # a program that fails is slow
+    forecasts = Forecasts.from_arrays(worlds.split, 0.5 * np.eye(8)[bins - 1] + 0.5 * noise)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begin = time.perf_counter()
-    done = replay(worlds, cast, ReplayOptions(repeats=1))
+    done = replay(worlds, forecasts, ReplayOptions(repeats=1))
     seconds = time.perf_counter() - begin
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for policy in done.policies:

@@ -27,10 +27,10 @@ from kernel_archive.baselines.pairs import AskedPairs, load_asked_pairs, load_tr
 from kernel_archive.baselines.registry import BASELINES, make_baseline
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring import Forecasts, Split, load_split, score
-from kernel_archive.scoring.controls import best_control, controls_of
-from kernel_archive.scoring.cues import CUES, launch_idle
+from kernel_archive.scoring.controls import best_cue, controls_of
+from kernel_archive.scoring.cues import read_cues
 from kernel_archive.scoring.rules import crps
-from kernel_archive.scoring.split import Surface
+from kernel_archive.scoring.split import RowFacts
 from kernel_archive.selection.definitions import load_definition
 from kernel_archive.splits import FORECAST_SPLITS
 
@@ -69,7 +69,7 @@ def compared(archive, training, spec, baselines):
         tasks=[training.problems[i] for i in rows],
         speedups=training.speedups[rows],
         split=spec.name,
-        surface=_surface(archive, training.take(rows), spec),
+        row_facts=_row_facts(archive, training.take(rows), spec),
     )
     counts = np.bincount(split.bins, minlength=9)
     even_bins = spec.kind == "eval" and not of_searches
@@ -94,17 +94,13 @@ def compared(archive, training, spec, baselines):
     return len(rows), dict(sorted(found.items(), key=lambda pair: pair[1]))
 
 
-def _surface(archive, part, spec):
-    def cues_of(codes):
-        cues = {name: np.array([rule(c) for c in codes]) for name, (_, rule) in CUES.items()}
-        idle = launch_idle(archive, codes, part.problems)
-        return cues if idle is None else cues | {"launch_idle": idle}
-
-    cues = cues_of(part.candidates)
+def _row_facts(archive, part, spec):
+    where = part.problems, part.gpus
+    cues = read_cues(archive, part.candidates, *where)
     if spec.kind == "close":
-        first = cues_of(part.anchors)
+        first = read_cues(archive, part.anchors, *where)
         cues = {name: values - first[name] for name, values in cues.items()}
-    return replace(Surface.plain(len(part)), cues=cues)
+    return replace(RowFacts.plain(len(part)), cues=cues)
 
 
 def curve(archive, training, launches):
@@ -134,9 +130,12 @@ def main():
     options = parser.parse_args()
     archive = open_archive(options.archive)
     training = load_training_pairs(archive)
-    asked = load_asked_pairs(archive, "eval").candidates if options.curve else ()
-    codes = {*training.anchors, *training.candidates, *asked}
-    launches = load_launch_features(archive, codes)
+    codes, gpus = {*training.anchors, *training.candidates}, {*training.gpus}
+    if options.curve:
+        asked = load_asked_pairs(archive, "eval")
+        codes |= {*asked.candidates}
+        gpus |= {*asked.gpus}
+    launches = load_launch_features(archive, codes, gpus)
     training = replace(training, launches=launches)
     if options.curve:
         curve(archive, training, launches)
@@ -154,7 +153,7 @@ def _write(archive, name, best, found):
     made = make_baseline(best, archive, name)
     folder = Path(__file__).parent.parent / "splits" / "zero" / archive.manifest.version
     path = folder / f"{name}.json.gz"
-    control, losses = best_control(split)
+    control, losses = best_cue(split)
     if losses.mean() < crps(probabilities=made.probabilities, bins=split.bins).mean():
         print(f"{name}: the control {control} is better on the split itself, and stays the zero")
         path.unlink(missing_ok=True)

@@ -50,7 +50,7 @@ from kernel_archive.readers.sql_doubts import COLUMNS
 from kernel_archive.schema import TABLES
 from kernel_archive.scoring import METRICS, Forecasts, Split, read_record, score
 from kernel_archive.scoring.cues import CUES, EDIT_CUES, LAUNCH_CUES
-from kernel_archive.scoring.split import Surface
+from kernel_archive.scoring.split import RowFacts
 from kernel_archive.selection.definitions import (
     CloseDefinition,
     DiscoveryDefinition,
@@ -95,7 +95,7 @@ WORKED: Final[dict[str, str]] = tomllib.loads(
     (ROOT / "tools" / "worked.toml").read_text(encoding="utf-8")
 )
 
-_SURFACE: Final = Surface(
+_ROW_FACTS: Final = RowFacts(
     languages=("triton",) * len(EDGES),
     spreads=np.ones(len(EDGES)),
     cues={"parent_speedup": -np.array(PARENTS), "language_change": np.array(CHANGED, dtype=float)},
@@ -117,7 +117,7 @@ def _record(split: str, rows: Sequence[tuple[float, dict[int, float]]]) -> Score
         groups=["all"] * len(rows),
         speedups=[s for s, _ in rows],
         split=split,
-        surface=_SURFACE if split == "discovery" else None,
+        row_facts=_ROW_FACTS if split == "discovery" else None,
     )
     probabilities = [[p.get(b, 0.0) for b in range(1, N_BINS + 1)] for _, p in rows]
     return score(target, Forecasts.from_arrays(target, probabilities), draws=0)

@@ -15,7 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+
+from kernel_archive.arithmetic import NO_VALUE, called_name, evaluate, range_trips
 
 #: Size of an axis that no literal states.
 UNKNOWN_SIZE: Final = 64.0
@@ -29,7 +31,6 @@ MAX_PROGRAM_STEPS: Final = 200_000
 _MAX_DEPTH: Final = 4  # of functions in functions, and of loops of unknown trips
 _MAX_AXES: Final = 8
 _LARGEST: Final = 1e9
-_OPERATORS: Final[dict[type[ast.operator], str]] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
 _REDUCTIONS: Final = frozenset({"sum", "max", "min", "reduce", "argmax", "argmin"})
 _TRANSCENDENTALS: Final = frozenset(
     {"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "div_rn"}
@@ -60,25 +61,12 @@ class BlockWork(NamedTuple):
 
 
 def _number(node: ast.expr, sizes: Mapping[str, float]) -> float | None:
-    """Evaluate numbers, names and + - * // of them; ``None`` for all else, and for the huge."""
-    value: float | None = None
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        positive = _number(node.operand, sizes)
-        return None if positive is None else -positive
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        value = node.value
-    elif isinstance(node, ast.Name):
-        value = sizes.get(node.id)
-    elif isinstance(node, ast.BinOp):
-        left, right = _number(node.left, sizes), _number(node.right, sizes)
-        if left is None or right is None:
-            return None
-        sign = _OPERATORS.get(type(node.op))
-        if sign is not None:
-            value = {"+": left + right, "-": left - right, "*": left * right}[sign]
-        elif isinstance(node.op, (ast.FloorDiv, ast.Div)) and right:
-            value = left // right
-    return float(value) if value is not None and abs(value) <= _LARGEST else None
+    """Evaluate an expression; ``None`` where it has no value, and for the huge."""
+    try:
+        value = float(evaluate(node, sizes))
+    except NO_VALUE:
+        return None
+    return value if abs(value) <= _LARGEST else None
 
 
 def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -155,12 +143,7 @@ class _Walk:
         for node in statements:
             self.step()
             if isinstance(node, (ast.For, ast.While)):
-                trips = self.trips(node.iter) if isinstance(node, ast.For) else None
-                times, unknown = self.times, self.unknown
-                self.times = min(1e15, times * (trips or 1.0))
-                self.unknown = min(_MAX_DEPTH, unknown + (trips is None))
-                self.body(node.body)
-                self.times, self.unknown = times, unknown
+                self.loop(node)
             elif isinstance(node, ast.If):
                 share = 0.5 if node.orelse else 1.0
                 self.value(node.test)
@@ -180,13 +163,16 @@ class _Walk:
             elif isinstance(node, ast.With):
                 self.body(node.body)
 
-    def trips(self, called: ast.expr) -> float | None:
-        """Count the trips of a range; ``None`` unless its ends are known."""
-        ends: list[Any] = [_number(a, self.stated_sizes) for a in getattr(called, "args", ())]
+    def loop(self, node: ast.For | ast.While) -> None:
+        """Walk through the body of a loop, which counts as often as it runs."""
+        times, unknown = self.times, self.unknown
         try:
-            return max(1.0, len(range(*map(int, ends))))
-        except (TypeError, ValueError):  # an unknown end, none, more than three, a step of zero
-            return None
+            trips = range_trips(node, self.stated_sizes)
+            self.times = min(1e15, times * max(1, trips))
+        except NO_VALUE:
+            self.unknown = min(_MAX_DEPTH, unknown + 1)
+        self.body(node.body)
+        self.times, self.unknown = times, unknown
 
     def bind(self, target: ast.expr, tile: Tile) -> None:
         """Give one name, or each of several, a tile."""
@@ -212,7 +198,7 @@ class _Walk:
 
     def call(self, node: ast.Call) -> Tile:
         """Count what a call does."""
-        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        name = called_name(node)
         if name == "arange":
             size = _number(node.args[-1], self.stated_sizes) if node.args else None
             axis = (node.lineno, node.col_offset)

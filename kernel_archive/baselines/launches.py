@@ -20,7 +20,7 @@ from kernel_archive.baselines.blocks import BlockWork, kernel_work
 from kernel_archive.ids import program_id
 from kernel_archive.problems import PROBLEMS
 from kernel_archive.scoring.arrays import Floats
-from kernel_archive.scoring.cues import MULTIPROCESSORS
+from kernel_archive.scoring.cues import multiprocessors_of
 
 _FEATURES: Final = Path(__file__).with_suffix(".sql").read_text(encoding="utf-8")
 _CALLS: Final = """SELECT program_id, problem, "case", kind, name, n, bytes, coalesce(flops, 0),
@@ -52,7 +52,7 @@ class LaunchCall(NamedTuple):
     trips: float
 
 
-def call_costs(call: LaunchCall, works: Sequence[BlockWork] = ()) -> Floats:
+def call_costs(call: LaunchCall, multiprocessors: int, works: Sequence[BlockWork] = ()) -> Floats:
     """Estimate seconds that calls take: shape (13,), all of :data:`COSTS`.
 
     ``works`` are what one block may do: the one whose waits are nearest to the dry run's trips
@@ -70,10 +70,10 @@ def call_costs(call: LaunchCall, works: Sequence[BlockWork] = ()) -> Floats:
     work = min(
         works, default=unknown, key=lambda w: abs(math.log((w.waits + 1) / (call.trips + 1)))
     )
-    rounds = max(1, math.ceil(blocks / (MULTIPROCESSORS * max(1, min(32, 64 // call.warps)))))
+    rounds = max(1, math.ceil(blocks / (multiprocessors * max(1, min(32, 64 // call.warps)))))
     # Shares of the GPU that are busy: 16 warps a multiprocessor saturate it, or one block.
-    busy = max(1e-6, min(1.0, blocks * call.warps / (16 * MULTIPROCESSORS)))
-    filled = max(1e-6, min(1.0, blocks / MULTIPROCESSORS))
+    busy = max(1e-6, min(1.0, blocks * call.warps / (16 * multiprocessors)))
+    filled = max(1e-6, min(1.0, blocks / multiprocessors))
     operations = work.elements + work.reduced + 4 * work.transcendentals
     costs |= {
         "overhead": _LAUNCH,
@@ -94,18 +94,31 @@ def call_costs(call: LaunchCall, works: Sequence[BlockWork] = ()) -> Floats:
 
 
 def load_launch_features(
-    archive: Archive, codes: Iterable[str]
-) -> Mapping[tuple[str, str], Floats]:
-    """Load features of programs by program and problem; empty for an archive without dry runs."""
+    archive: Archive, codes: Iterable[str], gpus: Iterable[str]
+) -> Mapping[tuple[str, str, str], Floats]:
+    """Load features by program id, problem and GPU; empty for an archive without dry runs."""
     if "launches" not in archive.tables:
         return {}
     texts = {program_id(code): code for code in codes}
+    return {
+        (*key, gpu): features
+        for gpu in set(gpus)
+        for key, features in _features(archive, texts, multiprocessors_of(archive, gpu)).items()
+    }
+
+
+def _features(
+    archive: Archive, texts: Mapping[str, str], multiprocessors: int
+) -> dict[tuple[str, str], Floats]:
+    """Compute the features of programs by program id and problem."""
     # Of a program in one case: the costs of all calls together, and the total of the longest one.
     sums: dict[tuple[str, str, int], Floats] = defaultdict(lambda: np.zeros(len(COSTS) + 1))
     for program, problem, case, *row in pl.DataFrame(archive.sql(_CALLS)).iter_rows():
         if program in texts:
             call = LaunchCall(*row)
-            costs = call_costs(call, kernel_work(texts[program]).get(call.name, ()))
+            costs = call_costs(
+                call, multiprocessors, kernel_work(texts[program]).get(call.name, ())
+            )
             total = sums[program, problem, case]
             total[:-1] += costs
             total[-1] = max(total[-1], costs[COSTS.index("total")])
@@ -117,7 +130,7 @@ def load_launch_features(
         for number, work in enumerate(case.least_work for case in problem.cases)
     ]
     by_program: dict[tuple[str, str], list[Floats]] = defaultdict(list)
-    rows = pl.DataFrame(archive.sql(_FEATURES, [MULTIPROCESSORS, least_work])).iter_rows()
+    rows = pl.DataFrame(archive.sql(_FEATURES, [multiprocessors, least_work])).iter_rows()
     for program, problem, case, moved, flops, features in rows:
         if (program, problem, case) in sums:
             least = 1e-7 + max(moved / _MEMORY, flops / (2 * _MATRIX))  # s

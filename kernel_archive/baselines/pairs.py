@@ -33,8 +33,8 @@ class ProgramPairs:
     row_ids: tuple[str, ...] = ()  # n names
     #: Facts of GPUs that this package does not know.
     stated_gpus: Mapping[str, Gpu] = field(default_factory=dict)
-    #: (program id, problem) -> features of its dry run, for baselines that ask for them.
-    launches: Mapping[tuple[str, str], Floats] = field(default_factory=dict)
+    #: (program id, problem, GPU) -> features of its dry run, for baselines that ask for them.
+    launches: Mapping[tuple[str, str, str], Floats] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -116,16 +116,16 @@ def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
     spec = forecast_split(split)
     if spec.name == REPLAY.name:  # the programs of recorded searches, against their references
         worlds = load_worlds(archive)
-        texts = replay_texts(archive, worlds)
+        anchors, candidates = zip(*replay_texts(archive, worlds), strict=True)
         return AskedPairs(
             split=REPLAY,
             scheme=DEFAULT_SCHEME,
             row_ids=worlds.split.row_ids,
             problems=worlds.split.tasks,
             gpus=worlds.gpus,
-            anchors=tuple(reference for reference, _ in texts),
-            candidates=tuple(code for _, code in texts),
-            known=(None,) * len(texts),
+            anchors=anchors,
+            candidates=candidates,
+            known=(None,) * len(candidates),
             stated_gpus=archive.stated_gpus,
         )
     known = ("known_gpu", spec.known) if spec.is_transfer else ()

@@ -22,6 +22,7 @@ from kernel_archive.baselines.trees import bin_counts, dry_run, trees
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, UsageError, suggestion
 from kernel_archive.scoring.arrays import Floats
+from kernel_archive.scoring.split import positions_of
 from kernel_archive.scoring.template import stated_forecast
 from kernel_archive.splits import REPLAY, SplitSpec
 
@@ -44,12 +45,12 @@ def prior(asked: AskedPairs, training: TrainingPairs, _: int = 0) -> Floats:
     native = training.native(asked.split)
     overall = bin_counts(training.speedups[native], asked.scheme) + 1.0
     overall /= overall.sum()
-    names, rows = np.asarray(training.problems), np.asarray(asked.problems)
+    problems = np.asarray(training.problems)
     masses = np.empty((len(asked), N_BINS))
-    for problem in set(asked.problems):
-        counts = bin_counts(training.speedups[native & (names == problem)], asked.scheme)
+    for problem, rows in positions_of(asked.problems).items():
+        counts = bin_counts(training.speedups[native & (problems == problem)], asked.scheme)
         smoothed = counts + PRIOR_WEIGHT * overall
-        masses[rows == problem] = smoothed / smoothed.sum()
+        masses[rows] = smoothed / smoothed.sum()
     return masses
 
 
@@ -114,7 +115,7 @@ def make_baseline(
     if baseline.reads_launches:
         pairs = (asked, training)
         codes = {c for each in pairs for side in (each.anchors, each.candidates) for c in side}
-        launches = load_launch_features(archive, codes)
+        launches = load_launch_features(archive, codes, (*asked.gpus, *training.gpus))
         if not launches:
             raise DataError(
                 f"the archive in {archive.path} has no dry runs. Make them with: "

@@ -24,6 +24,7 @@ from kernel_archive.ids import program_id
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.controls import normal_scores, spread_ranks, to_bins
+from kernel_archive.scoring.split import positions_of
 
 #: Training pairs and pairs to order -> scores, shape (n,), the larger the faster.
 Ranker = Callable[[TrainingPairs, ProgramPairs], Floats]
@@ -122,15 +123,12 @@ def learnt_strength(ranker: Ranker, asked: AskedPairs, training: TrainingPairs) 
     predicted = np.full(len(training), np.nan)
     for learn, test in _folds(training, *_left_out(asked, training)):
         predicted[test] = ranker(training.take(learn), training.take(test))
-    problems, ordered = np.asarray(training.problems), ~np.isnan(predicted)
-    for problem in sorted(set(problems[ordered])):
-        rows = np.flatnonzero(ordered & (problems == problem))
+    for of_problem in positions_of(training.problems).values():
+        rows = of_problem[~np.isnan(predicted[of_problem])]
         if len(rows) > 1:
             scores.append(normal_scores(predicted[rows]))
             truths.append(normal_scores(training.speedups[rows]))
-    if not scores:
-        return 0.0
-    x, y = np.concatenate(scores), np.concatenate(truths)
+    x, y = (np.concatenate([[], *values]) for values in (scores, truths))
     scale = float(np.sqrt((x @ x) * (y @ y)))
     if scale <= 0:
         return 0.0
@@ -143,10 +141,8 @@ def spread(ranker: Ranker, asked: AskedPairs, training: TrainingPairs) -> Floats
     strength = learnt_strength(ranker, asked, training)
     scores = ranker(training, asked)
     cumulative = np.cumsum(expected_bins(asked, training))[:-1]
-    problems = np.asarray(asked.problems)
     masses = np.empty((len(asked), N_BINS))
-    for problem in dict.fromkeys(asked.problems):
-        rows = np.flatnonzero(problems == problem)
+    for rows in positions_of(asked.problems).values():
         masses[rows] = to_bins(spread_ranks(normal_scores(scores[rows]), cumulative, strength))
     return masses
 
@@ -154,17 +150,16 @@ def spread(ranker: Ranker, asked: AskedPairs, training: TrainingPairs) -> Floats
 def _described(pairs: ProgramPairs, codes: tuple[str, ...]) -> Floats:
     """Describe programs by what they launch, NaN where that is not known, and by their text."""
     unknown = np.full(len(next(iter(pairs.launches.values()), ())), np.nan)
-    keys = zip(map(program_id, codes), pairs.problems, strict=True)
+    keys = zip(map(program_id, codes), pairs.problems, pairs.gpus, strict=True)
     launches = [pairs.launches.get(key, unknown) for key in keys]
     return np.hstack([launches, program_features(codes)])
 
 
 def _with_launches(pairs: ProgramPairs) -> Floats:
     """Describe candidates relative to the medians of their problem, and launches as they are."""
-    values, problems = _described(pairs, pairs.candidates), np.asarray(pairs.problems)
+    values = _described(pairs, pairs.candidates)
     relative = values.copy()
-    for problem in dict.fromkeys(pairs.problems):
-        rows = problems == problem
+    for rows in positions_of(pairs.problems).values():
         has_values = ~np.isnan(values[rows]).all(axis=0)  # a median of nothing is a warning
         medians = np.nanmedian(np.where(has_values, values[rows], 0.0), axis=0)
         relative[rows] -= medians

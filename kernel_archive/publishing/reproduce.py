@@ -6,11 +6,11 @@ repositories of one Hub user, or a local copy: ``DIR/<repository>/<configuration
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -19,8 +19,8 @@ from kernel_archive.errors import ArchiveNotFoundError, DataError, printable
 from kernel_archive.problems import normalise_problem
 from kernel_archive.publishing.hub import connect, hub_errors
 from kernel_archive.scoring import Score, Split, read_forecasts, score
-from kernel_archive.scoring.cues import CUES
-from kernel_archive.scoring.split import SplitOptions, Surface
+from kernel_archive.scoring.cues import program_cues
+from kernel_archive.scoring.split import RowFacts, SplitOptions
 
 USER: Final = "codezakh"
 EVAL_SET: Final = "gpu-forecasters-eval-set"
@@ -165,15 +165,12 @@ def _splits(folder: Path) -> dict[str, Split]:
             code="missing-column", message=message, file=str(folder), field=lacking[0]
         )
     ids, packs, speedups, bins, codes = (table[name].to_pylist() for name in columns)
-    counts = {name: np.array([rule(code) for code in codes]) for name, (_, rule) in CUES.items()}
-    surface = Surface(languages=("",) * len(ids), spreads=np.ones(len(ids)), cues=counts)
+    row_facts = replace(RowFacts.plain(len(ids)), cues=program_cues(codes))
     tasks = [normalise_problem(pack) for pack in packs]
 
     def split(scheme: Scheme, labels: list[int] | None) -> Split:
-        options: SplitOptions = {"scheme": scheme, "surface": surface}
-        if labels is not None:
-            options["bins"] = labels
-        return Split.from_arrays(row_ids=ids, tasks=tasks, speedups=speedups, **options)
+        rows: SplitOptions = {"scheme": scheme, "bins": labels, "row_facts": row_facts}
+        return Split.from_arrays(row_ids=ids, tasks=tasks, speedups=speedups, **rows)
 
     splits = {"released": split("released", bins), "paper": split("paper", None)}
     return splits | {"mixed": split("paper", bins)}

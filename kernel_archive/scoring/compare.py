@@ -79,9 +79,9 @@ def compare(
     if draws < 1:
         raise UsageError("a comparison needs draws")
     rows, rule = load_split(archive, split, bins), options.get("predicted_bin", "argmax")
-    casts = [read_forecasts(source, rows) for source in (a, b)]
+    forecasts = [read_forecasts(source, rows) for source in (a, b)]
     names = COMPARED[rows.kind]
-    sides = [ForecastRows.of(rows, cast, rule) for cast in casts]
+    sides = [ForecastRows.of(rows, each, rule) for each in forecasts]
     values = [means(repeats_of(side, names, groups=False).overall) for side in sides]
     drawn = [
         bootstrap(side, seed=seed, draws=draws, names=names, groups=False).overall for side in sides
@@ -107,8 +107,8 @@ def compare(
         )
     return Comparison(
         **terms_of(rows, rule, seed=seed, draws=draws),
-        a=forecast_facts(casts[0]),
-        b=forecast_facts(casts[1]),
+        a=forecast_facts(forecasts[0]),
+        b=forecast_facts(forecasts[1]),
         differences=table,
     )
 
@@ -175,8 +175,8 @@ def _side_by_side(a: ForecastRows, b: ForecastRows) -> ForecastRows:
     """Put rows with the forecasts of A before the same rows with those of B, in equal repeats."""
     n, n_repeats = len(a), max(a.n_repeats, b.n_repeats)
     first, second = (np.arange(n_repeats) % side.n_repeats for side in (a, b))
-    cast: dict[str, Any] = {
+    both: dict[str, Any] = {
         name: np.concatenate([getattr(a, name)[first], getattr(b, name)[second]], axis=1)
         for name in REPEAT_FIELDS
     }
-    return replace(a.take(np.tile(np.arange(n), 2)), **cast)
+    return replace(a.take(np.tile(np.arange(n), 2)), **both)

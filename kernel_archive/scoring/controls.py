@@ -115,7 +115,7 @@ def _frequencies(split: Split) -> Floats:
 
 def controls_of(split: Split) -> tuple[Control, ...]:
     """Make the controls and bounds of a split's rows, bounds last."""
-    n, surface = len(split), split.surface
+    n, row_facts = len(split), split.row_facts
     titles = {name: title for name, (title, _) in CUES.items()}
     titles |= EDIT_CUES | LAUNCH_CUES | TRANSFER_CUES
     certain = np.eye(N_BINS)[split.bins - 1]
@@ -126,12 +126,12 @@ def controls_of(split: Split) -> tuple[Control, ...]:
         "uniform": ("even odds: the unedited template", np.tile(split.uniform, (n, 1))),
         "frequencies": (no_cue, np.tile(_frequencies(split), (n, 1))),
     }
-    masses |= {name: (titles[name], by_cue(cue, split)) for name, cue in surface.cues.items()}
+    masses |= {name: (titles[name], by_cue(cue, split)) for name, cue in row_facts.cues.items()}
     if split.zero is not None:
         title = f"the zero of CRPS skill: the baseline {split.zero.name}, from training programs"
         masses[zero_name(split)] = title, split.zero.probabilities
-    if surface.goals is not None:
-        goals = np.nan_to_num(surface.goals, nan=float(np.nanmean(surface.goals)))
+    if row_facts.goals is not None:
+        goals = np.nan_to_num(row_facts.goals, nan=float(np.nanmean(row_facts.goals)))
         title = "the range of speedups that the author was told to land in"
         masses["goal"] = title, by_cue(goals, split)
     masses["oracle_bins"] = "certain of every true bin", certain
@@ -139,8 +139,8 @@ def controls_of(split: Split) -> tuple[Control, ...]:
     controls = []
     for name, (title, p) in masses.items():
         stated = split.speedups if name == "oracle_speedups" else None
-        cast = Forecasts.from_arrays(split, p, name=name, expected_speedups=stated)
-        controls.append(Control(name=name, title=title, bound=name in BOUNDS, forecasts=cast))
+        forecasts = Forecasts.from_arrays(split, p, name=name, expected_speedups=stated)
+        controls.append(Control(name=name, title=title, bound=name in BOUNDS, forecasts=forecasts))
     return tuple(controls)
 
 
@@ -149,7 +149,7 @@ def zero_name(split: Split) -> str:
     return split.zero.name.replace("-", "_") if split.zero is not None else ""
 
 
-def best_control(split: Split) -> tuple[str, Floats]:
+def best_cue(split: Split) -> tuple[str, Floats]:
     """Find the cue with the least CRPS, and return its CRPS of every row, shape (n,)."""
     losses = {
         c.name: crps(probabilities=c.forecasts.probabilities[0], bins=split.bins)
@@ -170,5 +170,5 @@ def zero_of(split: Split) -> tuple[str, Floats]:
     elif split.kind == "validity":
         name, p = "frequencies", np.tile(_frequencies(split), (len(split), 1))
     else:
-        return split.cached(best_control)
+        return split.cached(best_cue)
     return name, crps(probabilities=p, bins=split.bins)

@@ -6,7 +6,6 @@ to find out.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +16,11 @@ from typing import Any, Final
 import numpy as np
 
 from kernel_archive.archive.open import Archive
+from kernel_archive.gpus import gpu_facts
 from kernel_archive.ids import program_id
 from kernel_archive.program_text import LANGUAGE_ORDER, language_of
 from kernel_archive.scoring.arrays import Floats
-from kernel_archive.scoring.split import Surface, table_rows
+from kernel_archive.scoring.split import RowFacts, table_rows
 from kernel_archive.splits import SplitSpec
 
 _PROSE: Final = re.compile(
@@ -38,37 +38,33 @@ _MATRIX: Final = ("tl.dot", "wmma", "mma_sync")
 _NARROW: Final = ("float16", "bfloat16", "tf32", "half", "float8", "fp8")
 
 
-def _count(code: str, words: tuple[str, ...]) -> float:
-    return float(sum(map(code.count, words)))
+def _count(code: str, words: tuple[str, ...]) -> int:
+    return sum(map(code.count, words))
 
 
-def _three_rules(code: str) -> float:
+def _three_rules(code: str) -> int:
     """Give a point each for matrix units, a single launch, and narrow numbers."""
     single = _count(code, _LAUNCHES) == 1
-    return float((_count(code, _MATRIX) > 0) + single + (_count(code, _NARROW) > 0))
+    return (_count(code, _MATRIX) > 0) + single + (_count(code, _NARROW) > 0)
+
+
+def _comment_characters(code: str) -> int:
+    return sum(map(len, _PROSE.findall(code)))
 
 
 #: Cue of a program -> what it is, and its value; its direction is for the controls to find out.
-CUES: Final[dict[str, tuple[str, Callable[[str], float]]]] = {
-    "code_length": ("characters of the program", lambda code: float(len(code))),
-    "comment_characters": (
-        "characters of comments and docstrings",
-        lambda code: float(sum(map(len, _PROSE.findall(code)))),
-    ),
-    "language": (
-        "the language of the program",
-        lambda code: float(LANGUAGE_ORDER.index(language_of(code))),
-    ),
+CUES: Final[dict[str, tuple[str, Callable[[str], int]]]] = {
+    "code_length": ("characters of the program", len),
+    "comment_characters": ("characters of comments and docstrings", _comment_characters),
+    "language": ("the language of the program", lambda c: LANGUAGE_ORDER.index(language_of(c))),
     "keywords": ("words of tuning, counted", partial(_count, words=_KEYWORDS)),
     "loops": ("for and while, counted", partial(_count, words=_LOOPS)),
     "launches": ("places that launch a kernel, counted", partial(_count, words=_LAUNCHES)),
     "three_rules": ("matrix units, one launch, narrow numbers: a point each", _three_rules),
 }
-#: Multiprocessors of an H100 or H200: a launch of fewer blocks leaves some idle.
-MULTIPROCESSORS: Final = 132
 #: Cue of a dry run -> what it is, where the archive has the table ``launches``.
 LAUNCH_CUES: Final[dict[str, str]] = {
-    "launch_idle": f"sum over launches of max(1, {MULTIPROCESSORS} / blocks), from the dry run"
+    "launch_idle": "sum over launches of max(1, multiprocessors / blocks), from the dry run"
 }
 #: Cue of an edit -> what it is: a slow parent is easily improved, another language is a big step.
 EDIT_CUES: Final[dict[str, str]] = {
@@ -80,14 +76,26 @@ EDIT_CUES: Final[dict[str, str]] = {
 TRANSFER_CUES: Final[dict[str, str]] = {"same": "the measured speedup on the other GPU"}
 #: Of a kernel this many measurements count for what one more measurement would give.
 MAX_MEASURED: Final = 5
+#: Multiprocessors of an H100 or H200, assumed of a GPU of which nobody states them.
+_MULTIPROCESSORS: Final = 132
+#: Program and problem -> the cue ``launch_idle``, mean over the cases; $1 are multiprocessors.
+_IDLE: Final = """
+SELECT program_id, problem, avg(idle) FROM (
+    SELECT program_id, problem, "case", sum(n * greatest(1, $1 /
+        greatest(1::DOUBLE, grid_x) / greatest(1, grid_y) / greatest(1, grid_z))) AS idle
+    FROM launches WHERE kind = 'launch' GROUP BY ALL)
+GROUP BY ALL"""
 
 
-def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[Any]]) -> Surface:
-    """Read the surface of rows from their columns, and from the archive's kernels and dry runs."""
+def read_row_facts(
+    archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[Any]]
+) -> RowFacts:
+    """Read the facts of rows from their columns, and from the archive's kernels and dry runs."""
     codes = rows[spec.candidate]
-    cues = _read_cues(archive, codes, rows[spec.problem_column])
+    where = rows[spec.problem_column], rows["gpu"]
+    cues = read_cues(archive, codes, *where)
     languages = tuple(map(language_of, codes))
-    surface = replace(Surface.plain(len(codes)), languages=languages, cues=cues)
+    row_facts = replace(RowFacts.plain(len(codes)), languages=languages, cues=cues)
     if spec.is_transfer:
         cues["same"] = np.array(rows[spec.known], np.float64)
     if spec.kind == "eval":
@@ -96,67 +104,66 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
         # The row's own columns, where it has them: withheld kernels are in no other table.
         own_low, own_high = (np.array(rows[name], np.float64) for name in columns[:2])
         return replace(
-            surface,
+            row_facts,
             spreads=_spread(own_low, own_high, unknown=_spread(low, high)),
             goals=None if np.isnan(goals).all() else goals,
             measured=_repeated(archive, rows[spec.kernel]),
         )
     if spec.kind == "validity":
-        return surface
-    anchors = rows[spec.anchor]
+        return row_facts
+    first = read_cues(archive, rows[spec.anchor], *where)
     if spec.kind == "close":  # what the second program has more than the first one
-        first = _read_cues(archive, anchors, rows[spec.task])
         cues = {name: cue - first[name] for name, cue in cues.items()}
         of_second, of_first = (
             _repeated(archive, rows[n]) for n in (spec.kernel, spec.anchor_kernel)
         )
         measured = None if of_second is None or of_first is None else of_second / of_first
-        return replace(surface, cues=cues, measured=measured)
-    changed = [
-        language_of(code) != language for code, language in zip(anchors, languages, strict=True)
-    ]
-    cues["language_change"] = np.array(changed, np.float64)
-    lengths = np.array([[len(code) + 1.0 for code in side] for side in (codes, anchors)])
-    cues["length_change"] = np.log(lengths[0] / lengths[1])
+        return replace(row_facts, cues=cues, measured=measured)
+    cues["language_change"] = (cues["language"] != first["language"]).astype(np.float64)
+    cues["length_change"] = np.log((cues["code_length"] + 1) / (first["code_length"] + 1))
     (parents,) = _of_kernels(archive, rows[spec.anchor_kernel], ("speedup",))
     if not np.isnan(parents).any():
         cues["parent_speedup"] = -parents
-    return surface
+    return row_facts
 
 
-def _read_cues(
-    archive: Archive, codes: Sequence[str], problems: Sequence[str]
+def program_cues(codes: Sequence[str]) -> dict[str, Floats]:
+    """Compute the cues of programs that their texts alone give: name -> shape (n,)."""
+    return {
+        name: np.array([rule(code) for code in codes], np.float64)
+        for name, (_, rule) in CUES.items()
+    }
+
+
+def read_cues(
+    archive: Archive, codes: Sequence[str], problems: Sequence[str], gpus: Sequence[str]
 ) -> dict[str, Floats]:
-    """Compute the cues of programs: name -> shape (n,)."""
-    cues = {name: np.array([rule(code) for code in codes]) for name, (_, rule) in CUES.items()}
-    idle = launch_idle(archive, codes, problems)
-    return cues if idle is None else cues | {"launch_idle": idle}
+    """Compute the cues of programs: name -> shape (n,).
 
-
-def launch_idle(archive: Archive, codes: Sequence[str], problems: Sequence[str]) -> Floats | None:
-    """Sum max(1, multiprocessors / blocks) over what each program launches, mean over its cases.
-
-    Shape (n,); a program that the dry run did not follow has the median. ``None`` without dry runs.
+    A program that the dry run did not follow has the median of ``launch_idle``.
     """
-    sums = _idle_sums(archive)
-    if not sums:
-        return None
-    programs = [(program_id(c), problem) for c, problem in zip(codes, problems, strict=True)]
-    values = np.array([np.mean([*sums[p].values()]) if p in sums else np.nan for p in programs])
-    known = values[~np.isnan(values)]
-    return np.where(np.isnan(values), np.median(known), values) if len(known) else None
+    cues = program_cues(codes)
+    sums = {gpu: _idle_sums(archive, multiprocessors_of(archive, gpu)) for gpu in set(gpus)}
+    rows = zip(map(program_id, codes), problems, gpus, strict=True)
+    idle = np.array([sums[gpu].get((program, problem), np.nan) for program, problem, gpu in rows])
+    if not np.isnan(idle).all():
+        cues["launch_idle"] = np.where(np.isnan(idle), np.nanmedian(idle), idle)
+    return cues
 
 
-@lru_cache(maxsize=1)  # read once for all splits
-def _idle_sums(archive: Archive) -> dict[tuple[str, str], dict[int, float]]:
-    """Map program and problem to the sum over the launches of each case."""
-    columns = ("program_id", "problem", "case", "kind", "n", "grid_x", "grid_y", "grid_z")
-    sums: dict[tuple[str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for program, problem, case, kind, n, *grid in table_rows(archive, "launches", *columns):
-        if kind == "launch":
-            blocks = math.prod(max(1, side or 1) for side in grid)
-            sums[program, problem][case] += n * max(1.0, MULTIPROCESSORS / blocks)
-    return sums
+def multiprocessors_of(archive: Archive, gpu: str) -> int:
+    """Look up how many multiprocessors a GPU of an archive has; an H200's number where unknown."""
+    return gpu_facts(gpu, archive.stated_gpus).multiprocessors or _MULTIPROCESSORS
+
+
+@lru_cache(maxsize=4)  # read once for all splits
+def _idle_sums(archive: Archive, multiprocessors: int) -> dict[tuple[str, str], float]:
+    """Map program and problem to the sum over launches; empty without dry runs."""
+    if "launches" not in archive.tables:
+        return {}
+    columns = archive.sql(_IDLE, [multiprocessors]).columns
+    programs, problems, sums = (column.to_pylist() for column in columns)
+    return dict(zip(zip(programs, problems, strict=True), sums, strict=True))
 
 
 def _of_kernels(archive: Archive, kernels: Sequence[str], columns: Sequence[str]) -> Floats:

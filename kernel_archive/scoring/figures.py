@@ -31,7 +31,7 @@ class Figures(NamedTuple):
 
     overall: dict[str, Floats]  # metric -> shape (D,)
     groups: dict[str, dict[str, Floats]]  # group -> metric -> shape (D,)
-    curve: dict[str, Floats]  # ``recovery`` -> shape (100, D), where its area was asked for
+    recovery: Floats | None  # curve, shape (100, D), where its area was asked for
 
 
 def measure(
@@ -45,7 +45,7 @@ def measure(
     ``groups`` are the metrics that are computed for every group as well; not where the rows of a
     task are drawn together.
     """
-    overall, curve = defaultdict[str, list[Floats]](list), defaultdict[str, list[Floats]](list)
+    overall, curves = defaultdict[str, list[Floats]](list), list[Floats]()
     by_group: dict[str, defaultdict[str, list[Floats]]] = {}
     for sample in samples:
         every = metrics_of(sample.rows.split.kind).items()
@@ -53,14 +53,15 @@ def measure(
             if names is None or name in names:
                 overall[name].append(metric.of(sample))
         if "recovery_area" in overall:
-            curve["recovery"].append(sample.curve)
+            curves.append(sample.curve)
         for group in sample.rows.split.group_rows if groups and not sample.whole_tasks else ():
             part, figures = sample.of_group(group), by_group.setdefault(group, defaultdict(list))
             for name, metric in every:
                 if name in groups:
                     figures[name].append(metric.of(part))
     joined_groups = {group: _joined(figures) for group, figures in by_group.items()}
-    return Figures(_joined(overall), joined_groups, _joined(curve))
+    recovery = np.concatenate(curves, axis=-1) if curves else None
+    return Figures(_joined(overall), joined_groups, recovery)
 
 
 def _joined(parts: Mapping[str, Sequence[Floats]]) -> dict[str, Floats]:

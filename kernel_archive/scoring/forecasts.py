@@ -127,6 +127,17 @@ class Forecasts:
         answerable = self.present & (self.parsed | ~self.deferred)
         return float(self.parsed[answerable].mean()) if answerable.any() else None
 
+    def counts(self) -> dict[str, Any]:
+        """Count lines by what they hold, for reports."""
+        return {
+            "n_repeats": self.n_repeats,
+            "n_present": int(self.present.sum()),
+            "n_parsed": int(self.parsed.sum()),
+            "n_deferred": int(self.deferred.sum()),
+            "coverage": self.coverage,
+            "parse_rate": self.parse_rate,
+        }
+
     def predicted(self, rule: str = "argmax") -> NDArray[np.int8]:
         """Predict bins, shape (R, n), 0 without a distribution; by ``stated`` those named."""
         best = predicted_bins(probabilities=self.probabilities, stated_bins=self.stated_bins)

@@ -7,6 +7,7 @@ Two adapters bring other forms into it: the arguments of a tool call (``p_severe
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
@@ -58,7 +59,7 @@ class ForecastLine(msgspec.Struct, kw_only=True):
     output_tokens: _Amount | None = None
     latency_s: _Amount | None = None
     # Of the published predictions: the sum before somebody renormalised, and the forecaster.
-    raw_probability_sum: _Amount | None = None
+    raw_probability_sum: _Amount = math.nan
     surrogate_label: Any = None
 
 

@@ -18,7 +18,7 @@ from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, UsageError
 from kernel_archive.schema import TABLES
-from kernel_archive.scoring.cues import read_surface
+from kernel_archive.scoring.cues import read_row_facts
 from kernel_archive.scoring.replay import load_worlds
 from kernel_archive.scoring.rules import normalise
 from kernel_archive.scoring.split import (
@@ -98,7 +98,7 @@ def load_split(
         scheme=scheme_of(facts.scheme).name,
         split=spec.name,
         ends=(ends[0], ends[1]) if len(ends) == 2 else None,
-        surface=read_surface(opened, spec, rows),
+        row_facts=read_row_facts(opened, spec, rows),
         clusters=read_clusters(opened, spec, rows),
         zero=read_zero(facts.logical_digest, manifest.version, spec, rows["row_id"]),
         facts=SplitIdentity(

@@ -142,7 +142,7 @@ def _lift(sample: RowSample, cutoff: float) -> Floats:
     """Compare the average precision with that of the better shortcut; NaN without one."""
     split = sample.rows.split
     precision = partial(order.average_precision, positive=split.speedups >= cutoff)
-    cues = [split.surface.cues[name] for name in SHORTCUTS if name in split.surface.cues]
+    cues = [split.row_facts.cues[name] for name in SHORTCUTS if name in split.row_facts.cues]
     if not cues:
         return np.full(sample.weights.shape[1], np.nan)
     once = np.ones((len(split), 1))

@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from kernel_archive.bins import DEFAULT_SCHEME, Scheme
+from kernel_archive.bins import Scheme
 from kernel_archive.bins import scheme as scheme_of
-from kernel_archive.scoring.arrays import Bools, Floats, Ints, group_ties, row_sums, running
+from kernel_archive.scoring.arrays import Bools, Floats, Ints, group_ties, running
 from kernel_archive.splits import SPLITS
 
 #: A pair is a discovery when the child is at least this many times as fast as its parent.
@@ -97,7 +97,7 @@ class PairTable:
         return float(self.points[chosen].sum()) / self._most, int(chosen.sum())
 
 
-def shares_above(cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
+def shares_above(cutoff: float, scheme: Scheme) -> Floats:
     """Compute the share of each bin above a cutoff in x, log-uniform inside the bin: shape (8,).
 
     The cutoff lies in none of the open end bins.
@@ -105,11 +105,6 @@ def shares_above(cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
     edges = np.log2(scheme_of(scheme).edges)
     inner = (edges[1:] - np.log2(cutoff)) / np.diff(edges)
     return np.concatenate([[0.0], np.clip(inner, 0.0, 1.0), [1.0]])
-
-
-def exceedance(*, probabilities: Floats, cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
-    """Compute Pr[g >= cutoff] of probabilities (..., 8): shape (...,); cutoff in x."""
-    return row_sums(probabilities * shares_above(cutoff, scheme))
 
 
 def named_faster(*, above: Floats, speedups: Floats) -> Floats:

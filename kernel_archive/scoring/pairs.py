@@ -49,7 +49,7 @@ def _bands(ratio: Floats) -> dict[str, Bools]:
 
 def _rows_in_bands(rows: ForecastRows) -> Iterator[tuple[str, float, int, int, int]]:
     """Yield title, right rows, all rows, and measurements that agree and all; a row is a pair."""
-    speedups, measured = rows.split.speedups, rows.split.surface.measured
+    speedups, measured = rows.split.speedups, rows.split.row_facts.measured
     right = named_faster(above=rows.exceedance(1.0), speedups=speedups).mean(axis=0)
     single, others = np.full((2, len(rows), 1), np.nan)
     if measured is not None:
@@ -65,15 +65,15 @@ def _pairs_in_bands(rows: ForecastRows) -> Iterator[tuple[str, float, int, int, 
 
     Rows of a pool stand from the fastest to the slowest.
     """
-    surface = rows.split.surface
+    row_facts = rows.split.row_facts
     for pool, positions in rows.split.pool_rows.items():
         table = rows.pair_tables[pool]
         rows_of_pool = positions[table.rows]
         speedups = rows.split.speedups[rows_of_pool]
-        goals = None if surface.goals is None else surface.goals[rows_of_pool]
+        goals = None if row_facts.goals is None else row_facts.goals[rows_of_pool]
         agreed, compared = np.zeros((2, len(rows_of_pool), len(rows_of_pool)))
-        if surface.measured is not None:
-            agreed, compared = _agreement(surface.measured[rows_of_pool])
+        if row_facts.measured is not None:
+            agreed, compared = _agreement(row_facts.measured[rows_of_pool])
         bands = _bands(np.divide.outer(speedups, speedups))
         bands["close pairs"] = close_pairs(speedups, goals)
         for title, within in bands.items():

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
 import operator
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypedDict, Unpack
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
+from kernel_archive.bins import N_BINS
 from kernel_archive.errors import Finding, ForecastError, UsageError, counted, printable
 from kernel_archive.scoring import formats
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, Forecasts
@@ -51,31 +51,29 @@ _SUMS: Final = {
     "raw-sum": "Without a sum of 0.5 to 1.5 each of these lines counts as no forecast",
     "scaled": "They are scaled to 1",
 }
-_AMOUNTS: Final = ("expected_speedup", "input_tokens", "output_tokens", "latency_s")
-
-
-class ReadOptions(TypedDict, total=False):
-    """How forecasts are read; every option may be left out."""
-
-    name: str | None  # name of the forecaster; the file's name without its endings when not given
-    raw_sum_bounds: tuple[float, float]  # A raw sum outside counts as a parse failure
 
 
 def read_forecasts(
-    source: ForecastSource, split: Split, **options: Unpack[ReadOptions]
+    source: ForecastSource,
+    split: Split,
+    *,
+    name: str | None = None,
+    raw_sum_bounds: tuple[float, float] = RAW_SUM_BOUNDS,
 ) -> Forecasts:
-    """Read forecasts of a split in any of the accepted forms; options: :class:`ReadOptions`.
+    """Read forecasts of a split in any of the accepted forms.
 
     A source is a file (JSON lines, plain, gzip or zstd, or Parquet), a data frame that gives an
-    Arrow stream, or objects with the fields of a line. Forecasts stay as they are.
+    Arrow stream, or objects with the fields of a line. Forecasts stay as they are. ``name`` is that
+    of the forecaster, by default the file's without its endings. A raw sum outside the bounds
+    counts as a parse failure.
 
     Raises:
         ForecastError: the forecasts have a fault; it carries every one.
         UsageError: this is nothing that forecasts can be read from.
     """
     if isinstance(source, Forecasts):
-        return dataclasses.replace(source, name=options.get("name") or source.name)
-    forecasts, report = check_forecasts(source, split, **options)
+        return dataclasses.replace(source, name=name or source.name)
+    forecasts, report = check_forecasts(source, split, name=name, raw_sum_bounds=raw_sum_bounds)
     if forecasts is None:
         errors = [f for f in report.findings if f.severity == "error"]
         more = f"{report.n_errors} faults in {report.file}" if report.n_errors > 1 else None
@@ -84,24 +82,30 @@ def read_forecasts(
 
 
 def check_forecasts(
-    source: ForecastSource, split: Split, **options: Unpack[ReadOptions]
+    source: ForecastSource,
+    split: Split,
+    *,
+    name: str | None = None,
+    raw_sum_bounds: tuple[float, float] = RAW_SUM_BOUNDS,
 ) -> tuple[Forecasts | None, CheckReport]:
     """Report every fault of some forecasts, and return the forecasts when they have none.
+
+    Arguments are those of :func:`read_forecasts`.
 
     Raises:
         ForecastError: there is no file that could be read.
         UsageError: this is nothing that forecasts can be read from.
     """
     if not isinstance(source, (str, Path)):
-        collector = _Collector("rows", split, options)
-        return collector.finish("forecasts", "", _read_objects(source, collector))
-    collector = _Collector(printable(str(source), 300), split, options)
+        collector = _Collector("rows", split, raw_sum_bounds)
+        return collector.finish(name or "forecasts", "", _read_objects(source, collector))
+    collector = _Collector(printable(str(source), 300), split, raw_sum_bounds)
     try:
         path = regular_file(source)
     except UntrustedFileError as error:
         raise ForecastError.from_findings([error.finding(collector.file)]) from None
     digest = _read_parquet(path, collector) if is_parquet(path) else _read_lines(path, collector)
-    return collector.finish(name_of(source), str(source), digest)
+    return collector.finish(name or name_of(source), str(source), digest)
 
 
 def name_of(path: str | Path) -> str:
@@ -110,8 +114,8 @@ def name_of(path: str | Path) -> str:
     A submission's file is always called ``forecasts``: its folder, where the facts of a submission
     lie beside it, names it.
 
-    >>> name_of("mine/first.jsonl.zst"), name_of("forecasts.jsonl")
-    ('first', 'forecasts')
+    >>> name_of("mine/first.jsonl.zst"), name_of("gpt-4.parquet"), name_of(".jsonl")
+    ('first', 'gpt-4', 'forecasts')
     """
     name, folder = Path(path).name, Path(path).absolute().parent
     for ending in (".zst", ".gz", ".jsonl", ".ndjson", ".json", ".parquet"):
@@ -143,11 +147,11 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 class _Collector:
     """Collects forecasts and faults line by line, then makes arrays and a report of them."""
 
-    def __init__(self, file: str, split: Split, options: ReadOptions) -> None:
+    def __init__(self, file: str, split: Split, raw_sum_bounds: tuple[float, float]) -> None:
         self.file = file
         self.split = split
         self.form = "p_passes" if split.kind == "validity" else "probabilities"
-        self.options = options
+        self.raw_sum_bounds = raw_sum_bounds
         # Bound the bytes, uncompressed, and the lines that forecasts of the split can take.
         self.max_bytes = min((16 << 20) + len(split) * (256 << 10), 4 << 30)
         self.max_lines = 10_000 + len(split) * formats.MAX_REPEATS
@@ -160,8 +164,8 @@ class _Collector:
         self.unread: Counter[str] = Counter()
         #: Key of ``_SUMS`` -> lines whose probabilities don't sum to 1, and their sums.
         self.off: dict[str, list[tuple[int, float]]] = defaultdict(list)
-        #: (repeat, row) -> number of the line, forecast, its raw sum.
-        self.cells: dict[tuple[int, int], tuple[int, ForecastLine, float]] = {}
+        #: (repeat, row) -> number of the line, and its forecast.
+        self.cells: dict[tuple[int, int], tuple[int, ForecastLine]] = {}
 
     def add(self, finding: Finding) -> None:
         """Count a finding, and keep it while there is room."""
@@ -195,7 +199,7 @@ class _Collector:
                 self.add(replace(fault, **place))
 
     def _store(self, line: ForecastLine, number: int) -> None:
-        """Keep the forecast of a line in its cell."""
+        """Keep the forecast of a line in its cell, with the raw sum that counts."""
         if len(self.labels) < _MAX_NAMES:
             self.labels.add(str(line.surrogate_label))
         row = self.split.index.get(line.row_id)
@@ -210,16 +214,17 @@ class _Collector:
             message = f"rows of the {self.split.spec.name} split have another form of forecast"
             raise LineError(fault_of("other-form", message, form, fix=f"Give {self.form}"))
         raw_sum = reduce(operator.add, line.probabilities or (np.nan,))
-        low, high = self.options.get("raw_sum_bounds", RAW_SUM_BOUNDS)
+        low, high = self.raw_sum_bounds
         is_off, is_percent = round(abs(raw_sum - 1), 9) > _SUM_SLACK, 95 < raw_sum < 105
-        if low <= raw_sum <= high and line.raw_probability_sum is not None:
+        if low <= raw_sum <= high and not np.isnan(line.raw_probability_sum):
             raw_sum = line.raw_probability_sum
         if raw_sum < low or raw_sum > high:
             line.probabilities = None
             self.off["percent" if is_percent else "raw-sum"].append((number, raw_sum))
         elif is_off:
             self.off["scaled"].append((number, raw_sum))
-        first, *_ = self.cells.setdefault((line.repeat, row), (number, line, raw_sum))
+        line.raw_probability_sum = raw_sum
+        first, _ = self.cells.setdefault((line.repeat, row), (number, line))
         if first != number:
             message = f"repeat {line.repeat} of this row was already forecast in line {first}"
             fix = "Number the repeats, or drop one of the lines"
@@ -228,18 +233,13 @@ class _Collector:
     def finish(self, name: str, source: str, digest: str) -> tuple[Forecasts | None, CheckReport]:
         """Return the forecasts when there is no fault, and the report."""
         self._check_whole()
-        forecasts = self._forecasts(self.options.get("name") or name, source, digest)
+        forecasts = self._forecasts(name, source, digest)
         report = CheckReport(
             file=self.file,
             ok=not self.n_errors,
             n_rows=len(self.split),
-            n_repeats=forecasts.n_repeats,
             n_lines=self.n_lines,
-            n_present=int(forecasts.present.sum()),
-            n_parsed=int(forecasts.parsed.sum()),
-            n_deferred=int(forecasts.deferred.sum()),
-            coverage=forecasts.coverage,
-            parse_rate=forecasts.parse_rate,
+            **forecasts.counts(),
             n_errors=self.n_errors,
             n_warnings=self.counts.total() - self.n_errors,
             counts=dict(sorted(self.counts.items())),
@@ -288,13 +288,13 @@ class _Collector:
 
         The refusal is one fault, which names the cause of most lines.
         """
-        stored = [(line, raw_sum) for _, line, raw_sum in self.cells.values()]
-        n_read = sum(line.probabilities is not None for line, _ in stored)
-        n_deferred = sum(line.defer and math.isnan(raw_sum) for line, raw_sum in stored)
-        n_failed = sum(not line.defer and math.isnan(raw_sum) for line, raw_sum in stored)
+        stored = [line for _, line in self.cells.values()]
+        n_read = sum(line.probabilities is not None for line in stored)
+        unstated = [line.defer for line in stored if np.isnan(line.raw_probability_sum)]
+        n_failed = unstated.count(False)
         causes = {code: len(lines) for code, lines in self.off.items() if code != "scaled"}
         causes["no-forecasts"] = n_failed
-        is_refused = n_read < _LEAST_READ * (len(stored) - n_deferred)
+        is_refused = n_read < _LEAST_READ * (len(stored) - unstated.count(True))
         cause = max(causes, key=causes.__getitem__) if is_refused else None
         lines_in = counted(self.n_lines, "line")
         refusal = f"{n_read or 'none'} of {lines_in} can be read as a forecast"
@@ -337,19 +337,19 @@ class _Collector:
         """Spread the collected lines over arrays."""
         shape = (max((repeat for repeat, _ in self.cells), default=0) + 1, len(self.split))
         repeats, rows = np.array(list(self.cells), dtype=np.intp).reshape(-1, 2).T
-        lines = [line for _, line, _ in self.cells.values()]
+        lines = [line for _, line in self.cells.values()]
 
-        def spread(values: list[Any], empty: Any, dtype: Any = np.float64) -> Any:
+        def column(field: str, empty: Any, dtype: Any = np.float64) -> Any:
             out = np.full((*shape, *np.shape(empty)), empty, dtype=dtype)
-            if values:
+            if lines:
+                values = (getattr(line, field) for line in lines)
                 out[repeats, rows] = [empty if value is None else value for value in values]
             return out
 
-        raw = spread([line.probabilities for line in lines], self.split.uniform)
-        amounts = {
-            field: spread([getattr(line, field) for line in lines], np.nan) for field in _AMOUNTS
-        }
-        texts = {cell: line.rationale for cell, (_, line, _) in self.cells.items()}
+        raw, present = column("probabilities", np.full(N_BINS, np.nan)), np.zeros(shape, bool)
+        parsed = ~np.isnan(raw).any(axis=-1)
+        present[repeats, rows] = True
+        texts = {cell: line.rationale for cell, (_, line) in self.cells.items()}
         return Forecasts(
             name=name,
             source=source,
@@ -357,14 +357,16 @@ class _Collector:
             prompts=tuple(sorted({line.prompt or "" for line in lines})),
             remarks=tuple(sorted(self.findings, key=lambda finding: finding.line or 0)),
             rationales={cell: text for cell, text in texts.items() if text is not None},
-            probabilities=normalise(raw=raw),
-            parsed=spread([line.probabilities is not None for line in lines], False, bool),
-            present=spread([True] * len(lines), False, bool),
-            deferred=spread([line.defer for line in lines], False, bool),
-            stated_bins=spread([line.predicted_bin for line in lines], 0, np.int8),
-            raw_sums=spread([raw_sum for _, _, raw_sum in self.cells.values()], np.nan),
-            expected_speedups=amounts.pop("expected_speedup"),
-            **amounts,
+            probabilities=normalise(raw=np.where(parsed[..., None], raw, self.split.uniform)),
+            parsed=parsed,
+            present=present,
+            deferred=column("defer", False, bool),
+            stated_bins=column("predicted_bin", 0, np.int8),
+            raw_sums=column("raw_probability_sum", np.nan),
+            expected_speedups=column("expected_speedup", np.nan),
+            input_tokens=column("input_tokens", np.nan),
+            output_tokens=column("output_tokens", np.nan),
+            latency_s=column("latency_s", np.nan),
         )
 
 

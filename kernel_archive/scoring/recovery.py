@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -80,7 +81,10 @@ def recovered_at(
     if mixed.any():
         labels = np.append(group[order], len(ends))
         cuts = np.unique(budget_ranks(np.flatnonzero(np.bincount(sizes)), budgets))
-        _expect_ties(best, ordered, places, labels, mixed, cuts)
+        for rank, draw, expected_best in _tie_expectations(
+            best, ordered, places, labels, mixed, cuts
+        ):
+            best[rank, draw] = expected_best
     # The ratio first: the best candidate gives exactly 100.
     with np.errstate(invalid="ignore"):
         ratio: Floats = np.take_along_axis(best, budget_ranks(sizes, budgets) - 1, axis=0) / whole
@@ -101,12 +105,12 @@ def best_of_draws(size: int, drawn: Ints) -> Floats:
     return missed
 
 
-def _expect_ties(
+def _tie_expectations(
     best: Floats, ordered: Floats, places: Ints, labels: Ints, mixed: Bools, cuts: Ints
-) -> None:
-    """Replace the best inside tie groups by its expectation over random orders of each group.
+) -> Iterator[tuple[Ints, Ints, Floats]]:
+    """Yield ranks, draws, and the best there: its expectation over random orders of a tie group.
 
-    ``best``, shape (m, D), of the first k candidates is changed in place. ``places``, shape (m, D),
+    ``best``, shape (m, D), is of the first k candidates. ``places``, shape (m, D),
     are the drawn places in the order of ``ordered`` speedups and tie-group ``labels``, shape (n,);
     ``mixed``, shape (G,), are groups of unequal speedups: of no others does the order matter.
     ``cuts`` are the ranks that will be asked for, ascending.
@@ -130,7 +134,7 @@ def _expect_ties(
         left = (cuts[:, None] - start).ravel()
         left = np.array(_distinct(left[(left > 0) & (left < many)]), np.intp)
         chances = best_of_draws(many, left)
-        best[start + left[:, None] - 1, column] = product(chances, candidates)
+        yield start + left[:, None] - 1, column, product(chances, candidates)
 
 
 def _distinct(counts: Ints) -> list[int]:

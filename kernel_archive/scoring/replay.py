@@ -36,8 +36,6 @@ Policy = Literal["random", "expected", "oracle"]
 POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 #: A program this near to the best one counts as having found it.
 NEAR: Final = 0.95
-#: Speedup that stands for a program which failed, where a label is needed: the slowest bin.
-FAILED = 0.1
 
 
 @dataclass(eq=False, kw_only=True)
@@ -58,7 +56,7 @@ class World:
 class Worlds:
     """The worlds of an archive, and the n rows of them that are forecast."""
 
-    split: Split  # the rows, named by their kernels; a failed program is slow in it
+    split: Split  # the rows, named by their kernels, without labels: they are not scored
     gpus: tuple[str, ...]  # of the rows
     worlds: tuple[World, ...]
 
@@ -95,7 +93,7 @@ def load_worlds(archive: Archive) -> Worlds:
     split = Split.from_arrays(
         row_ids=list(rows),
         tasks=[step["problem"] for step in first],
-        speedups=[FAILED if step["speedup"] is None else step["speedup"] for step in first],
+        speedups=np.ones(len(first)),
         split=REPLAY.name,
         facts=SplitIdentity(
             archive_name=manifest.name,

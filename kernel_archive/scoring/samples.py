@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from kernel_archive.scoring import order, recovery
-from kernel_archive.scoring.arrays import Bools, Floats, Ints, product
-from kernel_archive.scoring.controls import best_control, zero_of
+from kernel_archive.scoring.arrays import Bools, Floats, Ints, product, row_sums
+from kernel_archive.scoring.controls import best_cue, zero_of
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.rules import confidence, expected_speedup, forecast_errors
 from kernel_archive.scoring.split import Split
@@ -44,14 +44,14 @@ class ForecastRows:
     def of(cls, split: Split, forecasts: Forecasts, predicted_bin: str = "argmax") -> ForecastRows:
         """Put the rows of a split and their forecasts in canonical order: no file order matters."""
         order = split.canonical_order
-        cast = forecasts.take(order)
+        forecasts = forecasts.take(order)
         return cls(
             split=split.ordered,
-            probabilities=cast.probabilities,
-            parsed=cast.parsed,
-            predicted=cast.predicted(predicted_bin),
-            stated_speedups=np.where(cast.parsed, cast.expected_speedups, np.nan),
-            cue_crps=split.cached(best_control)[1][order],
+            probabilities=forecasts.probabilities,
+            parsed=forecasts.parsed,
+            predicted=forecasts.predicted(predicted_bin),
+            stated_speedups=np.where(forecasts.parsed, forecasts.expected_speedups, np.nan),
+            cue_crps=split.cached(best_cue)[1][order],
             zero_crps=split.cached(zero_of)[1][order],
         )
 
@@ -111,7 +111,7 @@ class ForecastRows:
     @cached_property
     def pair_tables(self) -> dict[str, order.PairTable]:
         """The pairs of every task and language."""
-        goals, spreads = self.split.surface.goals, self.split.surface.spreads
+        goals, spreads = self.split.row_facts.goals, self.split.row_facts.spreads
         return {
             name: order.PairTable(
                 self.keys[:, rows],
@@ -123,9 +123,8 @@ class ForecastRows:
         }
 
     def exceedance(self, cutoff: float) -> Floats:
-        """Compute Pr[g >= cutoff], shape (R, n)."""
-        scheme = self.split.scheme
-        return order.exceedance(probabilities=self.probabilities, cutoff=cutoff, scheme=scheme)
+        """Compute Pr[g >= cutoff], shape (R, n); cutoff in x."""
+        return row_sums(self.probabilities * order.shares_above(cutoff, self.split.scheme))
 
 
 def chunk_sizes(n: int, draws: int) -> Iterator[int]:
@@ -149,9 +148,8 @@ class RowSample:
     rows: ForecastRows
     weights: Floats  # shape (n, D), how often each row is in each draw
     whole_tasks: bool = False  # all rows of a task are drawn together: drawn twice, it is two tasks
-    #: Task, or pool, and the number of its rows -> recovery curve, or counts of its pairs.
-    curves: dict[tuple[str, int], Floats] = field(default_factory=dict)
-    pairs: dict[tuple[str, int], Floats] = field(default_factory=dict)
+    #: Formula, task or pool, and the number of its rows -> recovery curve, or counts of its pairs.
+    known: dict[tuple[str, str, int], Floats] = field(default_factory=dict)
     figures: dict[str, Floats] = field(default_factory=dict)  # metrics that were computed of these
 
     @classmethod
@@ -180,8 +178,7 @@ class RowSample:
         What is known of a task stays known where the group holds all rows of it.
         """
         weights = self.weights[self.rows.split.group_rows[name]]
-        known = dict(self.curves), dict(self.pairs)
-        return RowSample(self.rows.by_group[name], weights, self.whole_tasks, *known)
+        return RowSample(self.rows.by_group[name], weights, self.whole_tasks, dict(self.known))
 
     def inside(self, positions: Ints) -> Floats:
         """Weigh the rows of one task: how often each is in each draw of that task."""
@@ -227,10 +224,10 @@ class RowSample:
         """Recovery curve, mean over tasks and repeats: shape (100, D)."""
 
         def curve_of(task: str, positions: Ints) -> Floats:
-            key = task, len(positions)
-            if key not in self.curves:
-                self.curves[key] = self.recovered(positions, self.inside(positions), recovery.CURVE)
-            return self.curves[key]
+            key = "curve", task, len(positions)
+            if key not in self.known:
+                self.known[key] = self.recovered(positions, self.inside(positions), recovery.CURVE)
+            return self.known[key]
 
         return self.over_tasks(curve_of)
 
@@ -238,12 +235,12 @@ class RowSample:
         """Compute the share of (close) pairs in the right order: (D,); NaN without a pair."""
         counts = np.zeros((4, self.weights.shape[1]))
         for pool, positions in self.rows.split.pool_rows.items():
-            key = pool, len(positions)
-            if key not in self.pairs:
+            key = "pairs", pool, len(positions)
+            if key not in self.known:
                 copies = self.weights[positions[0]] if self.whole_tasks else 1.0
                 inside = self.inside(positions)
-                self.pairs[key] = self.rows.pair_tables[pool].count(inside) * copies
-            counts += self.pairs[key]
+                self.known[key] = self.rows.pair_tables[pool].count(inside) * copies
+            counts += self.known[key]
         right, countable = counts[2:] if close else counts[:2]
         with np.errstate(invalid="ignore"):
             return np.asarray(right / countable)

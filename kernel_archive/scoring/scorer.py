@@ -77,7 +77,7 @@ def score_with_draws(
     figures = repeats_of(rows)
     drawn = bootstrap(rows, seed=seed, draws=draws)
     controls = split.cached(control_figures)
-    record = Score(
+    scored = Score(
         **terms_of(split, predicted_bin, seed=seed, draws=draws),
         relabelled=split.relabelled,
         forecasts=forecast_facts(forecasts),
@@ -94,7 +94,7 @@ def score_with_draws(
         controls=controls,
         best_controls=best_controls(controls),
     )
-    return msgspec.structs.replace(record, beats_control=_beats_control(record)), drawn.overall
+    return msgspec.structs.replace(scored, beats_control=_beats_control(scored)), drawn.overall
 
 
 def score_file(
@@ -153,11 +153,11 @@ def best_controls(controls: Sequence[ControlFigures]) -> dict[str, str]:
     return best
 
 
-def _beats_control(record: Score) -> dict[str, bool]:
+def _beats_control(scored: Score) -> dict[str, bool]:
     """Map each metric to whether its whole interval is better than the best control's figure."""
     beats: dict[str, bool] = {}
-    for name in record.best_controls:
-        metric, bar = record.metrics.get(name), record.control(name)
+    for name in scored.best_controls:
+        metric, bar = scored.metrics.get(name), scored.control(name)
         if metric and metric.low is not None and metric.high is not None and bar is not None:
             slack = 1e-9 * max(abs(bar), 1e-3)
             higher = METRICS[name].better == "higher"
@@ -181,13 +181,14 @@ def _metric(values: Floats, drawn: Floats | None) -> Metric:
 
 
 def _recovery(rows: ForecastRows, figures: Figures, drawn: Figures) -> records.Recovery | None:
-    if "recovery" not in figures.curve:
+    if figures.recovery is None:
         return None
-    band = [np.quantile(curve, TAILS, axis=1).tolist() for curve in drawn.curve.values()]
-    low, high = band[0] if band else ((), ())
+    low, high = (), ()
+    if drawn.recovery is not None:
+        low, high = np.quantile(drawn.recovery, TAILS, axis=1).tolist()
     tied = replace(rows.repeat(0), probabilities=np.full((1, len(rows), N_BINS), 1 / N_BINS))
     return records.Recovery(
-        mean=tuple(figures.curve["recovery"].mean(axis=1).tolist()),
+        mean=tuple(figures.recovery.mean(axis=1).tolist()),
         low=tuple(low),
         high=tuple(high),
         random=tuple(RowSample.single(tied).curve[:, 0].tolist()),
@@ -272,13 +273,8 @@ def forecast_facts(forecasts: Forecasts) -> ForecastFacts:
         name=printable(f.name, 1000),
         source=printable(f.source, 5000),
         digest=f.digest,
-        n_repeats=f.n_repeats,
         n_cells=f.parsed.size,
-        n_present=int(f.present.sum()),
-        n_parsed=int(f.parsed.sum()),
-        n_deferred=int(f.deferred.sum()),
-        coverage=f.coverage,
-        parse_rate=f.parse_rate,
+        **f.counts(),
         n_stated=int(names_bin.sum()),
         n_stated_differs=int((names_bin & (f.stated_bins != f.predicted())).sum()),
         n_raw_sum_rejected=int((~np.isnan(f.raw_sums) & ~f.parsed).sum()),

@@ -50,7 +50,7 @@ class SplitIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Surface:
+class RowFacts:
     """What can be seen of n rows without understanding any."""
 
     languages: tuple[str, ...]  # n languages; empty texts where the programs are not available
@@ -63,8 +63,8 @@ class Surface:
     measured: Floats | None = None
 
     @classmethod
-    def plain(cls, n: int) -> Surface:
-        """Make the surface of n rows of which nothing is known."""
+    def plain(cls, n: int) -> RowFacts:
+        """Make the facts of n rows of which nothing is known."""
         return cls(languages=("",) * n, spreads=np.ones(n))
 
 
@@ -93,7 +93,7 @@ class SplitOptions(TypedDict, total=False):
     scheme: Scheme
     ends: tuple[float, float] | None  # representatives m_1 and m_8 that were frozen with the split
     facts: SplitIdentity  # made from the arrays when not given
-    surface: Surface
+    row_facts: RowFacts
     clusters: Clusters | None  # what intervals draw; rows when not given
     zero: Zero | None  # what a skill of 0 stands for; the best control when not given
 
@@ -113,7 +113,7 @@ class Split:
     scheme: Scheme
     representatives: Floats  # shape (8,), m_b in x
     facts: SplitIdentity
-    surface: Surface
+    row_facts: RowFacts
     clusters: Clusters | None = None
     zero: Zero | None = None
     relabelled: bool = False  # the bins follow another scheme than the split was frozen with
@@ -176,7 +176,7 @@ class Split:
             scheme=scheme,
             representatives=m,
             facts=options.get("facts", arrays),
-            surface=options.get("surface") or Surface.plain(n),
+            row_facts=options.get("row_facts") or RowFacts.plain(n),
             clusters=options.get("clusters"),
             zero=options.get("zero"),
         )
@@ -203,18 +203,18 @@ class Split:
     @cached_property
     def task_rows(self) -> dict[str, NDArray[np.intp]]:
         """Task -> positions of its rows."""
-        return _positions(self.tasks)
+        return positions_of(self.tasks)
 
     @cached_property
     def group_rows(self) -> dict[str, NDArray[np.intp]]:
         """Reported group -> positions of its rows."""
-        return _positions(self.groups)
+        return positions_of(self.groups)
 
     @cached_property
     def pool_rows(self) -> dict[str, NDArray[np.intp]]:
         """Task and language -> positions of the rows whose pairs are compared."""
-        pairs = zip(self.tasks, self.surface.languages, strict=True)
-        return _positions([f"{task}/{language}" for task, language in pairs])
+        pairs = zip(self.tasks, self.row_facts.languages, strict=True)
+        return positions_of([f"{task}/{language}" for task, language in pairs])
 
     @cached_property
     def cluster_numbers(self) -> Ints | None:
@@ -266,7 +266,7 @@ class Split:
 
 #: Fields of :class:`Split` that hold something of every row.
 _COLUMNS: Final = (
-    *("row_ids", "tasks", "groups", "speedups", "bins", "surface", "clusters", "zero"),
+    *("row_ids", "tasks", "groups", "speedups", "bins", "row_facts", "clusters", "zero"),
 )
 
 
@@ -284,7 +284,7 @@ def _select(column: Any, rows: Ints) -> Any:
     return column  # a name, or nothing
 
 
-def _positions(names: Sequence[str]) -> dict[str, NDArray[np.intp]]:
+def positions_of(names: Sequence[str]) -> dict[str, NDArray[np.intp]]:
     """Map each name to its positions, in order of the names."""
     unique, numbers = np.unique(names, return_inverse=True)
     return {name: np.flatnonzero(numbers == k) for k, name in enumerate(unique.tolist())}

@@ -79,12 +79,14 @@ class Followed(msgspec.Struct, kw_only=True):
 
 
 def _follow(
-    rows: Iterable[dict[str, Any]], cache: Path, how: Following
+    rows: Iterable[dict[str, Any]], cache: Path, how: Following, gpu: str
 ) -> Generator[list[LaunchLine], None, None]:
     """The lines of each program; a worker that is lost is replaced."""
     end = time.monotonic() + how.seconds
     device = "cuda" if how.mode == "profile" else "cpu"
-    config = Config(mode=how.mode, task="", device=device, settings=Settings(), trusted=how.trusted)
+    config = Config(
+        mode=how.mode, task="", device=device, settings=Settings(), gpu=gpu, trusted=how.trusted
+    )
     worker: WorkerProcess | None = None
     try:
         for row in rows:
@@ -142,11 +144,13 @@ def follow_programs(
         MeasurerError: no worker comes up.
     """
     check_new(output, force=force)
+    # The GPU of most programs: a program is followed once, whatever it was measured on.
+    gpu = archive.sql("SELECT coalesce(mode(gpu), '') AS gpu FROM kernels")["gpu"][0].as_py()
     programs = archive.sql(_QUERY, [TASK_NAMES, _LANGUAGES[how.mode], how.mode]).to_pylist()
     lines, done = list[LaunchLine](), itertools.count(1)
 
     def serve(share: Sequence[dict[str, Any]], folder: Path) -> None:
-        with contextlib.closing(_follow(share, folder, how)) as follow:
+        with contextlib.closing(_follow(share, folder, how, gpu)) as follow:
             for made in follow:
                 lines.extend(made)
                 # A program that calls nothing has no line.

@@ -10,9 +10,10 @@ import contextlib
 import functools
 import inspect
 import math
-import operator
 import textwrap
 from typing import Any, Final
+
+from kernel_archive.arithmetic import NO_VALUE, called_name, evaluate, range_trips
 
 #: Trips of a loop whose bounds can't be evaluated.
 UNKNOWN_TRIPS: Final = 16.0
@@ -37,10 +38,6 @@ def _function_tree(fn: Any) -> ast.FunctionDef | None:
     return tree if isinstance(tree, ast.FunctionDef) else None
 
 
-def _called(node: ast.Call) -> str:
-    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-
-
 @functools.cache
 def static_counts(fn: Any) -> dict[str, int]:
     """Count loads, stores, products and the like in a kernel's text."""
@@ -49,53 +46,27 @@ def static_counts(fn: Any) -> dict[str, int]:
         if isinstance(node, (ast.For, ast.While)):
             counts["loops"] += 1
         elif isinstance(node, ast.Call):
-            name = _called(node)
+            name = called_name(node)
             column = "atomics" if name.startswith("atomic") else _COUNTED.get(name)
             if column is not None:
                 counts[column] += 1
     return counts
 
 
-_OPERATORS: Final = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.truediv,
-    ast.Mod: operator.mod,
+#: What loops' ends may call, of Python and of Triton.
+_FUNCTIONS: Final[dict[str, Any]] = {
+    "cdiv": lambda a, b: -(-a // b),
+    "min": min,
+    "minimum": min,
+    "max": max,
+    "maximum": max,
 }
-_FUNCTIONS: Final[dict[str, Any]] = {"cdiv": lambda a, b: -(-a // b), "min": min, "max": max}
+_evaluate = functools.partial(evaluate, functions=_FUNCTIONS)
 
 
-#: What evaluating raises where there is no value: infinite, no number, huge, or unknown.
-_NO_VALUE: Final = (ArithmeticError, LookupError, TypeError, ValueError)
-
-
-def _evaluate(node: ast.AST, names: dict[str, Any]) -> float:
-    """Evaluate an expression of numbers and names; raises ``_NO_VALUE`` where that can't be."""
-    match node:
-        case ast.Constant(value=int() | float() as value):
-            return value
-        case ast.Name(id=name):
-            value = names[name]
-            if isinstance(value, (int, float)):
-                return value
-        case ast.BinOp(left=left, op=op, right=right):
-            operate: Any = _OPERATORS[type(op)]
-            return float(operate(_evaluate(left, names), _evaluate(right, names)))
-        case ast.Call(args=arguments):
-            function = _FUNCTIONS[_called(node).removesuffix("imum")]
-            return float(function(*(_evaluate(argument, names) for argument in arguments)))
-    raise LookupError
-
-
-def _passes(loop: ast.For | ast.While, names: dict[str, Any]) -> Any:
-    """Trips of a loop over a range, or ``while i < n`` that adds to ``i`` (or takes it off)."""
+def _while_trips(loop: ast.While, names: dict[str, Any]) -> int:
+    """Trips of ``while i < n`` that adds to ``i`` (or takes it off)."""
     match loop:
-        case ast.For(iter=ast.Call(args=arguments)):
-            values = [_evaluate(argument, names) for argument in arguments[:3]]
-            start, stop, step = {1: [0, *values, 1], 2: [*values, 1]}.get(len(values), values)
-            return (stop - start) / step
         case ast.While(
             test=ast.Compare(left=ast.Name(id=counter), ops=[compare], comparators=[end])
         ):
@@ -111,16 +82,18 @@ def _passes(loop: ast.For | ast.While, names: dict[str, Any]) -> Any:
             signs = {ast.Add: 1, ast.Sub: -1}
             signed = signs[type(added.op)] * _evaluate(added.value, names)
             if isinstance(compare, (ast.Lt, ast.LtE)) == (signed > 0):
-                passes = (limit - start) / signed
+                passes: float = (limit - start) / signed
                 inclusive = isinstance(compare, (ast.LtE, ast.GtE))
-                return math.floor(passes) + 1 if inclusive else passes
+                return max(0, math.floor(passes) + 1 if inclusive else math.ceil(passes))
     raise LookupError
 
 
 def _trips(loop: ast.For | ast.While, names: dict[str, Any]) -> float:
     try:
-        return float(max(0, math.ceil(_passes(loop, names))))
-    except _NO_VALUE:
+        if isinstance(loop, ast.While):
+            return float(_while_trips(loop, names))
+        return float(range_trips(loop, names, _FUNCTIONS))
+    except NO_VALUE:
         return UNKNOWN_TRIPS
 
 
@@ -134,7 +107,7 @@ def loop_trips(fn: Any, arguments: dict[str, Any]) -> float:
         total = 0.0
         for node in body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                with contextlib.suppress(*_NO_VALUE):
+                with contextlib.suppress(*NO_VALUE):
                     names[node.targets[0].id] = _evaluate(node.value, names)
             elif isinstance(node, (ast.For, ast.While)):
                 total += _trips(node, names) * max(1.0, trips(node.body))

@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from kernel_measure.torch_device import AnyDevice
 
 
+#: Multiprocessors of a GPU where nobody states them: those of an H100 or H200.
+_MULTIPROCESSORS: Final = 132
+
+
 class Config(msgspec.Struct, kw_only=True):
     """What a worker is started for."""
 
@@ -55,7 +59,7 @@ class Config(msgspec.Struct, kw_only=True):
     task: str  # the task; for ``compile`` any task of the framework, else none
     device: str
     settings: Settings
-    gpu: str = ""  # canonical name, for the physical limit and for compiling ahead
+    gpu: str = ""  # canonical name, for the physical limit, compiling ahead and dry runs
     cpus: list[int] = []  # processors while it answers; empty for any
     start_cpus: list[int] = []  # processors while it starts, so that it disturbs none that times
     #: The worker's directory; this and what follows is filled in by the process that starts it.
@@ -141,7 +145,8 @@ def _compile_mode(config: Config) -> tuple[Answer, Facts]:
         facts = gpu_facts(config.gpu)
         major, minor = map(int, (facts.compute_capability or "9.0").split("."))
         _fake_triton(10 * major + minor)
-        fake_gpu(torch, facts.multiprocessors or 132, (major, minor))  # isolated, it sees none
+        multiprocessors = facts.multiprocessors or _MULTIPROCESSORS
+        fake_gpu(torch, multiprocessors, (major, minor))  # isolated, it sees none
         mode = on_meta(torch)
     folder, serial = Path(config.scratch), itertools.count(1)
 
@@ -181,14 +186,15 @@ def _inputs(request: Request, device: str) -> Iterator[Data]:
     return (task.input_of(case, 0, "standard", device) for case in task.benchmark_cases)
 
 
-def _dry_mode(_: Config) -> tuple[Answer, Facts]:
+def _dry_mode(config: Config) -> tuple[Answer, Facts]:
     import torch
     import torch._meta_registrations  # loaded before the first program's time runs
 
     torch.set_grad_enabled(False)
     torch.set_num_threads(1)
     install_triton()
-    modes, device = install_torch(torch, 132), torch.device("meta")
+    multiprocessors = gpu_facts(config.gpu).multiprocessors or _MULTIPROCESSORS
+    modes, device = install_torch(torch, multiprocessors), torch.device("meta")
 
     def cases(request: Request) -> Iterator[list[dict[str, Any]]]:
         if request.reference:

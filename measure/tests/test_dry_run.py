@@ -317,6 +317,18 @@ def test_every_program_is_reported_by_every_process(archive, tmp_path):
     assert sorted(done for done, _, _ in seen) == [1, 2, 3, 4]
 
 
+def test_a_program_sees_the_multiprocessors_of_its_gpu(tmp_path):
+    """Those of an A100 in its archive: kernels that stay resident launch a block on each."""
+    pytest.importorskip("torch")
+    count = "torch.cuda.get_device_properties(0).multi_processor_count"
+    code = TORCH.replace("triton.cdiv(x.numel(), 256)", count)
+    searches = [Search("s/1", "matmul_bf16", gpu="A100-80GB")]
+    opened = open_archive(make_archive(tmp_path / "a", searches, [Run("s/1", code, 1.0)]))
+    follow_programs(opened, tmp_path / "o.jsonl", Following(trusted=True))
+    launches = [line for line in lines_of(tmp_path / "o.jsonl") if line.kind == "launch"]
+    assert {line.grid_x for line in launches} == {108}
+
+
 def test_a_program_in_the_form_of_kernelbench_is_followed(tmp_path):
     """On the inputs of its reference; weights and inputs have no values. A reference is, too.
 

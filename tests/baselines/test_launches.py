@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 
-import msgspec
 import numpy as np
-import pyarrow as pa
 import pytest
+from support.launch_tables import with_launches
 from support.small_archive import write_archive
 
-from kernel_archive.archive.manifest import write_manifest
-from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.shards import write_table
 from kernel_archive.baselines.blocks import BlockWork
 from kernel_archive.baselines.features import PROGRAM_FEATURES
 from kernel_archive.baselines.launches import (
@@ -25,23 +21,7 @@ from kernel_archive.baselines.pairs import ProgramPairs
 from kernel_archive.baselines.registry import make_baseline
 from kernel_archive.baselines.trees import _described
 from kernel_archive.errors import DataError
-from kernel_archive.ids import CANARY
-from kernel_archive.schema import TABLES
 from kernel_archive.scoring import load_split
-
-
-def with_launches(archive, launches):
-    """The archive with these rows as its table of launches."""
-    columns = dict.fromkeys(TABLES["launches"].schema.names)
-    rows = [
-        {**columns, "canary": CANARY, "launch_id": str(i), "case": 0, "n": 1, "bytes": 0, **row}
-        for i, row in enumerate(launches)
-    ]
-    table = pa.Table.from_pylist(rows, schema=TABLES["launches"].schema)
-    facts = write_table(archive.path, "launches", {"train": table})
-    tables = {**archive.manifest.tables, "launches": facts}
-    write_manifest(archive.path, msgspec.structs.replace(archive.manifest, tables=tables))
-    return open_archive(archive.path)
 
 
 @pytest.fixture
@@ -69,16 +49,18 @@ def test_features_by_hand(tmp_path):
     launch |= {"configurations": 0, "trips": 10.0, "warps": 8}
     operator = {**key, "kind": "operator", "name": "add", "n": 1, "bytes": 1024}
     archive = with_launches(plain, [{**launch, "stages": 2}, operator])
-    features = load_launch_features(archive, codes)
-    values = features[key["program_id"], key["problem"]]
+    features = load_launch_features(archive, codes, ["H200", "A100-80GB"])
+    values = features[key["program_id"], key["problem"], "H200"]
     expected = [2, 1, 2 * 132 / 33, 2, 20, 10, 33, 33, 33, 1]
     assert values[:10] == pytest.approx([math.log2(1 + x) for x in expected])
-    pairs = ProgramPairs(problems=(key["problem"],), launches=features)
+    on_other = features[key["program_id"], key["problem"], "A100-80GB"]
+    assert on_other[2] == pytest.approx(math.log2(1 + 2 * 108 / 33))
+    pairs = ProgramPairs(problems=(key["problem"],), gpus=("H200",), launches=features)
     described = _described(pairs, ("import unknown",))
     assert np.isnan(described[:, : len(values)]).all()
     assert described.shape == (1, len(values) + len(PROGRAM_FEATURES))
     many = with_launches(plain, [{**launch, "stages": 2 + i} for i in range(9)])
-    (values,) = load_launch_features(many, codes).values()
+    (values,) = load_launch_features(many, codes, ["H200"]).values()
     assert 2 ** values[20] - 1 == pytest.approx(2)  # the stages of the first
 
 
@@ -87,7 +69,7 @@ def test_costs_by_hand():
     work = BlockWork(elements=1e4, sectors=3e5, waits=100, flops=1e6, reduced=5e3)
     work = work._replace(transcendentals=2e3, atomics=10, scalars=4)
     call = LaunchCall("launch", "k", 2, 4_000_000, 0, 66, 8, 100.0)
-    costs = dict(zip(COSTS, call_costs(call, [work._replace(waits=1e6), work]), strict=True))
+    costs = dict(zip(COSTS, call_costs(call, 132, [work._replace(waits=1e6), work]), strict=True))
     expected = {"overhead": 4e-6, "memory": 1e-6, "cache": 66 * 3e5 / 6e12 * 4, "waits": 4e-5}
     expected |= {"products": 66 * 1e6 / 2e14 * 2, "vector": 66 * 2.3e4 / 1.5e13 * 4}
     expected |= {"total": 4.4e-5, "reduced": 66 * 5e3 / 1.5e13 * 4, "atomics": 6.6e-8}
@@ -95,14 +77,9 @@ def test_costs_by_hand():
     expected |= {"elements": 6.6e5 / 1.5e13, "waits_of_block": 4e-5}
     assert costs == pytest.approx({name: 2 * seconds for name, seconds in expected.items()})
     rounds = call._replace(blocks=132 * 8 + 1)
-    assert call_costs(rounds, [work])[COSTS.index("waits")] == pytest.approx(2 * 2 * 4e-5)
-    costs = dict(
-        zip(
-            COSTS,
-            call_costs(LaunchCall("operator", "mm", 1, 8_000_000, 10**10, 0, 4, 1.0)),
-            strict=True,
-        )
-    )
+    assert call_costs(rounds, 132, [work])[COSTS.index("waits")] == pytest.approx(2 * 2 * 4e-5)
+    operator = LaunchCall("operator", "mm", 1, 8_000_000, 10**10, 0, 4, 1.0)
+    costs = dict(zip(COSTS, call_costs(operator, 132), strict=True))
     assert costs["total"] == costs["products"] == pytest.approx(5e-5)
     assert costs["memory"] == pytest.approx(2e-6)
 

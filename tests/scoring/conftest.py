@@ -1,8 +1,8 @@
-"""Targets, forecasts and an archive for the scoring tests."""
+"""Splits, forecasts and an archive for the scoring tests."""
 
 import numpy as np
 import pytest
-from support.made_forecasts import make_forecasts, make_target
+from support.made_forecasts import make_forecasts, make_split
 from support.small_archive import write_archive
 
 
@@ -13,15 +13,15 @@ def rng():
 
 
 @pytest.fixture
-def target(rng):
+def split(rng):
     """Three tasks, 28 rows."""
-    return make_target(rng)
+    return make_split(rng)
 
 
 @pytest.fixture
-def forecasts(rng, target):
+def forecasts(rng, split):
     """Two repeats of decent forecasts."""
-    return make_forecasts(rng, target)
+    return make_forecasts(rng, split)
 
 
 @pytest.fixture(scope="session")

@@ -96,7 +96,7 @@ _NUMBER = st.one_of(
 def test_what_is_read_can_be_scored(masses, stated):
     """Whatever a model answers: what comes out as a forecast is one for a forecast file."""
     read = read_completion({"probabilities": masses, "predicted_bin": stated})
-    target = rows_of([1.3])
+    split = rows_of([1.3])
     if read.probabilities is None:
         assert read.parse_error
         return
@@ -105,6 +105,6 @@ def test_what_is_read_can_be_scored(masses, stated):
         "probabilities": read.probabilities,
         "predicted_bin": read.predicted_bin,
     }
-    forecasts, report = check_forecasts([line], target)
+    forecasts, report = check_forecasts([line], split)
     assert forecasts is not None, report.findings
     assert forecasts.parsed.all()

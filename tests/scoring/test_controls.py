@@ -4,38 +4,37 @@ import gzip
 import json
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
-from unittest.mock import Mock
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from support.made_forecasts import make_forecasts, make_target, rows_of
+from support.launch_tables import with_launches
+from support.made_forecasts import make_forecasts, make_split, rows_of
+from support.small_archive import write_archive
 
 from kernel_archive.ids import program_id
 from kernel_archive.scoring import Forecasts, load, load_split, score
-from kernel_archive.scoring.controls import best_control, controls_of, spread_ranks
-from kernel_archive.scoring.cues import CUES, EDIT_CUES, launch_idle
+from kernel_archive.scoring.controls import best_cue, controls_of, spread_ranks
+from kernel_archive.scoring.cues import CUES, EDIT_CUES, read_cues
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.scorer import control_figures
-from kernel_archive.scoring.split import Surface, Zero
+from kernel_archive.scoring.split import RowFacts, Zero
 from kernel_archive.scoring.summary import score_sheets, several_sheet
 from kernel_archive.splits import SPLITS
 
 
 def with_cue(rng, sizes=(40, 40, 40), strength=0.8, tail=None):
-    """A target with one cue that goes with speed in every task."""
-    target = make_target(rng, sizes=sizes)
-    z = np.log2(target.speedups)
+    """A split with one cue that goes with speed in every task."""
+    split = make_split(rng, sizes=sizes)
+    z = np.log2(split.speedups)
     cue = strength * z / z.std() + np.sqrt(1 - strength**2) * rng.normal(size=len(z))
     if tail is not None:
         cue[-sizes[-1] :] *= tail
-    return replace(target, surface=replace(target.surface, cues={"code_length": cue}))
+    return replace(split, row_facts=replace(split.row_facts, cues={"code_length": cue}))
 
 
-def by_name(target):
+def by_name(split):
     """Name -> control."""
-    return {c.name: c for c in controls_of(target)}
+    return {c.name: c for c in controls_of(split)}
 
 
 def test_the_copula_keeps_the_frequencies():
@@ -58,15 +57,15 @@ def test_the_copula_keeps_the_frequencies():
 def test_a_cue_that_tells_makes_a_better_control_and_one_that_does_not_makes_none(rng):
     """The first beats the frequencies by much; the second is the frequencies, or close to them."""
     for strength, better in ((0.8, True), (0.0, False)):
-        target = with_cue(rng, sizes=(80, 80, 80), strength=strength)
-        figures = {c.name: c.metrics["crps"] for c in target.cached(control_figures)}
+        split = with_cue(rng, sizes=(80, 80, 80), strength=strength)
+        figures = {c.name: c.metrics["crps"] for c in split.cached(control_figures)}
         assert (figures["code_length"] < 0.85 * figures["frequencies"]) == better
         assert figures["code_length"] < 1.03 * figures["frequencies"]
 
 
 def test_no_label_makes_the_forecast_of_its_own_task(rng):
     """Other labels in one task leave a control's order there as it was."""
-    target = with_cue(rng)
+    split = with_cue(rng)
     turned = with_cue(np.random.default_rng(7), tail=-1.0)
     p = by_name(turned)["code_length"].forecasts.probabilities[0]
     expected = p @ np.arange(8)
@@ -80,22 +79,22 @@ def test_no_label_makes_the_forecast_of_its_own_task(rng):
         by_name(lone)["code_length"].forecasts.probabilities[0], np.tile(counts, (50, 1)), atol=1e-5
     )
     names = ("uniform", "frequencies", "code_length", "oracle_bins", "oracle_speedups")
-    assert tuple(by_name(target)) == names
+    assert tuple(by_name(split)) == names
 
 
 def test_crps_skill_is_over_the_best_control(rng):
     """0 for that control itself, 1 for the oracle, 1 - ratio for anybody."""
-    target = with_cue(rng)
-    name, rows = target.cached(best_control)
+    split = with_cue(rng)
+    name, rows = split.cached(best_cue)
     assert name == "code_length"
     for control, skill in ((name, 0.0), ("oracle_bins", 1.0)):
-        record = score(target, by_name(target)[control].forecasts, draws=0)
+        record = score(split, by_name(split)[control].forecasts, draws=0)
         assert record.metrics["crps_skill"].mean == skill
-    record = score(target, make_forecasts(rng, target, repeats=2), draws=200)
+    record = score(split, make_forecasts(rng, split, repeats=2), draws=200)
     assert record.metrics["crps_skill"].mean == pytest.approx(
         1 - record.metrics["crps"].mean / rows.mean()
     )
-    for task, at in target.task_rows.items():
+    for task, at in split.task_rows.items():
         own = record.groups[task]["crps"].mean
         assert record.groups[task]["crps_skill"].mean == pytest.approx(1 - own / rows[at].mean())
     assert record.control("crps_skill") == 0.0
@@ -104,13 +103,13 @@ def test_crps_skill_is_over_the_best_control(rng):
 
 def test_a_figure_that_does_not_beat_the_best_control_is_marked(rng):
     """By its interval, in the record and in the table; the best control itself beats nothing."""
-    target = with_cue(rng, sizes=(80, 80, 80))
-    good = score(target, make_forecasts(rng, target, noise=0.2), draws=200)
+    split = with_cue(rng, sizes=(80, 80, 80))
+    good = score(split, make_forecasts(rng, split, noise=0.2), draws=200)
     assert good.beats_control["crps"]
     assert good.beats_control["pair_accuracy"]
     assert not good.beats_control["ece"]  # the frequencies are perfectly calibrated
     assert not good.is_weak("ece")
-    template = score(target, Forecasts.from_arrays(target, np.full((240, 8), 0.125)), draws=200)
+    template = score(split, Forecasts.from_arrays(split, np.full((240, 8), 0.125)), draws=200)
     assert not any(template.beats_control.values())
     assert template.is_weak("crps")
     shown = {row[0]: row for row in score_sheets(template)[0].rows}
@@ -118,40 +117,40 @@ def test_a_figure_that_does_not_beat_the_best_control_is_marked(rng):
     assert shown["CRPS skill"][5:7] == ["0.000", "1.000"]
     notes = score_sheets(template)[0].notes
     assert any(note.startswith("*") for note in notes)
-    assert score(target, make_forecasts(rng, target), draws=0).beats_control == {}
+    assert score(split, make_forecasts(rng, split), draws=0).beats_control == {}
 
 
 RANKING = [name for name, metric in METRICS.items() if metric.ranks]
 
 
-@pytest.mark.parametrize("split", ["eval", "discovery"])
-def test_the_oracle_ranks_first_by_every_ranking(rng, split):
+@pytest.mark.parametrize("kind", ["eval", "discovery"])
+def test_the_oracle_ranks_first_by_every_ranking(rng, kind):
     """And a forecaster that knows something above every control."""
-    target = make_target(rng, sizes=(60, 60, 60), split=split)
-    knowing = [make_forecasts(rng, target, noise=noise, repeats=1) for noise in (0.3, 0.8)]
-    oracle = by_name(target)["oracle_speedups"].forecasts
-    records = [score(target, f, draws=0) for f in (oracle, *knowing)]
-    for name in set(RANKING) & metrics_of(split).keys():
+    split = make_split(rng, sizes=(60, 60, 60), split=kind)
+    knowing = [make_forecasts(rng, split, noise=noise, repeats=1) for noise in (0.3, 0.8)]
+    oracle = by_name(split)["oracle_speedups"].forecasts
+    records = [score(split, f, draws=0) for f in (oracle, *knowing)]
+    for name in set(RANKING) & metrics_of(kind).keys():
         sign = METRICS[name].sign
         best_to_worst = [sign * record.metrics[name].mean for record in records]
         assert best_to_worst == sorted(best_to_worst), name
-        controls = [c.metrics[name] for c in target.cached(control_figures) if not c.bound]
+        controls = [c.metrics[name] for c in split.cached(control_figures) if not c.bound]
         assert best_to_worst[-1] < min(sign * value for value in controls), name
     assert several_sheet(records[::-1]).rows[0][0] == "oracle_speedups"
 
 
 def test_the_surface_of_an_archives_rows(archive):
     """Every cue has a value for every row."""
-    target = load_split(archive, "eval")
-    assert set(target.surface.cues) == set(CUES)
-    assert set(target.surface.languages) == {"triton"}
+    split = load_split(archive, "eval")
+    assert set(split.row_facts.cues) == set(CUES)
+    assert set(split.row_facts.languages) == {"triton"}
     pairs = load_split(archive, "discovery")
-    assert set(pairs.surface.cues) == {*CUES, *EDIT_CUES}
+    assert set(pairs.row_facts.cues) == {*CUES, *EDIT_CUES}
     kernels = {r["kernel_id"]: r["speedup"] for r in archive.arrow("kernels").to_pylist()}
     rows = archive.arrow("discovery_pairs").to_pylist()
-    parents = pairs.surface.cues["parent_speedup"]
+    parents = pairs.row_facts.cues["parent_speedup"]
     assert parents.tolist() == [-kernels[r["parent_kernel_id"]] for r in rows]
-    assert pairs.take(np.array([3, 1])).surface.cues["parent_speedup"].tolist() == [
+    assert pairs.take(np.array([3, 1])).row_facts.cues["parent_speedup"].tolist() == [
         parents[3],
         parents[1],
     ]
@@ -171,9 +170,9 @@ def test_discovery_shortcuts_and_lift(rng):
     parents = np.array([0.2, 0.9, 0.3, 1.5, 2.0, 1.0, 0.8, 0.4])
     changed = np.array([True, True, False, False, False, False, False, False])
     cues = {"parent_speedup": -parents, "language_change": changed.astype(float)}
-    surface = replace(Surface.plain(8), cues=cues)
-    target = rows_of(g, split="discovery", surface=surface)
-    record = score(target, Forecasts.from_arrays(target, np.eye(8)[target.bins - 1]), draws=50)
+    row_facts = replace(RowFacts.plain(8), cues=cues)
+    split = rows_of(g, split="discovery", row_facts=row_facts)
+    record = score(split, Forecasts.from_arrays(split, np.eye(8)[split.bins - 1]), draws=50)
     # By change: a and b at once (1), then e in a tie of six (3/8); by parents it is less.
     assert record.metrics["lift_1.25"].mean == pytest.approx(1 - (2 + 3 / 8) / 3)
     unknown = rows_of([3.0, 0.5], split="discovery")
@@ -183,12 +182,12 @@ def test_discovery_shortcuts_and_lift(rng):
 
 def test_the_zero_of_skill_is_the_fixed_forecast(rng):
     """It has a skill of 0, stands among the controls, and leaves the skill over the best cue."""
-    target = with_cue(rng)
-    p = make_forecasts(rng, target, repeats=1).probabilities[0]
-    fixed = replace(target, zero=Zero(name="dry-run", probabilities=p))
-    record = score(fixed, Forecasts.from_arrays(target, p), draws=0)
+    split = with_cue(rng)
+    p = make_forecasts(rng, split, repeats=1).probabilities[0]
+    fixed = replace(split, zero=Zero(name="dry-run", probabilities=p))
+    record = score(fixed, Forecasts.from_arrays(split, p), draws=0)
     assert record.metrics["crps_skill"].mean == 0.0
-    cue = 1 - record.metrics["crps"].mean / target.cached(best_control)[1].mean()
+    cue = 1 - record.metrics["crps"].mean / split.cached(best_cue)[1].mean()
     assert record.metrics["crps_skill_cue"].mean == pytest.approx(cue)
     assert record.best_controls["crps"] == "dry_run"
     assert fixed.under("released").zero is None
@@ -209,26 +208,27 @@ def test_a_fixed_zero_is_of_these_very_rows(tmp_path, monkeypatch):
     assert read("sha256:1", "1.0-withheld").name == "dry-run"
 
 
-def test_goals_are_a_bound_and_idle_processors_a_control(rng):
-    """The goal knows more than a forecaster may; launches count where a dry run followed them."""
-    target = with_cue(rng)
-    goals = target.bins.astype(float)
-    told = by_name(replace(target, surface=replace(target.surface, goals=goals)))
+def test_goals_are_a_bound(rng):
+    """The goal knows more than a forecaster may."""
+    split = with_cue(rng)
+    goals = split.bins.astype(float)
+    told = by_name(replace(split, row_facts=replace(split.row_facts, goals=goals)))
     assert told["goal"].bound
+
+
+def test_idle_processors_are_those_of_the_gpu(tmp_path):
+    """Two launches of half the processors and one of all; one block; a program not followed."""
+    grids = [("one", 0, 2, 66, 1), ("one", 0, 1, 264, None), ("one", 1, 1, 1, None)]
+    launches = [
+        {"program_id": program_id(code), "problem": "p", "case": case, "n": n}
+        | {"kind": "launch", "name": "k", "grid_x": x, "grid_y": y}
+        for code, case, n, x, y in (*grids, ("two", 0, 1, 33, 2))
+    ]
+    archive = with_launches(write_archive(tmp_path), launches)
     codes = ["one", "two", "three"]
-    launches = {
-        "program_id": [program_id(code) for code in ("one", "one", "one", "two")],
-        "problem": ["p"] * 4,
-        "case": [0, 0, 1, 0],
-        "kind": ["launch", "launch", "launch", "launch"],
-        "n": [2, 1, 1, 1],
-        "grid_x": [66, 264, 1, 33],
-        "grid_y": [1, None, None, 2],
-        "grid_z": [None] * 4,
-    }
-    archive = Mock(
-        manifest=SimpleNamespace(tables=("launches",)),
-        arrow=lambda _, columns: pa.table({name: launches[name] for name in columns}),
-    )
-    # Two launches of half the processors and one of all; one block; a program not followed.
-    assert launch_idle(archive, codes, ["p"] * 3).tolist() == [(2 * 2 + 1 + 132) / 2, 2.0, 35.25]
+    for gpu, idle in (
+        ("H200", [(2 * 2 + 1 + 132) / 2, 2.0, 35.25]),
+        ("A100-80GB", [56.136, 1.636]),
+    ):
+        found = read_cues(archive, codes, ["p"] * 3, [gpu] * 3)["launch_idle"]
+        assert found[: len(idle)] == pytest.approx(idle, abs=1e-3)

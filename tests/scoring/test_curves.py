@@ -7,7 +7,7 @@ import pytest
 from support.made_forecasts import rows_of
 
 from kernel_archive.scoring import Forecasts, score
-from kernel_archive.scoring.split import Surface
+from kernel_archive.scoring.split import RowFacts
 from kernel_archive.scoring.summary import score_remarks
 
 SPEEDUPS = np.array([0.3, 0.8, 1.2, 3.0])
@@ -64,8 +64,8 @@ def test_close_pairs_by_hand():
 def test_the_ceiling_of_close_pairs_is_what_one_measurement_names():
     """One of six repeated measurements has the other order than the median of the others."""
     measured = np.array([[1.1, 1.3, 0.95], [0.8, 0.7, 0.75]])
-    surface = replace(Surface.plain(2), measured=measured)
-    rows = rows_of([1.1, 0.75], split="eval_close", surface=surface)
+    row_facts = replace(RowFacts.plain(2), measured=measured)
+    rows = rows_of([1.1, 0.75], split="eval_close", row_facts=row_facts)
     record = score(rows, Forecasts.from_arrays(rows, np.full((2, 8), 0.125)), draws=0)
     assert record.metrics["faster"].mean == 0.5
     assert [band.ceiling for band in record.pairs] == [2 / 3, 1.0]
@@ -74,7 +74,7 @@ def test_the_ceiling_of_close_pairs_is_what_one_measurement_names():
 def test_pairs_of_a_task_by_distance_by_hand():
     """Two of three orders are right; one of three repeated measurements swaps the near pair."""
     measured = np.array([[1.1, 1.1, 1.0], [1.0, 1.0, 1.05], [0.5, 0.5, 0.5]])
-    rows = rows_of([1.1, 1.0, 0.5], surface=replace(Surface.plain(3), measured=measured))
+    rows = rows_of([1.1, 1.0, 0.5], row_facts=replace(RowFacts.plain(3), measured=measured))
     record = score(rows, Forecasts.from_arrays(rows, np.eye(8)[[4, 5, 1]]), draws=0)
     bands = {band.title: (band.n_pairs, band.accuracy, band.ceiling) for band in record.pairs}
     assert bands["1.05x to 1.2x"] == (1, 0.0, 6 / 9)

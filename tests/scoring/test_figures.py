@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.made_forecasts import make_forecasts, make_target
+from support.made_forecasts import make_forecasts, make_split
 
 from kernel_archive.scoring import Forecasts, samples, score
 from kernel_archive.scoring.figures import (
@@ -19,10 +19,10 @@ from kernel_archive.scoring.split import Clusters
 FIXED = "average_precision_tenth"
 
 
-def clustered(target, by):
+def clustered(split, by):
     """The rows in clusters: five authors over all tasks, or the tasks themselves."""
-    names = [f"a{i % 5}" for i in range(len(target))] if by == "authors" else target.tasks
-    return replace(target, clusters=Clusters(unit=by, names=tuple(names)) if by else None)
+    names = [f"a{i % 5}" for i in range(len(split))] if by == "authors" else split.tasks
+    return replace(split, clusters=Clusters(unit=by, names=tuple(names)) if by else None)
 
 
 def plain_bootstrap(sample):
@@ -53,35 +53,30 @@ def plain_bootstrap(sample):
 )
 def test_the_weighted_bootstrap_is_the_plain_one_draw_for_draw(rng, kind, places, by):
     """Every metric, with ties, missing forecasts, and problems that are drawn twice."""
-    target = clustered(make_target(rng, split=kind), by)
-    rows = ForecastRows.of(target, make_forecasts(rng, target, places=places, missing=0.15))
+    split = clustered(make_split(rng, split=kind), by)
+    rows = ForecastRows.of(split, make_forecasts(rng, split, places=places, missing=0.15))
     drawn = bootstrap(rows, seed=3, draws=12)
     sample = next(RowSample.bootstrap(rows, seed=3, draws=12))
-    for name, values in plain_bootstrap(sample).items():
-        if name != FIXED:
+    groups = {group: (own, sample.of_group(group)) for group, own in drawn.groups.items()}
+    assert bool(groups) == (by != "problems")
+    for figures, rows_drawn in ((drawn.overall, sample), *groups.values()):
+        plain = plain_bootstrap(rows_drawn)
+        for name in figures.keys() - {FIXED}:
             np.testing.assert_allclose(
-                drawn.overall[name], values, rtol=1e-11, atol=1e-12, err_msg=name
+                figures[name], plain[name], rtol=1e-11, atol=1e-12, err_msg=name
             )
-    assert bool(drawn.groups) == (by != "problems")
-    for group, figures in drawn.groups.items():
-        plain = plain_bootstrap(sample.of_group(group))
-        for name, values in figures.items():
-            if name != FIXED:
-                np.testing.assert_allclose(
-                    values, plain[name], rtol=1e-11, atol=1e-12, err_msg=name
-                )
 
 
 def test_authors_that_differ_make_intervals_wide(rng):
     """Rows of an author are right or wrong together: ten things were drawn, not 400."""
-    target = make_target(rng, sizes=(400,))
+    split = make_split(rng, sizes=(400,))
     good = np.arange(400) % 10 < 5
-    p = np.where(good[:, None], np.eye(8)[target.bins - 1], 0.125)
+    p = np.where(good[:, None], np.eye(8)[split.bins - 1], 0.125)
     names = tuple(f"a{i % 10}" for i in range(400))
     widths = []
     for clusters in (None, Clusters(unit="authors", names=names)):
-        split = replace(target, clusters=clusters)
-        figure = score(split, Forecasts.from_arrays(split, p), draws=400).metrics["crps"]
+        clustered = replace(split, clusters=clusters)
+        figure = score(clustered, Forecasts.from_arrays(clustered, p), draws=400).metrics["crps"]
         widths.append(figure.high - figure.low)
     assert widths[1] > 3 * widths[0]
 
@@ -97,8 +92,8 @@ def test_undefined_draws_take_the_interval_away():
 
 def test_the_interval_of_a_mean_is_the_textbook_one(rng):
     """Accuracy of 400 rows: as wide as the normal interval of a proportion."""
-    target = make_target(rng, sizes=(400,))
-    rows = ForecastRows.of(target, make_forecasts(rng, target, repeats=1))
+    split = make_split(rng, sizes=(400,))
+    rows = ForecastRows.of(split, make_forecasts(rng, split, repeats=1))
     low, high = interval(bootstrap(rows, seed=0, draws=4000).overall["accuracy"])
     p = rows.hits.mean()
     assert (high - low) / 2 == pytest.approx(1.96 * np.sqrt(p * (1 - p) / 400), rel=0.08)
@@ -107,8 +102,8 @@ def test_the_interval_of_a_mean_is_the_textbook_one(rng):
 def test_draws_in_portions_are_the_same_draws(rng, monkeypatch):
     """The portions of one seed are always the same: figures agree to the last bit."""
     monkeypatch.setattr(samples, "_MAX_WEIGHTS", 400)
-    target = make_target(rng)
-    rows = ForecastRows.of(target, make_forecasts(rng, target))
+    split = make_split(rng)
+    rows = ForecastRows.of(split, make_forecasts(rng, split))
     one, other = (bootstrap(rows, seed=5, draws=60) for _ in range(2))
     for name, values in one.overall.items():
         assert values.shape == (60,)

@@ -10,7 +10,7 @@ from kernel_archive.scoring import Forecasts
 
 @pytest.fixture
 def two():
-    """A target of two rows."""
+    """A split of two rows."""
     return rows_of([1.0, 2.0])
 
 

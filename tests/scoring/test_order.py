@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, precision_recall_curve
-from support.made_forecasts import make_target, rows_of
+from support.made_forecasts import make_split, rows_of
 
 from kernel_archive.scoring import Forecasts, Split, score
 from kernel_archive.scoring.order import (
@@ -19,7 +19,7 @@ from kernel_archive.scoring.order import (
     precision_recall,
     shares_above,
 )
-from kernel_archive.scoring.split import Surface
+from kernel_archive.scoring.split import RowFacts
 
 
 def pair_accuracy(*, keys, speedups, spreads=None, weights=None):
@@ -79,10 +79,10 @@ def test_pairs_in_draws_are_the_pairs_of_the_drawn_rows(n, repeats, seed):
 
 def test_close_pairs_by_hand():
     """At most 2x apart and of one goal: 1 and 1.5 in the wrong order, 1.5 and 2.9 in the right."""
-    surface = replace(Surface.plain(4), goals=np.array([5.0, 5.0, 5.0, 7.0]))
-    target = rows_of([1.0, 1.5, 2.9, 2.2], surface=surface)
-    cast = Forecasts.from_arrays(target, np.full((4, 8), 0.125), expected_speedups=[2, 1, 3, 4])
-    record = score(target, cast, draws=0)
+    row_facts = replace(RowFacts.plain(4), goals=np.array([5.0, 5.0, 5.0, 7.0]))
+    split = rows_of([1.0, 1.5, 2.9, 2.2], row_facts=row_facts)
+    forecasts = Forecasts.from_arrays(split, np.full((4, 8), 0.125), expected_speedups=[2, 1, 3, 4])
+    record = score(split, forecasts, draws=0)
     assert record.metrics["close_pairs"].mean == 0.5
 
 
@@ -101,24 +101,26 @@ def test_pairs_are_of_one_task_and_language(rng):
     """Two languages of a task are two sets: an order that is wrong across them costs nothing."""
     languages = ("triton", "cuda") * 6
     speedups = np.exp2(np.arange(12) / 2.0)
-    plain = Surface.plain(12)
-    surface = Surface(languages=languages, spreads=plain.spreads)
+    plain = RowFacts.plain(12)
+    row_facts = RowFacts(languages=languages, spreads=plain.spreads)
     ids = [f"r{i:02d}" for i in range(12)]
     expected = np.where(np.array(languages) == "cuda", 0.01, 1.0) * speedups
-    for known, accuracy in ((surface, 1.0), (plain, (66 - 21) / 66)):
-        target = Split.from_arrays(row_ids=ids, tasks=["t"] * 12, speedups=speedups, surface=known)
-        cast = Forecasts.from_arrays(target, np.full((12, 8), 0.125), expected_speedups=expected)
-        assert score(target, cast, draws=0).metrics["pair_accuracy"].mean == pytest.approx(accuracy)
+    for known, accuracy in ((row_facts, 1.0), (plain, (66 - 21) / 66)):
+        split = Split.from_arrays(row_ids=ids, tasks=["t"] * 12, speedups=speedups, row_facts=known)
+        forecasts = Forecasts.from_arrays(
+            split, np.full((12, 8), 0.125), expected_speedups=expected
+        )
+        assert score(split, forecasts, draws=0).metrics["pair_accuracy"].mean == pytest.approx(
+            accuracy
+        )
 
 
 def test_stated_speedups_order_ties_and_touch_no_figure_of_the_paper(rng):
     """With the true speedups stated beside a uniform forecast the order is perfect."""
-    target = make_target(rng, sizes=(30, 30))
+    split = make_split(rng, sizes=(30, 30))
     p = np.full((60, 8), 0.125)
-    plain = score(target, Forecasts.from_arrays(target, p), draws=50)
-    told = score(
-        target, Forecasts.from_arrays(target, p, expected_speedups=target.speedups), draws=50
-    )
+    plain = score(split, Forecasts.from_arrays(split, p), draws=50)
+    told = score(split, Forecasts.from_arrays(split, p, expected_speedups=split.speedups), draws=50)
     for name in plain.metrics:
         if name in ("pair_accuracy", "close_pairs"):
             figure = told.metrics[name]

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.made_forecasts import make_forecasts, make_target
+from support.made_forecasts import make_forecasts, make_split
 
 from kernel_archive.errors import ForecastError, UsageError
 from kernel_archive.scoring import (
@@ -22,13 +22,12 @@ from kernel_archive.scoring import (
     read_forecasts,
     score_file,
 )
-from kernel_archive.scoring.reader import name_of
 
 P = [0, 0, 0, 0.1, 0.2, 0.7, 0, 0]
 
 
 @pytest.fixture
-def target():
+def split():
     """Three rows."""
     return Split.from_arrays(
         row_ids=["a1b2c3d4", "b1b2c3d4", "c1b2c3d4"], tasks=["t", "t", "u"], speedups=[0.5, 1, 2]
@@ -54,15 +53,15 @@ def row(row_id="a1b2c3d4", repeat=0, p=P, **more):
     return {"row_id": row_id, "repeat": repeat, "probabilities": p, **more}
 
 
-def codes(path, target, **options):
+def codes(path, split, **options):
     """Finding codes with their lines."""
-    forecasts, report = check_forecasts(path, target, **options)
+    forecasts, report = check_forecasts(path, split, **options)
     assert (forecasts is None) == (not report.ok)
     assert sum(report.counts.values()) == report.n_errors + report.n_warnings
     return [(f.code, f.line) for f in report.findings]
 
 
-def test_a_good_file_is_read_into_arrays(write, target):
+def test_a_good_file_is_read_into_arrays(write, split):
     """Rows find their place, whatever their order; what is missing is uniform and not present."""
     path = write(
         row(
@@ -77,7 +76,7 @@ def test_a_good_file_is_read_into_arrays(write, target):
         row("a1b2c3d4", 0, [0.8, 0, 0, 0, 0, 0, 0, 0]),
         row("b1b2c3d4", 0, defer=True),
     )
-    f = read_forecasts(path, target)
+    f = read_forecasts(path, split)
     assert f.name == "mine"
     assert f.present.tolist() == [[True, True, False], [False, False, True]]
     assert f.parsed.tolist() == f.present.tolist()
@@ -93,14 +92,7 @@ def test_a_good_file_is_read_into_arrays(write, target):
     assert f.rationales == {(1, 2): "why"}
 
 
-def test_the_name_is_that_of_the_file():
-    """Without folder and endings."""
-    assert name_of("some/dir/gpt-4.jsonl.zst") == "gpt-4"
-    assert name_of("a.parquet") == "a"
-    assert name_of(".jsonl") == "forecasts"
-
-
-def test_the_published_predictions_table(tmp_path, target):
+def test_the_published_predictions_table(tmp_path, split):
     """Lists of {bin, p}, failures with an empty list, the raw sum; several forecasters in one."""
     full = [{"bin": b, "p": p} for b, p in enumerate(P, 1)]
     rows = [
@@ -116,25 +108,25 @@ def test_the_published_predictions_table(tmp_path, target):
         }
         for label in ("gemini", "other")
         for name, masses, total in zip(
-            target.row_ids, (full, [], full), (1.0, None, 80.0), strict=True
+            split.row_ids, (full, [], full), (1.0, None, 80.0), strict=True
         )
     ]
     path = tmp_path / "predictions.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
-    _, report = check_forecasts(path, target)
+    _, report = check_forecasts(path, split)
     assert report.counts == {"raw-sum": 1, "several-forecasters": 1}
 
     one = pq.read_table(path).slice(0, 3)
-    f = read_forecasts(one, target)
+    f = read_forecasts(one, split)
     assert f.parsed.tolist() == [[True, False, False]]
     assert f.present.all()
     assert f.stated_bins.tolist() == [[6, 0, 6]]
     assert (f.raw_sums[0, 2], f.latency_s[0, 0]) == (80.0, 1.5)
-    all_sums = read_forecasts(one, target, raw_sum_bounds=(0.0, math.inf))
+    all_sums = read_forecasts(one, split, raw_sum_bounds=(0.0, math.inf))
     assert all_sums.parsed.tolist() == [[True, False, True]]
 
 
-def test_raw_sums_far_from_one_are_parse_failures(write, target):
+def test_raw_sums_far_from_one_are_parse_failures(write, split):
     """Whatever raw_probability_sum says of masses that sum to 80; a stated sum of 80 counts too.
     They are one warning, percentages another; each names its first line and the count.
     """
@@ -142,9 +134,9 @@ def test_raw_sums_far_from_one_are_parse_failures(write, target):
         row(p=[10.0] * 8, raw_probability_sum=1.0),
         row("b1b2c3d4", raw_probability_sum=80.0),
         row("c1b2c3d4", raw_probability_sum=1.2),
-        *(row(name, 1, p=[12.5] * 8) for name in target.row_ids),
+        *(row(name, 1, p=[12.5] * 8) for name in split.row_ids),
     )
-    f, report = check_forecasts(path, target)
+    f, report = check_forecasts(path, split)
     assert report.ok
     assert [(r.code, r.line, r.severity) for r in f.remarks] == [
         ("raw-sum", 1, "warning"),
@@ -169,11 +161,11 @@ def test_raw_sums_far_from_one_are_parse_failures(write, target):
         (({"p": None, "defer": True},) * 3, None, ""),
     ],
 )
-def test_a_file_without_a_forecast_is_refused(write, target, lines, code, seen):
+def test_a_file_without_a_forecast_is_refused(write, split, lines, code, seen):
     """With one fault that says what was seen; leaving all to a measurement is an answer."""
     names = ("a1b2c3d4", "b1b2c3d4", "c1b2c3d4")
     rows = [row(name, **line) for name, line in zip(names, lines, strict=False)]
-    forecasts, report = check_forecasts(write(*rows), target)
+    forecasts, report = check_forecasts(write(*rows), split)
     assert (forecasts is None, report.n_errors) == (code is not None, int(code is not None))
     assert [finding.code for finding in report.findings] == ([code] if code else [])
     assert all(seen in finding.message and finding.fix for finding in report.findings)
@@ -199,30 +191,22 @@ def test_a_refusal_names_the_cause_of_most_lines(write, failed, off, cause, seen
     assert report.counts["raw-sum"] == 1
 
 
-def test_lines_of_two_forecasters_are_no_file_of_one(write, target):
-    """Half a file labelled is no one forecaster; neither are numbers and text."""
-    labelled = write(row(surrogate_label="x"), row("b1b2c3d4"), row("a1b2c3d4"))
-    assert codes(labelled, target) == [("several-forecasters", None)]
-    five = write(row(surrogate_label=5), name="five.jsonl")
-    assert codes(five, target) == [("missing-rows", None)]
-
-
-def test_sums_off_1_and_rows_without_a_forecast_are_one_warning_each(write, target):
+def test_sums_off_1_and_rows_without_a_forecast_are_one_warning_each(write, split):
     """With their number, the mean sum and the first rows; a sum of 1.01 is rounding."""
     p = [0, 0, 0, 0.1, 0.2, 0.5, 0, 0]
-    _, report = check_forecasts(write(row(p=p), row("b1b2c3d4", p=[*p[:7], 0.1])), target)
+    _, report = check_forecasts(write(row(p=p), row("b1b2c3d4", p=[*p[:7], 0.1])), split)
     scaled, missing = sorted(report.findings, key=lambda f: f.code, reverse=True)
     assert scaled.message.startswith("the probabilities of 2 of 2 lines sum to 0.85 on average")
     assert (scaled.line, scaled.severity, report.ok) == (1, "warning", True)
     assert missing.message == "1 of 3 rows have no forecast"
     assert missing.fix == "Each counts as uniform. The first: c1b2c3d4"
-    rounded = [row(name, p=[*P[:5], 0.71, 0, 0]) for name in target.row_ids]
-    assert codes(write(*rounded), target) == []
-    (gap,) = check_forecasts(write(*rounded, row(repeat=1)), target)[1].findings
+    rounded = [row(name, p=[*P[:5], 0.71, 0, 0]) for name in split.row_ids]
+    assert codes(write(*rounded), split) == []
+    (gap,) = check_forecasts(write(*rounded, row(repeat=1)), split)[1].findings
     assert gap.message == "2 of 3 rows lack a forecast in some repeat"
 
 
-def test_every_fault_of_a_file_is_listed_in_one_pass(write, target):
+def test_every_fault_of_a_file_is_listed_in_one_pass(write, split):
     """With its line, in order of lines; faults across lines among them."""
     path = write(
         row(p=[math.nan, *P[1:]]),
@@ -237,7 +221,7 @@ def test_every_fault_of_a_file_is_listed_in_one_pass(write, target):
         row("nobody"),
         row("c1b2c3d4", -1, ["0.5"] * 8),
     )
-    _, report = check_forecasts(path, target)
+    _, report = check_forecasts(path, split)
     assert not report.ok
     assert [(f.code, f.line) for f in report.findings] == [
         ("repeat-gap", None),
@@ -255,30 +239,33 @@ def test_every_fault_of_a_file_is_listed_in_one_pass(write, target):
     assert report.n_errors == 18
     assert "line 3" in report.findings[4].message
     with pytest.raises(ForecastError, match="18 faults") as raised:
-        read_forecasts(path, target)
+        read_forecasts(path, split)
     assert len(raised.value.findings) == 18
 
 
-def test_a_file_that_ends_in_a_line_says_so(write, target):
-    """A writer that was stopped leaves half a line."""
-    assert codes(write(row(), json.dumps(row("b1b2c3d4")).encode()[:40]), target) == [
-        ("cut-off", 2)
-    ]
-    array = json.dumps([row(), row("b1b2c3d4")]).encode()
-    assert codes(write(array), target) == [("wrong-shape", 1)]
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ([row(surrogate_label="x"), row("b1b2c3d4"), row()], [("several-forecasters", None)]),
+        ([row(surrogate_label=5)], [("missing-rows", None)]),
+        ([row(), json.dumps(row("b1b2c3d4")).encode()[:40]], [("cut-off", 2)]),
+        ([json.dumps([row(), row("b1b2c3d4")]).encode()], [("wrong-shape", 1)]),
+        ([row(), row(repeat=3)], [("repeat-gap", None)] * 2),
+        ([row(repeat=99)], [("repeat-gap", None)] * 99),
+    ],
+)
+def test_faults_of_a_whole_file(write, split, lines, found):
+    """Lines of two forecasters, a writer that was stopped, an array, repeats with gaps: each gap is
+    named, and repeat 99 does not make a hundred arrays.
+    """
+    assert codes(write(*lines), split) == found
 
 
-def test_repeats_have_no_gaps(write, target):
-    """Repeats 0 and 3: 1 and 2 are named; repeat 99 does not make a hundred arrays."""
-    assert codes(write(row(), row(repeat=3)), target) == [("repeat-gap", None)] * 2
-    assert len(codes(write(row(repeat=99)), target)) == 99
-
-
-def test_fields_that_nothing_reads_are_remarked(write, target):
+def test_fields_that_nothing_reads_are_remarked(write, split):
     """A misspelt optional field is a warning, once for all lines, in the order of the lines."""
     more = dict.fromkeys(["deferred", "z", "b", "y", "a", "x"], 1)
-    rows = (row(name, **more) for name in target.row_ids)
-    f, report = check_forecasts(write(*rows), target)
+    rows = (row(name, **more) for name in split.row_ids)
+    f, report = check_forecasts(write(*rows), split)
     assert report.counts == {"unknown-field": 6}
     assert [finding.field for finding in report.findings] == list(more)
     assert "3 lines" in report.findings[0].message
@@ -286,27 +273,27 @@ def test_fields_that_nothing_reads_are_remarked(write, target):
     assert f.remarks == report.findings
 
 
-def test_nothing_of_the_file_reaches_a_terminal_raw(write, target):
+def test_nothing_of_the_file_reaches_a_terminal_raw(write, split):
     """Escapes and mark-up in ids, field names and broken lines are shown, not sent."""
     bad = "\x1b[31m<script>\u202e"
     path = write(
         row(bad), {"row_id": "a1b2c3d4", bad: 1, "probabilities": [bad] * 8}, (bad + "\n").encode()
     )
-    _, report = check_forecasts(path, target)
+    _, report = check_forecasts(path, split)
     for finding in report.findings:
         assert "\x1b" not in finding.render()
         assert "\u202e" not in finding.render()
 
 
-def test_findings_are_bounded_and_all_counted(write, target, monkeypatch):
+def test_findings_are_bounded_and_all_counted(write, split, monkeypatch):
     """More faults than are kept are counted."""
     monkeypatch.setattr("kernel_archive.scoring.reader.KEPT_FINDINGS", 10)
-    _, report = check_forecasts(write(row(), *[row("nobody")] * 50), target)
+    _, report = check_forecasts(write(row(), *[row("nobody")] * 50), split)
     assert report.counts == {"unknown-row": 50}
     assert len(report.findings) == 10
 
 
-def test_a_long_line_and_a_bomb_take_little_memory_and_time(tmp_path, target):
+def test_a_long_line_and_a_bomb_take_little_memory_and_time(tmp_path, split):
     """A line of 200 MB inside 20 kB of zstd: bounded by the split's size, not by the file."""
     path = tmp_path / "bomb.jsonl.zst"
     with pa.CompressedOutputStream(str(path), "zstd") as out:
@@ -315,7 +302,7 @@ def test_a_long_line_and_a_bomb_take_little_memory_and_time(tmp_path, target):
             out.write(b"a" * (10 << 20))
     tracemalloc.start()
     start = time.perf_counter()
-    found = codes(path, target)
+    found = codes(path, split)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found == [("line-too-long", 1), ("file-too-large", 1)]
@@ -351,50 +338,50 @@ FORMS = {
 @pytest.mark.parametrize("form", [*FORMS, "gzip", "zstd", "parquet"])
 def test_forecasts_are_read_alike_from_every_kind_of_source(write, rng, tmp_path, form):
     """Objects, data frames and packed files give the figures of the file with the same lines."""
-    target = make_target(rng)
-    made = make_forecasts(rng, target)
-    cells = [(r, i) for r in range(made.n_repeats) for i in range(len(target))]
-    rows = [row(target.row_ids[i], r, made.probabilities[r, i].tolist()) for r, i in cells]
+    split = make_split(rng)
+    made = make_forecasts(rng, split)
+    cells = [(r, i) for r in range(made.n_repeats) for i in range(len(split))]
+    rows = [row(split.row_ids[i], r, made.probabilities[r, i].tolist()) for r, i in cells]
     path = write(*rows)
     other = FORMS[form](rows) if form in FORMS else packed(path.read_bytes(), form, tmp_path)
-    one, two = read_forecasts(path, target), read_forecasts(other, target, name="mine")
+    one, two = read_forecasts(path, split), read_forecasts(other, split, name="mine")
     np.testing.assert_array_equal(one.probabilities, two.probabilities)
     assert (one.digest == two.digest) == (form in {"gzip", "zstd"})
-    expected, got = (score_file(f, target, draws=20) for f in (one, two))
+    expected, got = (score_file(f, split, draws=20) for f in (one, two))
     assert (got.metrics, got.groups) == (expected.metrics, expected.groups)
-    both = compare(two, path, target, draws=20)
+    both = compare(two, path, split, draws=20)
     assert all(d.difference == 0 for d in both.differences.values())
 
 
-def test_faults_of_objects_name_their_number(target):
+def test_faults_of_objects_name_their_number(split):
     """As the faults of a file do; an object that is no object is one of them."""
     rows = [row(), row("b1b2c3d4", p=[math.nan, *P[1:]]), 5, row("nobody"), row(rationale="\ud800")]
     expected = [("not-a-number", 2), ("wrong-shape", 3), ("unknown-row", 4), ("bad-json", 5)]
-    assert codes(rows, target) == expected
+    assert codes(rows, split) == expected
     with pytest.raises(ForecastError, match="rows:1"):
-        read_forecasts([row("nobody"), row()], target)
+        read_forecasts([row("nobody"), row()], split)
 
 
 @pytest.mark.parametrize("source", [5, None, b"bytes", {"row_id": "a1b2c3d4"}])
-def test_what_forecasts_can_not_be_read_from_is_a_wrong_call(target, source):
+def test_what_forecasts_can_not_be_read_from_is_a_wrong_call(split, source):
     """No internal error: the message says what can be given."""
     with pytest.raises(
         UsageError, match="Give a file, a data frame, a list of objects, or Forecasts"
     ):
-        check_forecasts(source, target)
+        check_forecasts(source, split)
 
 
 @pytest.mark.parametrize("known", [0, 2])
 def test_a_file_for_another_split_is_one_line(archive, known):
     """It names the split that most rows are from; ids of nowhere are single faults."""
-    target = load_split(archive, "eval")
+    split = load_split(archive, "eval")
     pairs = archive.arrow("discovery_pairs")["row_id"].to_pylist()
     nowhere = [f"nobody{i}" for i in range(20)]
     for ids, name, fix in (
         (pairs, "they are of discovery", "Use --split discovery"),
         (nowhere, "eval split (gpu-forecasters/kernels test-1)", "Name its split"),
     ):
-        _, report = check_forecasts([row(i) for i in (*ids, *target.row_ids[:known])], target)
+        _, report = check_forecasts([row(i) for i in (*ids, *split.row_ids[:known])], split)
         if ids is nowhere and known:
             assert report.counts == {"unknown-row": 20}
             continue

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from support.archives import Run, Search, make_archive, program
 
 from kernel_archive.archive.open import open_archive
+from kernel_archive.bins import assign_bins
 from kernel_archive.errors import UsageError
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.replay import (
-    FAILED,
     ReplayOptions,
     World,
     Worlds,
@@ -32,10 +32,9 @@ def world_of(parents, speedups, name="w", first_row=0):
 def worlds_of(*worlds):
     """Worlds with their rows."""
     n = sum(len(w) - 1 for w in worlds)
-    speedups = np.nan_to_num(np.concatenate([w.speedups[1:] for w in worlds]), nan=FAILED)
     ids = [f"k{i}" for i in range(n)]
-    target = Split.from_arrays(row_ids=ids, tasks=["p"] * n, speedups=speedups, split="replay")
-    return Worlds(split=target, gpus=("H200",) * n, worlds=worlds)
+    split = Split.from_arrays(row_ids=ids, tasks=["p"] * n, speedups=np.ones(n), split="replay")
+    return Worlds(split=split, gpus=("H200",) * n, worlds=worlds)
 
 
 #: 0 start; 1 (2x) with children 3 (4x) and 4 (failed); 2 (1.5x) without children.
@@ -103,7 +102,7 @@ def test_sure_forecasts_of_the_right_bins_are_an_oracle_and_the_seed_decides_alo
         for k in range(3)
     ]
     worlds = worlds_of(*trees)
-    sure = np.eye(8)[worlds.split.bins - 1]
+    sure = np.eye(8)[assign_bins(speedups[1:] * 3) - 1]
     right, wrong = (Forecasts.from_arrays(worlds.split, p) for p in (sure, sure[:, ::-1]))
     options = ReplayOptions(seed=7, draws=50)
     first, again = (replay(worlds, right, options) for _ in range(2))
@@ -151,7 +150,7 @@ def test_chains_of_a_problem_are_one_world_below_the_reference(tmp_path):
     np.testing.assert_array_equal(trimul.speedups, [1.0, 2.0, np.nan, 3.0, 0.5])
     assert trimul.rows[0] == -1
     assert len(worlds.split.row_ids) == 5
-    assert 9.0 not in worlds.split.speedups
+    assert not any(9.0 in world.speedups for world in worlds.worlds)
     texts = dict(
         zip(worlds.split.row_ids, replay_texts(chain(tmp_path / "again"), worlds), strict=True)
     )
@@ -171,4 +170,5 @@ def test_natural_searches_come_first(tmp_path):
         load_worlds(open_archive(tmp_path / "none"))
     more = Search("h/1", "trimul", method="agentic")
     make_archive(tmp_path / "one", [*searches, more], [*runs, Run("h/1", program("h"), 3.0)])
-    assert load_worlds(open_archive(tmp_path / "one")).split.speedups.tolist() == [3.0]
+    (world,) = load_worlds(open_archive(tmp_path / "one")).worlds
+    assert world.speedups == [1.0, 3.0]

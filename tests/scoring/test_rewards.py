@@ -79,13 +79,13 @@ def test_completions_earn_what_the_scorer_says(rng):
     be parsed among them.
     """
     p, s = rng.dirichlet(np.ones(8), 40), 2.0 ** rng.uniform(-3, 3, 40)
-    target = Split.from_arrays(row_ids=list(map(str, range(40))), tasks=["t"] * 40, speedups=s)
+    split = Split.from_arrays(row_ids=list(map(str, range(40))), tasks=["t"] * 40, speedups=s)
     answers = [json.dumps({"probabilities": row.tolist()}) for row in p]
     lines = [{"row_id": str(i), "probabilities": row.tolist()} for i, row in enumerate(p)]
-    forecasts, _ = check_forecasts(lines, target)
-    figures = score(target, forecasts, draws=0).metrics
+    forecasts, _ = check_forecasts(lines, split)
+    figures = score(split, forecasts, draws=0).metrics
     means = {
-        kind: np.mean(rewards.of_completions(answers, bins=target.bins, kind=kind))
+        kind: np.mean(rewards.of_completions(answers, bins=split.bins, kind=kind))
         for kind in rewards.KINDS
     }
     hit = figures["accuracy"].mean

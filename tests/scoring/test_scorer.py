@@ -5,7 +5,7 @@ import json
 import msgspec
 import numpy as np
 import pytest
-from support.made_forecasts import make_forecasts, make_target, rows_of
+from support.made_forecasts import make_forecasts, make_split, rows_of
 
 from kernel_archive import __version__
 from kernel_archive.errors import UsageError
@@ -15,7 +15,6 @@ from kernel_archive.scoring import (
     Split,
     compare,
     load_split,
-    read_record,
     score,
     score_file,
 )
@@ -97,7 +96,6 @@ def test_nothing_parsed_is_a_record_with_holes(small):
     name = "speedup_recovered"
     assert record.metrics[name].mean == pytest.approx(record.uniform[name])
     assert record.risk is None
-    assert read_record(record.to_json()) == record
 
 
 def test_the_stated_bin_can_be_scored(small):
@@ -127,58 +125,57 @@ def strip(record):
 
 def test_neither_row_order_nor_repeat_order_nor_ids_matter(rng):
     """Rows shuffled, ids renamed: equal to the last bit. Repeats turned round: equal means."""
-    target = make_target(rng)
-    f = make_forecasts(rng, target, places=1, missing=0.1, deferred=0.2)
-    first = score(target, f, draws=40)
-    order = rng.permutation(len(target))
+    split = make_split(rng)
+    f = make_forecasts(rng, split, places=1, missing=0.1, deferred=0.2)
+    first = score(split, f, draws=40)
+    order = rng.permutation(len(split))
     shuffled = Split.from_arrays(
-        row_ids=[f"x{target.row_ids[i]}" for i in order],
-        tasks=[target.tasks[i] for i in order],
-        speedups=target.speedups[order],
+        row_ids=[f"x{split.row_ids[i]}" for i in order],
+        tasks=[split.tasks[i] for i in order],
+        speedups=split.speedups[order],
     )
     second = score(shuffled, f.take(order), draws=40)
     assert strip(first) == strip(second)
     names = ("parsed", "deferred", "stated_bins")
     arrays = {name: getattr(f, name)[::-1] for name in names}
-    turned = Forecasts.from_arrays(target, f.probabilities[::-1], **arrays)
-    third = score(target, turned, draws=40)
+    turned = Forecasts.from_arrays(split, f.probabilities[::-1], **arrays)
+    third = score(split, turned, draws=40)
     for name, metric in first.metrics.items():
         assert third.metrics[name].mean == pytest.approx(metric.mean, rel=1e-12)
         assert third.metrics[name].low == pytest.approx(metric.low, rel=1e-9)
 
 
 def test_a_record_names_everything_that_it_depends_on(archive, tmp_path):
-    """Archive, digests, split, scheme, versions, seed, draws; and it survives JSON."""
-    target = load_split(archive)
+    """Archive, digests, split, scheme, versions, seed, draws."""
+    split = load_split(archive)
     path = tmp_path / "forecaster.jsonl"
-    lines = [{"row_id": r, "probabilities": [0.125] * 8} for r in target.row_ids[:-1]]
+    lines = [{"row_id": r, "probabilities": [0.125] * 8} for r in split.row_ids[:-1]]
     path.write_text("\n".join(map(json.dumps, lines)))
     record = score_file(path, archive.path, seed=9, draws=20)
-    assert record.split == target.facts
+    assert record.split == split.facts
     assert (record.metric_version, record.package) == (METRIC_VERSION, __version__)
     assert (record.scheme, record.relabelled, record.predicted_bin) == ("paper", False, "argmax")
     assert (record.seed, record.draws) == (9, 20)
     assert record.forecasts.name == "forecaster"
-    assert record.forecasts.coverage == (len(target) - 1) / len(target)
-    assert read_record(record.to_json()) == record
+    assert record.forecasts.coverage == (len(split) - 1) / len(split)
     other = score_file(path, archive.path, bins="released", draws=0, name="named")
     assert (other.scheme, other.relabelled, other.forecasts.name) == ("released", True, "named")
     assert set(record.headline) == set(HEADLINE["eval"])
     both = compare(path, path, archive.path, bins="released", draws=2)
-    assert (both.scheme, both.a.name, both.split) == ("released", "forecaster", target.facts)
+    assert (both.scheme, both.a.name, both.split) == ("released", "forecaster", split.facts)
 
 
 def test_discovery_pairs_have_their_own_headline(rng):
     """Average precision and base rate at three cutoffs; no budgets, no curve."""
-    target = make_target(rng, sizes=(30, 20), split="discovery")
-    f = make_forecasts(rng, target, repeats=3)
-    record = score(target, f, draws=50)
+    split = make_split(rng, sizes=(30, 20), split="discovery")
+    f = make_forecasts(rng, split, repeats=3)
+    record = score(split, f, draws=50)
     assert list(record.headline) == list(HEADLINE["discovery"])
     assert record.recovery is None
     assert not any(name.startswith("speedup_recovered") for name in record.metrics)
     for curve, name in zip(record.discovery, HEADLINE["discovery"], strict=True):
         metric = record.metrics[name]
-        positive = target.speedups >= curve.cutoff
+        positive = split.speedups >= curve.cutoff
         assert curve.n_positive == positive.sum()
         assert curve.base_rate == positive.mean()
         assert metric.low <= metric.mean <= metric.high
@@ -189,8 +186,8 @@ def test_discovery_pairs_have_their_own_headline(rng):
 
 def test_discovery_at_the_edge_of_a_cutoff():
     """A g exactly at it is positive; without a positive there is no figure and no curve."""
-    target = rows_of([1.25, 1.0], split="discovery")
-    record = score(target, Forecasts.from_arrays(target, np.eye(8)[[5, 3]]), draws=20)
+    split = rows_of([1.25, 1.0], split="discovery")
+    record = score(split, Forecasts.from_arrays(split, np.eye(8)[[5, 3]]), draws=20)
     assert record.discovery[0].n_positive == 1
     assert record.metrics["average_precision_1.25"].mean == 1.0
     assert record.metrics["average_precision_1.5"].mean is None
@@ -199,8 +196,8 @@ def test_discovery_at_the_edge_of_a_cutoff():
 
 def test_groups_may_cut_through_tasks():
     """A group's candidate sets are what it holds of the tasks."""
-    target = rows_of([0.5, 1.0, 2.0, 4.0], tasks=list("ttuu"), groups=list("xyyy"))
-    record = score(target, Forecasts.from_arrays(target, np.eye(8)[target.bins - 1]), draws=20)
+    split = rows_of([0.5, 1.0, 2.0, 4.0], tasks=list("ttuu"), groups=list("xyyy"))
+    record = score(split, Forecasts.from_arrays(split, np.eye(8)[split.bins - 1]), draws=20)
     x, y = record.groups["x"], record.groups["y"]
     within = ("speedup_recovered", "pair_accuracy")
     assert [x[name].mean for name in within] == [100.0, None]
@@ -211,8 +208,8 @@ def test_groups_may_cut_through_tasks():
 @pytest.mark.parametrize("sizes", [(1,), (1, 1, 1), (2,)])
 def test_tiny_splits_are_scored(rng, sizes):
     """One row, one row per task, two rows."""
-    target = make_target(rng, sizes=sizes)
-    record = score(target, make_forecasts(rng, target, repeats=1), draws=20)
+    split = make_split(rng, sizes=sizes)
+    record = score(split, make_forecasts(rng, split, repeats=1), draws=20)
     assert record.metrics["speedup_recovered"].mean is not None
 
 

@@ -1,4 +1,4 @@
-"""Targets from arrays and from archives, and what their rows come from."""
+"""Splits from arrays and from archives, and what their rows come from."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.made_forecasts import make_forecasts, make_target
+from support.made_forecasts import make_forecasts, make_split
 
 from kernel_archive.archive.manifest import read_manifest
 from kernel_archive.errors import ArchiveMismatchError, ArchiveNotFoundError, DataError, UsageError
@@ -19,33 +19,33 @@ from kernel_archive.splits import SPLITS
 
 
 def of(**changes):
-    """A target of three rows with something changed."""
+    """A split of three rows with something changed."""
     given = {"row_ids": ["a", "b", "c"], "tasks": ["t", "t", "u"], "speedups": [0.1, 1.5, 9.0]}
     return Split.from_arrays(**given | changes)
 
 
 def test_labels_and_representatives_follow_from_the_speedups():
     """Bins 1, 6 and 8; the ends are empirical means, the middle the geometric centre."""
-    target = of()
-    assert target.bins.tolist() == [1, 6, 8]
-    assert target.representatives[0] == 0.1
-    assert target.representatives[7] == 9.0
-    assert target.representatives[5] == pytest.approx(1.681793, abs=5e-7)
+    split = of()
+    assert split.bins.tolist() == [1, 6, 8]
+    assert split.representatives[0] == 0.1
+    assert split.representatives[7] == 9.0
+    assert split.representatives[5] == pytest.approx(1.681793, abs=5e-7)
 
 
 def test_frozen_representatives_are_kept():
     """m_1 and m_8 of the split when it was frozen, not of the rows at hand."""
-    target = of(ends=(0.2, 6.0))
-    assert target.representatives[[0, 7]].tolist() == [0.2, 6.0]
-    assert target.take(np.array([1])).representatives[7] == 6.0
+    split = of(ends=(0.2, 6.0))
+    assert split.representatives[[0, 7]].tolist() == [0.2, 6.0]
+    assert split.take(np.array([1])).representatives[7] == 6.0
 
 
 def test_published_labels_are_kept():
     """Labels that came with the rows are not computed anew, until another scheme is asked for."""
-    target = of(bins=[2, 5, 8], scheme="released")
-    assert target.bins.tolist() == [2, 5, 8]
-    assert target.under("released") is target
-    other = target.under("paper")
+    split = of(bins=[2, 5, 8], scheme="released")
+    assert split.bins.tolist() == [2, 5, 8]
+    assert split.under("released") is split
+    other = split.under("paper")
     assert other.bins.tolist() == [1, 6, 8]
     assert other.relabelled
 
@@ -53,11 +53,11 @@ def test_published_labels_are_kept():
 def test_what_is_made_of_the_rows_is_made_once_for_them():
     """The same thing at every call; other rows, or the same under another scheme."""
     asked = []
-    target = of()
-    other, part = target.under("released"), target.take(np.array([1]))
-    for rows in (target, other, part, part, other, target):
+    split = of()
+    other, part = split.under("released"), split.take(np.array([1]))
+    for rows in (split, other, part, part, other, split):
         rows.cached(asked.append)
-    assert asked == [target, other, part]
+    assert asked == [split, other, part]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_what_is_made_of_the_rows_is_made_once_for_them():
         ({"row_ids": [], "tasks": [], "speedups": []}, "without rows"),
     ],
 )
-def test_what_is_no_target_is_refused(changes, message):
+def test_what_is_no_split_is_refused(changes, message):
     """With the row named where one is at fault."""
     with pytest.raises(DataError, match=message):
         of(**changes)
@@ -80,29 +80,29 @@ def test_what_is_no_target_is_refused(changes, message):
 
 def test_an_archive_s_split_is_loaded_with_its_identity(archive):
     """Rows, labels and the facts that name archive and split."""
-    target = load_split(archive.path)
+    split = load_split(archive.path)
     table = archive.arrow("eval")
     manifest = archive.manifest
-    assert target.row_ids == tuple(table["row_id"].to_pylist())
-    np.testing.assert_array_equal(target.speedups, table["speedup"].to_numpy())
-    np.testing.assert_array_equal(target.bins, table["bin"].to_numpy())
-    facts = target.facts
+    assert split.row_ids == tuple(table["row_id"].to_pylist())
+    np.testing.assert_array_equal(split.speedups, table["speedup"].to_numpy())
+    np.testing.assert_array_equal(split.bins, table["bin"].to_numpy())
+    facts = split.facts
     assert (facts.archive_name, facts.archive_version) == (manifest.name, manifest.version)
     assert facts.archive_digest == manifest.logical_digest
     assert facts.split_digest == manifest.splits["eval"].logical_digest
     assert facts.gpus == ("H200",)
-    assert target.representatives[0] == manifest.splits["eval"].facts["m_1"]
-    assert target.representatives[7] == manifest.splits["eval"].facts["m_8"]
+    assert split.representatives[0] == manifest.splits["eval"].facts["m_1"]
+    assert split.representatives[7] == manifest.splits["eval"].facts["m_8"]
 
 
 def test_discovery_pairs_are_loaded_with_g_as_the_speedup(archive):
     """Tasks are the problems, groups the families; labels anew under another scheme."""
-    target = load_split(archive, "discovery", scheme="released")
+    split = load_split(archive, "discovery", scheme="released")
     table = archive.arrow("discovery_pairs")
-    np.testing.assert_array_equal(target.speedups, table["g"].to_numpy())
-    assert target.tasks == tuple(table["problem"].to_pylist())
-    assert target.groups == tuple(table["family"].to_pylist())
-    assert (target.scheme, target.relabelled) == ("released", True)
+    np.testing.assert_array_equal(split.speedups, table["g"].to_numpy())
+    assert split.tasks == tuple(table["problem"].to_pylist())
+    assert split.groups == tuple(table["family"].to_pylist())
+    assert (split.scheme, split.relabelled) == ("released", True)
     with pytest.raises(UsageError, match="unknown bin scheme"):
         load_split(archive, scheme="other")
 
@@ -184,8 +184,8 @@ def test_clusters_are_authors_chains_or_problems(split, searches, expected):
 
 def test_a_score_says_what_was_drawn(rng):
     """Rows, where the data name no clusters; few clusters are called few."""
-    target = make_target(rng)
-    record = score(target, make_forecasts(rng, target), draws=10)
+    split = make_split(rng)
+    record = score(split, make_forecasts(rng, split), draws=10)
     assert record.drawn == Drawn(unit="rows", n=28)
     assert record.drawn.said == "28 rows"
     assert "few" in Drawn(unit="authors", n=6).said

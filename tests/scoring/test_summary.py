@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from support.made_forecasts import make_forecasts, make_target
+from support.made_forecasts import make_forecasts, make_split
 
 from kernel_archive.cli.common import print_table
 from kernel_archive.scoring import Forecasts, compare, score
@@ -24,9 +24,9 @@ def text_of(sheets):
     )
 
 
-def test_a_score_has_metrics_pairs_and_tasks(target, forecasts):
+def test_a_score_has_metrics_pairs_and_tasks(split, forecasts):
     """Every figure with its interval and unit; one row per metric, distance and task."""
-    record = score(target, forecasts, draws=50)
+    record = score(split, forecasts, draws=50)
     sheets = score_sheets(record)
     assert [len(s.rows) for s in sheets] == [len(record.metrics), 6, 3]
     for sheet in sheets:
@@ -37,9 +37,9 @@ def test_a_score_has_metrics_pairs_and_tasks(target, forecasts):
     assert "2 repeats, coverage 100.0 %" in text
 
 
-def test_a_short_score_fits_a_terminal(target, forecasts):
+def test_a_short_score_fits_a_terminal(split, forecasts):
     """The headline metrics, what can be had without reading and what knowing gives."""
-    record = score(target, forecasts, draws=50)
+    record = score(split, forecasts, draws=50)
     whole, _, groups = score_sheets(record, every=False)
     assert [row[0] for row in whole.rows] == [
         *("CRPS skill", "Close pairs", "Speedup recovered", "ECE", "Forecast error"),
@@ -56,19 +56,19 @@ def test_a_short_score_fits_a_terminal(target, forecasts):
 
 def test_few_rows_are_said_to_be_few(rng):
     """Under fifty rows no interval is to be trusted."""
-    few = make_target(rng, sizes=(3, 3))
+    few = make_split(rng, sizes=(3, 3))
     remarks = score_remarks(score(few, make_forecasts(rng, few), draws=50))
     assert any(remark.startswith("6 rows: too few") for remark in remarks)
-    many = make_target(rng, sizes=(30, 30))
+    many = make_split(rng, sizes=(30, 30))
     remarks = score_remarks(score(many, make_forecasts(rng, many), draws=50))
     assert not any("too few" in remark for remark in remarks)
 
 
-def test_a_split_says_how_to_read_it(target, forecasts):
+def test_a_split_says_how_to_read_it(split, forecasts):
     """Its headline figure is the first row and orders several; its note stands below."""
 
-    def on(table, cast):
-        record = score(target, cast, draws=0)
+    def on(table, forecasts):
+        record = score(split, forecasts, draws=0)
         searched = msgspec.structs.replace(record.split, table=table)
         return msgspec.structs.replace(record, split=searched)
 
@@ -76,10 +76,10 @@ def test_a_split_says_how_to_read_it(target, forecasts):
     whole, *_, groups = score_sheets(on("eval_search", forecasts))
     assert (whole.rows[0][0], groups.columns[2]) == ("Pair accuracy", "Pair accuracy")
     # One orders every pair and says nothing of the bins; the other knows the bins alone.
-    even, bins = np.full((len(target), 8), 1 / 8), np.eye(8)[target.bins - 1]
-    stated = Forecasts.from_arrays(target, even, name="s", expected_speedups=target.speedups)
+    even, bins = np.full((len(split), 8), 1 / 8), np.eye(8)[split.bins - 1]
+    stated = Forecasts.from_arrays(split, even, name="s", expected_speedups=split.speedups)
     records = {
-        t: [on(t, stated), on(t, Forecasts.from_arrays(target, bins, name="b"))]
+        t: [on(t, stated), on(t, Forecasts.from_arrays(split, bins, name="b"))]
         for t in ("eval", "eval_search")
     }
     firsts = [several_sheet(list(r)).rows[0][0] for r in records.values()]
@@ -90,24 +90,24 @@ def test_a_split_says_how_to_read_it(target, forecasts):
     )
 
 
-def test_a_score_without_draws_shows_no_interval(target, forecasts):
+def test_a_score_without_draws_shows_no_interval(split, forecasts):
     """A dash, not a zero; one repeat has no deviation."""
-    f = Forecasts.from_arrays(target, forecasts.probabilities[0])
-    row = score_sheets(score(target, f, draws=0))[0].rows[0]
+    f = Forecasts.from_arrays(split, forecasts.probabilities[0])
+    row = score_sheets(score(split, f, draws=0))[0].rows[0]
     assert row[2] == "-"
     assert row[3] == "-"
 
 
 def test_what_a_reader_should_know_is_said(rng):
     """Stated bins, deferral, a variant split."""
-    target = make_target(rng, sizes=(30, 30))
-    f = make_forecasts(rng, target, deferred=0.3)
+    split = make_split(rng, sizes=(30, 30))
+    f = make_forecasts(rng, split, deferred=0.3)
     f = replace(f, present=f.present & (rng.random(f.present.shape) < 0.9))
-    text = "\n".join(score_remarks(score(target, f, draws=50)))
+    text = "\n".join(score_remarks(score(split, f, draws=50)))
     words = ("variant 'arrays'", "stated bins are not")
     for part in (*words, "Deferred:", "deferred that have a distribution: 0."):
         assert part in text
-    relabelled = "\n".join(score_remarks(score(target.under("released"), f, draws=0)))
+    relabelled = "\n".join(score_remarks(score(split.under("released"), f, draws=0)))
     assert "computed anew under released" in relabelled
 
 
@@ -115,13 +115,13 @@ def test_what_a_reader_should_know_is_said(rng):
 def test_several_scores_stand_side_by_side(rng, kind, capsys):
     """Best first, in at most 100 columns."""
     name = {"close": "eval_close"}.get(kind, kind)
-    target = make_target(rng, sizes=(60, 60), split=name)
-    sure = np.eye(8)[target.bins - 1]
+    split = make_split(rng, sizes=(60, 60), split=name)
+    sure = np.eye(8)[split.bins - 1]
     good, poor = (
-        Forecasts.from_arrays(target, p, name=name)
+        Forecasts.from_arrays(split, p, name=name)
         for name, p in (("good", sure), ("poor", sure[::-1]))
     )
-    sheet = several_sheet([score(target, f, draws=50) for f in (poor, good)])
+    sheet = several_sheet([score(split, f, draws=50) for f in (poor, good)])
     assert [row[0] for row in sheet.rows] == ["good", "poor"]
     assert all(len(row) == len(sheet.columns) for row in sheet.rows)
     print_table(sheet.columns, sheet.rows, title=sheet.title, notes=sheet.notes)
@@ -131,9 +131,9 @@ def test_several_scores_stand_side_by_side(rng, kind, capsys):
 @pytest.mark.parametrize("kind", ["eval", "discovery"])
 def test_a_comparison_is_a_table(rng, kind, capsys):
     """A row per metric that fits 80 columns, signs on the differences, A and B with their names."""
-    target = make_target(rng, split=kind)
-    a, b = make_forecasts(rng, target, name="one"), make_forecasts(rng, target, noise=3, name="two")
-    comparison = compare(a, b, target, draws=50)
+    split = make_split(rng, split=kind)
+    a, b = make_forecasts(rng, split, name="one"), make_forecasts(rng, split, noise=3, name="two")
+    comparison = compare(a, b, split, draws=50)
     sheet = comparison_sheet(comparison)
     assert len(sheet.rows) == len(comparison.differences)
     assert sheet.notes[:2] == ["A: one", "B: two"]
@@ -154,9 +154,9 @@ def test_a_comparison_is_a_table(rng, kind, capsys):
         )
 
 
-def test_names_reach_no_table_raw(target, forecasts):
+def test_names_reach_no_table_raw(split, forecasts):
     """A forecaster's name may hold anything."""
     f = replace(forecasts, name="\x1b[31mred")
-    sheet = comparison_sheet(compare(f, forecasts, target, draws=20))
+    sheet = comparison_sheet(compare(f, forecasts, split, draws=20))
     assert "\x1b" not in text_of([sheet])
     assert msgspec.json.encode(sheet.rows)

@@ -1,4 +1,4 @@
-"""Random targets, and forecasts that know them up to noise."""
+"""Random splits, and forecasts that know them up to noise."""
 
 import numpy as np
 
@@ -7,8 +7,8 @@ from kernel_archive.scoring import Forecasts, Split
 CENTRES = np.array([-2.25, -1.5, -0.75, -0.25, 0.25, 0.75, 1.5, 2.25])
 
 
-def make_target(rng, sizes=(12, 7, 9), split="eval", scheme="paper"):
-    """A target with random speedups; ids are numbered over tasks of these sizes."""
+def make_split(rng, sizes=(12, 7, 9), split="eval", scheme="paper"):
+    """A split with random speedups; ids are numbered over tasks of these sizes."""
     tasks = [f"task{t}" for t, size in enumerate(sizes) for _ in range(size)]
     return Split.from_arrays(
         row_ids=[f"row-{i:04d}" for i in range(len(tasks))],
@@ -23,24 +23,24 @@ def make_target(rng, sizes=(12, 7, 9), split="eval", scheme="paper"):
 
 
 def rows_of(speedups, tasks=None, **options):
-    """A target of these speedups, of one task unless tasks are given; its rows are a, b, c, ..."""
+    """A split of these speedups, of one task unless tasks are given; its rows are a, b, c, ..."""
     ids = list("abcdefgh"[: len(speedups)])
     tasks = tasks or ["t"] * len(ids)
     return Split.from_arrays(row_ids=ids, tasks=tasks, speedups=speedups, **options)
 
 
 def make_forecasts(
-    rng, target, repeats=2, noise=0.8, name="made", places=None, missing=0.0, deferred=0.0
+    rng, split, repeats=2, noise=0.8, name="made", places=None, missing=0.0, deferred=0.0
 ):
     """Forecasts that know the speedups up to noise; ``places`` rounds them, so that ties appear."""
-    z = np.log2(target.speedups) + rng.normal(0, noise, (repeats, len(target)))
+    z = np.log2(split.speedups) + rng.normal(0, noise, (repeats, len(split)))
     p = np.exp(-0.5 * ((z[..., None] - CENTRES) / 0.7) ** 2) + 1e-3
     p /= p.sum(axis=-1, keepdims=True)
     if places is not None:
         p = np.round(p, places) + 10.0**-places
     parsed = rng.random(p.shape[:2]) >= missing
     return Forecasts.from_arrays(
-        target,
+        split,
         p / p.sum(axis=-1, keepdims=True),
         name=name,
         parsed=parsed,
