@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -20,7 +21,7 @@ from kernel_archive.baselines.pairs import (
 )
 from kernel_archive.baselines.trees import bin_counts, dry_run, trees
 from kernel_archive.bins import N_BINS
-from kernel_archive.errors import DataError, UsageError, suggestion
+from kernel_archive.errors import DataError, MissingExtraError, UsageError, install_of, suggestion
 from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.split import positions_of
 from kernel_archive.scoring.template import stated_forecast
@@ -63,6 +64,7 @@ class Baseline:
     forecast: Callable[[AskedPairs, TrainingPairs, int], Floats]
     learns: bool = True  # whether it needs training pairs; one that does not gets none
     reads_launches: bool = False  # whether it needs the archive's dry runs
+    fits_trees: bool = False  # whether it needs scikit-learn
 
 
 #: Name -> baseline. A further one is one entry more.
@@ -70,12 +72,15 @@ BASELINES: Final[dict[str, Baseline]] = {
     "uniform": Baseline("one eighth for every bin", uniform, learns=False),
     "prior": Baseline("bin frequencies of the problem's training pairs, smoothed", prior),
     "trees": Baseline(
-        "extra trees on static features of both programs, their order spread over the bins", trees
+        "extra trees on static features of both programs, their order spread over the bins",
+        trees,
+        fits_trees=True,
     ),
     "dry-run": Baseline(
         "trees and support vectors on what a dry run of the host code launches, and on the text",
         dry_run,
         reads_launches=True,
+        fits_trees=True,
     ),
 }
 #: Those that also forecast whether a program passes; the others learn speeds.
@@ -104,6 +109,9 @@ def make_baseline(
     baseline = BASELINES.get(name)
     if baseline is None:
         raise UsageError(f"unknown baseline {name!r}. {suggestion(name, BASELINES)}")
+    if baseline.fits_trees and importlib.util.find_spec("sklearn") is None:
+        way_out = f"Install it with: {install_of('learn')}"
+        raise MissingExtraError(f"the baseline {name} needs scikit-learn. {way_out}")
     asked = load_asked_pairs(archive, split)
     of_outcomes = asked.split.kind == "validity"
     if of_outcomes and name not in _OF_OUTCOMES:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from kernel_archive.baselines.features import PROGRAM_FEATURES, pair_features, program_features
 from kernel_archive.baselines.pairs import AskedPairs, ProgramPairs, TrainingPairs
 from kernel_archive.bins import N_BINS, Scheme, assign_bins
-from kernel_archive.errors import MissingExtraError, install_of
 from kernel_archive.ids import program_id
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring.arrays import Floats
@@ -182,23 +181,14 @@ def _order(
     It learns speedups relative to the mean of their problem, from pairs made as the split's rows
     are, natural ones alone where there are any. The pairs learnt from and those asked about are
     described together, so that features relative to a problem mean the same.
-
-    Raises:
-        MissingExtraError: scikit-learn is not installed.
     """
 
     def ranker(pairs: TrainingPairs, wanted: ProgramPairs) -> Floats:
         pairs = pairs.take(pairs.alike(asked.split))
         features = np.nan_to_num(describe(pairs.joined(wanted)), nan=MISSING)
         n, targets = len(pairs), centred(np.log2(pairs.speedups), pairs.problems)
-        try:
-            model = new_model()
-        except ImportError as error:
-            raise MissingExtraError(
-                f"this baseline needs scikit-learn ({error}). Install it with: "
-                f"{install_of('learn')}"
-            ) from None
-        return np.asarray(np.round(model.fit(features[:n], targets).predict(features[n:]), 6))
+        model = new_model().fit(features[:n], targets)
+        return np.asarray(np.round(model.predict(features[n:]), 6))
 
     return spread(ranker, asked, training)
 

@@ -280,7 +280,7 @@ class _Collector:
             lack = "have no forecast" if n_repeats == 1 else "lack a forecast in some repeat"
             message = f"{len(lacking):,} of {counted(len(self.split), 'row')} {lack}"
             first = ", ".join(self.split.row_ids[i] for i in lacking[:_NAMED_ROWS])
-            fix = f"Each counts as uniform. The first: {first}"
+            fix = f"Each counts as uniform; template lists every row. The first: {first}"
             self.fault("missing-rows", message, severity="warning", fix=fix)
 
     def _check_sums(self) -> None:

@@ -97,8 +97,7 @@ def test_same_seed_same_forecasts_also_of_one_row(archive):
 
 
 def test_without_scikit_learn_they_name_the_extra(archive, monkeypatch):
-    """A missing library is said with the command that installs it."""
-    asked, training = load_asked_pairs(archive, "eval"), load_training_pairs(archive)
-    monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
+    """A missing library is said at once, with the command that installs it."""
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'kernel-archive\[learn\]' \(in a"):
-        trees(asked, training)
+        make_baseline("trees", archive)
