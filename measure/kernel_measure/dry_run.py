@@ -17,26 +17,23 @@ import math
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import pyarrow as pa
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.archive.recipe_files import FULL_LAUNCH_LINE, LaunchLine
 from kernel_archive.errors import printable
 from kernel_archive.storage import check_new, write_new
 from kernel_measure.measurer import START_TIMEOUT_S, MeasurerError
 from kernel_measure.process import Lost, WorkerProcess
-from kernel_measure.settings import Settings
+from kernel_measure.settings import Config, Settings
 from kernel_measure.tasks import TASK_NAMES
-from kernel_measure.worker import Config, Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
-
-    from kernel_archive.archive.open import Archive
+from kernel_measure.worker import Reply
 
 #: What a mode can follow, and how long a program may take, s.
 _LANGUAGES: Final = {

@@ -10,23 +10,19 @@ import gc
 import importlib.util
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from kernel_measure import guards
+from kernel_measure.device import Sample
 from kernel_measure.failures import MAX_TEXT, failure_by
-from kernel_measure.tasks.base import VARIANTS, Bounds, Case, Data, Variant, case_seed
+from kernel_measure.settings import Config
+from kernel_measure.tasks.base import VARIANTS, Bounds, Case, Data, Task, Variant, case_seed
 from kernel_measure.timing import CaseResult, Result, describe, stop_reason
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from kernel_measure.device import Sample
-    from kernel_measure.tasks.base import Task
-    from kernel_measure.torch_device import AnyDevice
-    from kernel_measure.worker import Config
+from kernel_measure.torch_device import AnyDevice
 
 T = TypeVar("T")
 # Taken before a program could replace them.

@@ -17,17 +17,14 @@ from __future__ import annotations
 
 import builtins
 import statistics
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from kernel_archive.gpus import gpu_facts
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kernel_archive.problems import Work
-    from kernel_measure.device import Sample
-    from kernel_measure.tasks.base import Task
-    from kernel_measure.torch_device import AnyDevice
+from kernel_archive.problems import Work
+from kernel_measure.device import Sample
+from kernel_measure.tasks.base import Task
+from kernel_measure.torch_device import AnyDevice
 
 #: Room for launch latency and the cost of synchronising, ns.
 CLOCK_SLACK_NS = 60_000.0

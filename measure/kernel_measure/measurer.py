@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -16,12 +16,9 @@ from kernel_archive.errors import KernelArchiveError, printable
 from kernel_archive.ids import program_id
 from kernel_measure.device import exclusive
 from kernel_measure.process import Lost, WorkerProcess
+from kernel_measure.settings import Config, Settings
 from kernel_measure.timing import Result
 from kernel_measure.verdict import Measurement, case_key, measurement
-from kernel_measure.worker import Config
-
-if TYPE_CHECKING:
-    from kernel_measure.settings import Settings
 
 #: Imports of torch, inputs of the largest task and their references.
 START_TIMEOUT_S = 300.0

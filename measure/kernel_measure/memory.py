@@ -11,11 +11,9 @@ import contextlib
 import os
 import secrets
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Final
 
 _ROOT: Final = Path("/sys/fs/cgroup")
 #: Joins a group before it becomes the worker: nothing that it starts is outside.

@@ -29,7 +29,8 @@ from kernel_measure.sandbox import (
     require_isolation,
     write_filter,
 )
-from kernel_measure.worker import Config, Reply, Request
+from kernel_measure.settings import Config
+from kernel_measure.worker import Reply, Request
 
 _MAX_REPLY = 16 * 2**20
 # Threads and extensions of a program must not keep the process alive: no ordinary exit.

@@ -14,7 +14,9 @@ about in ``prompts/<id>.md``, the same text that a forecast of the archive's row
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -23,13 +25,8 @@ from kernel_archive.gpus import gpu_facts
 from kernel_archive.llm.prompts import Prompt, render
 from kernel_archive.problems import get_problem
 from kernel_measure.logs import read_given, write_json
+from kernel_measure.strategies import SearchNode
 from kernel_measure.tasks import get_task
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
-
-    from kernel_measure.strategies import SearchNode
 
 T = TypeVar("T")
 AIM: Final = "As fast as possible, and correct."

@@ -5,28 +5,23 @@ from __future__ import annotations
 import fnmatch
 import math
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from kernel_archive.readers.events import TimingLine
 from kernel_measure.chains import ChainRun, read_chain
 from kernel_measure.logs import now, read_lines, write_json
+from kernel_measure.plan import PlannedRun, SearchPlan
 from kernel_measure.questions import FileProvider
-from kernel_measure.runs import earlier_run, run_document
+from kernel_measure.runs import Job, earlier_run, run_document
 from kernel_measure.search import Search
-from kernel_measure.station import Station
+from kernel_measure.station import Host, Station
 from kernel_measure.strategies import Puct
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
-    from pathlib import Path
-
-    from kernel_measure.plan import PlannedRun, SearchPlan
-    from kernel_measure.runs import Job
-    from kernel_measure.station import Host
 
 #: Let this many runs take turns, enough to hide the compilers; the next starts when one has
 #: finished.

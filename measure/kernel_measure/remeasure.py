@@ -5,26 +5,23 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.bins import SCHEMES
 from kernel_archive.errors import DataError, UsageError, printable
 from kernel_archive.gpus import canonical_gpu
+from kernel_archive.readers.events import Attempt, Feedback
 from kernel_measure.logs import now, write_json
 from kernel_measure.runs import AttemptLog, earlier_run, feedback_of, run_document
-from kernel_measure.settings import Settings  # noqa: TC001 - msgspec reads the annotations
+from kernel_measure.settings import Settings
 from kernel_measure.station import Host, Station, resolve_gpu
 from kernel_measure.tasks import TASK_NAMES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.readers.events import Attempt, Feedback
 
 
 class Program(NamedTuple):

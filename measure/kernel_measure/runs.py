@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from pathlib import Path
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -12,14 +13,9 @@ from kernel_archive.errors import DataError
 from kernel_archive.ids import program_id
 from kernel_archive.readers.events import Attempt, Feedback, LoggedEvaluation
 from kernel_measure.logs import JsonLines, now, read_given, read_lines, unresumable
+from kernel_measure.settings import Settings
 from kernel_measure.tasks import get_task
 from kernel_measure.verdict import Measurement, evaluation
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kernel_measure.settings import Settings
-
 
 #: Fields of ``run.json`` that stay as they are; beside them the numbers of a search.
 _FIXED: Final = (

@@ -20,15 +20,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kernel_archive.errors import KernelArchiveError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kernel_measure.settings import Settings
+from kernel_measure.settings import Settings
 
 
 class IsolationError(KernelArchiveError):

@@ -1,15 +1,13 @@
-"""How a measurement is made: every number of the protocol, recorded with every run."""
+"""How a measurement is made: the numbers of the protocol, and what a worker is started for."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from kernel_archive.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: Raised when a change of the protocol makes older measurements not comparable.
 PROTOCOL_VERSION = 2
@@ -62,6 +60,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "speedup": "median reference time / median candidate time",
             "scalar": "geometric mean over benchmark cases",
         }
+
+
+class Config(msgspec.Struct, kw_only=True):
+    """What a worker is started for."""
+
+    mode: Literal["time", "compile", "dry", "profile"]
+    task: str  # the task; for ``compile`` any task of the framework, else none
+    device: str
+    settings: Settings
+    gpu: str = ""  # canonical name, for the physical limit and for compiling ahead
+    cpus: list[int] = []  # processors while it answers; empty for any
+    start_cpus: list[int] = []  # processors while it starts, so that it disturbs none that times
+    #: The worker's directory; this and what follows is filled in by the process that starts it.
+    scratch: str = ""
+    salt: str = ""  # makes the inputs unknown to programs
+    #: Descriptor of the file that is locked while the device is set up; closed afterwards.
+    lock: int = -1
+    trusted: bool = False  # whether programs run without any isolation
 
 
 def settings_from(pairs: Sequence[str], **defaults: Any) -> Settings:

@@ -7,29 +7,23 @@ import shutil
 import subprocess
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
 from kernel_archive.gpus import canonical_gpu, gpu_facts
 from kernel_archive.ids import program_id
-from kernel_archive.readers.events import LoggedEvaluation  # noqa: TC001 - msgspec reads the annotations
+from kernel_archive.readers.events import LoggedEvaluation
 from kernel_measure.device import check_device
 from kernel_measure.measurer import START_TIMEOUT_S, Measurer
 from kernel_measure.process import Lost, WorkerProcess
+from kernel_measure.settings import Config, Settings
 from kernel_measure.tasks import get_task
 from kernel_measure.verdict import Measurement, evaluation
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from concurrent.futures import Future
-
-    from kernel_measure.settings import Settings
-    from kernel_measure.worker import Config
-
 
 #: What is asked of ``nvidia-smi``, and what of it changes while programs are measured.
 FIELDS: Final = (

@@ -18,7 +18,7 @@ import math
 
 import msgspec
 
-from kernel_archive.readers.events import Feedback  # noqa: TC001 - msgspec reads the annotations
+from kernel_archive.readers.events import Feedback
 
 
 class SearchNode(msgspec.Struct, kw_only=True):

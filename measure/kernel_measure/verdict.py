@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kernel_archive.readers.events import Feedback, LoggedEvaluation, Observation
-from kernel_archive.schema import Outcome  # noqa: TC001 - msgspec reads the annotations
+from kernel_archive.schema import Outcome
 from kernel_measure.timing import Result
 
 

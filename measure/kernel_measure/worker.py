@@ -18,8 +18,9 @@ import sys
 import time
 import types
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import IO, Any, Final, TypeAlias
 
 import msgspec
 
@@ -37,33 +38,10 @@ from kernel_measure.following import (
 )
 from kernel_measure.profiler import profile_call, record_spills
 from kernel_measure.sandbox import limit_resources, surrender
-from kernel_measure.settings import Settings  # noqa: TC001 - msgspec reads the annotations
+from kernel_measure.settings import Config
 from kernel_measure.tasks import get_task
-from kernel_measure.torch_device import TorchDevice
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from kernel_measure.tasks.base import Data
-    from kernel_measure.torch_device import AnyDevice
-
-
-class Config(msgspec.Struct, kw_only=True):
-    """What a worker is started for."""
-
-    mode: Literal["time", "compile", "dry", "profile"]
-    task: str  # the task; for ``compile`` any task of the framework, else none
-    device: str
-    settings: Settings
-    gpu: str = ""  # canonical name, for the physical limit and for compiling ahead
-    cpus: list[int] = []  # processors while it answers; empty for any
-    start_cpus: list[int] = []  # processors while it starts, so that it disturbs none that times
-    #: The worker's directory; this and what follows is filled in by the process that starts it.
-    scratch: str = ""
-    salt: str = ""  # makes the inputs unknown to programs
-    #: Descriptor of the file that is locked while the device is set up; closed afterwards.
-    lock: int = -1
-    trusted: bool = False  # whether programs run without any isolation
+from kernel_measure.tasks.base import Data
+from kernel_measure.torch_device import AnyDevice, TorchDevice
 
 
 class Request(msgspec.Struct, kw_only=True):

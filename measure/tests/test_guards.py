@@ -13,10 +13,9 @@ from kernel_measure import guards
 from kernel_measure.device import Sample, StandIn
 from kernel_measure.evaluate import Evaluator
 from kernel_measure.measurer import Measurer
-from kernel_measure.settings import Settings
+from kernel_measure.settings import Config, Settings
 from kernel_measure.tasks import TASK_NAMES, get_task
 from kernel_measure.tasks.base import Work
-from kernel_measure.worker import Config
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="needs torch (the extra gpu)")

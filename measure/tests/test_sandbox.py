@@ -25,8 +25,7 @@ from kernel_measure import sandbox
 from kernel_measure.measurer import Measurer
 from kernel_measure.memory import MemoryGroup, resident_gb
 from kernel_measure.process import WorkerProcess
-from kernel_measure.settings import Settings
-from kernel_measure.worker import Config
+from kernel_measure.settings import Config, Settings
 
 README = Path(__file__).parents[1] / "README.md"
 SETTINGS = Settings(

@@ -13,8 +13,8 @@ from kernel_measure.failures import failure_by
 from kernel_measure.measurer import Measurer, MeasurerError, ReferenceBand
 from kernel_measure.process import Lost, WorkerProcess
 from kernel_measure.sandbox import environment
-from kernel_measure.settings import Settings
-from kernel_measure.worker import Config, Reply
+from kernel_measure.settings import Config, Settings
+from kernel_measure.worker import Reply
 
 GOOD = NUMPY_HONEST
 

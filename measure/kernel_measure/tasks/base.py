@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from kernel_archive.problems import PROBLEMS, Work
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: Shape fields of a case, and the argument of ``custom_kernel`` that is made of them.
 Case = dict[str, Any]
