@@ -90,11 +90,9 @@ def _follow(
             if worker is None:
                 worker = WorkerProcess(config, cache)
                 if not worker.ready(START_TIMEOUT_S):
-                    said = worker.output().strip().splitlines() or ["it says nothing"]
-                    raise MeasurerError(f"no worker comes up: {printable(said[-1], 300)}")
-            program = cache / row["program_id"]
+                    raise MeasurerError(f"no worker comes up: {worker.last_line()}")
             ours = {"task": row["problem"]} if row["is_task"] else {"reference": row["reference"]}
-            answer = worker.ask(row["code"], program, _TIMEOUT_S[how.mode], **ours)
+            answer = worker.ask(row["code"], _TIMEOUT_S[how.mode], **ours)
             if isinstance(answer, Lost):
                 answer = Reply(error=answer.why, sticky=True)
             result = {"error": answer.error} if answer.error else answer.result

@@ -88,14 +88,9 @@ class PlannedRun(msgspec.Struct, kw_only=True):
     folder: Path | None = None
 
     @property
-    def method(self) -> Method:
-        """How its programs are made."""
-        return self.entry.method
-
-    @property
     def expected(self) -> int:
         """About how many evaluations a whole run takes."""
-        if self.method == "agentic":
+        if self.folder is not None:
             return self.entry.steps
         return 1 + self.entry.steps * self.entry.batch_size * self.entry.samples_per_parent
 

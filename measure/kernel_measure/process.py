@@ -20,6 +20,8 @@ from typing import Literal
 import msgspec
 
 import kernel_archive
+from kernel_archive.errors import printable
+from kernel_archive.ids import program_id
 from kernel_measure.memory import MemoryGroup, resident_gb
 from kernel_measure.sandbox import (
     bubblewrap_command,
@@ -104,8 +106,8 @@ class WorkerProcess:
             require_isolation()
         self.settings, self.served = config.settings, 0
         cache.mkdir(parents=True, exist_ok=True)
-        cache = cache.resolve()
-        self.scratch = Path(tempfile.mkdtemp(prefix="kernel-archive-worker-", dir=cache))
+        self._cache = cache.resolve()
+        self.scratch = Path(tempfile.mkdtemp(prefix="kernel-archive-worker-", dir=self._cache))
         self._lent = None if config.trusted else self.scratch / "lent"
         self._group = MemoryGroup.make(int(self.settings.host_memory_gb * 1e9))
         self._hello: Reply | None = None
@@ -132,23 +134,21 @@ class WorkerProcess:
             self._start(
                 [sys.executable, "-c", start, *arguments],
                 [request_read, reply_write, own_lock],
-                None if config.trusted else cache,
+                isolated=not config.trusted,
                 gpu=config.device == "cuda" and config.mode in {"time", "profile"},
             )
 
-    def _start(
-        self, command: list[str], files: list[int], cache: Path | None, *, gpu: bool
-    ) -> None:
-        """Start the process, which inherits ``files``; isolated where there is a ``cache``."""
+    def _start(self, command: list[str], files: list[int], *, isolated: bool, gpu: bool) -> None:
+        """Start the process, which inherits ``files``."""
         before = self._group.command() if self._group else []
         with ExitStack() as passed:
-            if cache is not None:
+            if isolated:
                 rules = os.memfd_create("filter")
                 info_read, info_write = os.pipe()
                 for descriptor in (rules, info_read):
                     passed.callback(os.close, descriptor)
                 write_filter(rules)
-                before += bubblewrap_command(self.scratch, cache=cache, gpu=gpu)
+                before += bubblewrap_command(self.scratch, cache=self._cache, gpu=gpu)
                 before += ["--seccomp", str(rules), "--info-fd", str(info_write), "--"]
                 files = [*files, rules, info_write]
                 for folder in (self.scratch, *(self.scratch / n for n in ("tmp", "shm", "lent"))):
@@ -163,7 +163,7 @@ class WorkerProcess:
                 cwd=self.scratch,
                 env=environment(self.scratch),
             )
-            if cache is not None:
+            if isolated:
                 os.close(info_write)
                 self._first = _first_process(info_read)
                 if drops_to() is not None and self._first >= 0:
@@ -192,12 +192,19 @@ class WorkerProcess:
         data = os.pread(file, limit, max(0, os.fstat(file).st_size - limit))
         return data.decode("utf-8", "replace")
 
-    def ask(
-        self, code: str, cache: Path, timeout: float, task: str = "", reference: str = ""
-    ) -> Reply | Lost:
-        """One program and its compiler cache; waits for the answer, at most ``timeout`` seconds."""
-        nonce, folder = secrets.token_hex(8), str(cache.resolve())
-        request = Request(nonce=nonce, code=code, cache=folder, task=task, reference=reference)
+    def last_line(self) -> str:
+        """The last line that it printed, for a message."""
+        lines = self.output().strip().splitlines()
+        return printable(lines[-1], 300) if lines else "it says nothing"
+
+    def cache_of(self, code: str) -> Path:
+        """The compiler cache of a program."""
+        return self._cache / program_id(code)
+
+    def ask(self, code: str, timeout: float, task: str = "", reference: str = "") -> Reply | Lost:
+        """Send one program, and wait for the answer, at most ``timeout`` seconds."""
+        nonce, cache = secrets.token_hex(8), self.cache_of(code)
+        request = Request(nonce=nonce, code=code, cache=str(cache), task=task, reference=reference)
         if self._lent is None:
             cache.mkdir(exist_ok=True)
             return self._ask(request, timeout)

@@ -60,9 +60,8 @@ class FileProvider:
 
     def __init__(self, directory: Path, task: str, gpu: str, start: Path | None) -> None:
         self._directory, self._task, self._gpu = directory, get_task(task), gpu
-        reference = self._task.reference.replace("def reference(", "def custom_kernel(", 1)
         try:
-            self.start = start.read_text("utf-8") if start else reference
+            self.start = start.read_text("utf-8") if start else self._task.reference_program
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{start}: the program to start from cannot be read") from error
 

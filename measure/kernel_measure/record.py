@@ -100,7 +100,7 @@ class Active:
 def _document(run: PlannedRun, plan: SearchPlan, path: Path) -> dict[str, Any]:
     """``run.json`` as a call begins with it."""
     facts: dict[str, Any] = {
-        "method": run.method,
+        "method": run.entry.method,
         "language": run.language,
         "mutator": "files" if run.folder is None else "language model",
         "run": run.key,
@@ -219,7 +219,7 @@ class Turns(msgspec.Struct):
         """Until every run has finished or the time is used up."""
         expected = sum(run.expected for run in runs)
         measurer, queue = self.station.measurer, list(runs)
-        self._compile([run for run in runs if run.method == "agentic"])
+        self._compile([run for run in runs if run.folder is not None])
         while time.monotonic() < self.deadline:
             while queue and sum(bool(a.jobs) for a in self.active) < AT_ONCE:
                 following = self.start(queue.pop(0))

@@ -16,7 +16,6 @@ from typing import Any, Final
 import msgspec
 
 from kernel_archive.gpus import canonical_gpu, gpu_facts
-from kernel_archive.ids import program_id
 from kernel_archive.readers.events import LoggedEvaluation
 from kernel_measure.device import check_device
 from kernel_measure.measurer import START_TIMEOUT_S, Measurer
@@ -103,13 +102,12 @@ class CompilePool:
         if not worker.ready(START_TIMEOUT_S) or self._closed:
             worker.kill()
             return
-        cache = self._cache / program_id(code)
-        answer = worker.ask(code, cache, self._config.settings.compile_timeout_s, task)
+        answer = worker.ask(code, self._config.settings.compile_timeout_s, task)
         if isinstance(answer, Lost):
             worker.kill()
             if answer.why == "timeout":
                 # A lock that the killed compiler left would make the evaluation wait for it.
-                shutil.rmtree(cache, ignore_errors=True)
+                shutil.rmtree(worker.cache_of(code), ignore_errors=True)
 
     def close(self) -> None:
         """End all workers; programs that wait are not compiled."""

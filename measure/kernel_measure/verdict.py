@@ -56,7 +56,7 @@ def measurement(task: str, result: Result, *, wall_s: float) -> Measurement:
     Raises:
         ValueError: there is neither a failure nor a ratio.
     """
-    reported = {name: getattr(result, name) for name in Result.__struct_fields__}
+    reported = msgspec.structs.asdict(result)
     m = Measurement(task=task, outcome="success", wall_s=wall_s, **reported)
     if result.failure_kind != "none":
         m.outcome = result.failure_kind

@@ -61,7 +61,7 @@ def test_honest_torch_program_passes(cpu, task):
 @pytest.mark.parametrize("task", TASK_NAMES)
 def test_reference_is_a_program_of_its_task(cpu, task):
     """Every task's reference passes as a program, at about its own speed."""
-    m = cpu.measure(task, get_task(task).reference.replace("def reference(", "def custom_kernel("))
+    m = cpu.measure(task, get_task(task).reference_program)
     assert (m.outcome, m.error) == ("success", "")
     assert 0.3 < m.speedup < 3
 
@@ -76,8 +76,7 @@ def test_torch_cheat_is_refused(cpu, name):
 @needs_torch
 def test_reduced_precision_beyond_the_tolerance_is_refused(cpu):
     """bfloat16 products fail the 1e-3 check of a float32 task."""
-    code = get_task("gdn_recompute_w_u").reference.replace("def reference(", "def custom_kernel(")
-    code = code.replace(
+    code = get_task("gdn_recompute_w_u").reference_program.replace(
         "u = Ac @ (chunks(v) * bc)", "u = (Ac.bfloat16() @ (chunks(v) * bc).bfloat16()).float()"
     )
     m = cpu.measure("gdn_recompute_w_u", code)

@@ -87,7 +87,7 @@ def test_only_tasks_whose_turn_it_is_have_a_worker(monkeypatch):
     batches = [("a", ["a1", "a2"]), ("b", ["b1"]), ("b", ["b2"])]
     batches += [("a", []), ("c", ["c1"]), ("a", ["a3"])]
     runs = [
-        SimpleNamespace(key=f"{task}{i}", task=task, codes=codes, method="agentic", expected=1)
+        SimpleNamespace(key=f"{task}{i}", task=task, codes=codes, folder="chain", expected=1)
         for i, (task, codes) in enumerate(batches)
     ]
     turns = Turns(station, Recorded(), start, float("inf"), lambda *_: None)
@@ -126,7 +126,7 @@ def test_run_of_other_numbers_is_not_continued(tmp_path, old, new, field):
 def test_search_may_be_given_more_steps(tmp_path):
     """No choice depends on how many steps there are, so a run that was finished goes on."""
     plan = read_plan(PLAN)
-    run = next(run for run in plan.runs if run.method == "tree_search")
+    run = next(run for run in plan.runs if run.folder is None)
     for steps in (2, 3):
         longer = msgspec.structs.replace(run, entry=msgspec.structs.replace(run.entry, steps=steps))
         result = run_answered(msgspec.structs.replace(plan, runs=[longer]), tmp_path)
