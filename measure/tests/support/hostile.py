@@ -92,10 +92,9 @@ TOOLS = (libc, number, refuse, any_of, transfer, sleeper, hold)
 
 
 class Attack(NamedTuple):
-    """One attack, and whether bubblewrap stops it."""
+    """One attack."""
 
     function: Callable[[dict], None]
-    stopped: bool
 
     @property
     def name(self) -> str:
@@ -103,23 +102,24 @@ class Attack(NamedTuple):
         return self.function.__name__
 
     @property
+    def stopped(self) -> bool:
+        """Whether bubblewrap stops it."""
+        return self.name not in ("fill_the_disk", "judge_itself")
+
+    @property
     def source(self) -> str:
         """The function without its decorator, behind what it uses."""
-        text = inspect.getsource(self.function)
-        return "\n".join([START, *map(inspect.getsource, TOOLS), text[text.index("def ") :]])
+        sources = map(inspect.getsource, (*TOOLS, self.function))
+        return "\n".join([START, *sources]).replace("@attack\n", "")
 
 
 ATTACKS: list[Attack] = []
 
 
-def attack(*, stopped: bool = True) -> Callable[[Callable[[dict], None]], Callable[[dict], None]]:
+def attack(function: Callable[[dict], None]) -> Callable[[dict], None]:
     """Register an attack."""
-
-    def register(function: Callable[[dict], None]) -> Callable[[dict], None]:
-        ATTACKS.append(Attack(function, stopped))
-        return function
-
-    return register
+    ATTACKS.append(Attack(function))
+    return function
 
 
 def facts_of(folder: Path, secret: str, address: int, descriptor: int) -> dict[str, object]:
@@ -149,7 +149,7 @@ def table() -> str:
     return "\n".join(["| a program that tries to | in bubblewrap |", "| --- | --- |", *rows])
 
 
-@attack()
+@attack
 def open_a_network_socket(facts):
     """Open a network socket (IPv4, IPv6, netlink, raw), itself or in a process that it starts."""
 
@@ -164,13 +164,13 @@ def open_a_network_socket(facts):
         any_of(open_one, (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, socket.AF_PACKET))
 
 
-@attack()
+@attack
 def read_the_drivers_environment(facts):
     """Read the driver's environment: tokens, keys."""
     assert Path(f"/proc/{facts['driver']}/environ").read_bytes()
 
 
-@attack()
+@attack
 def read_the_drivers_memory(facts):
     """Read the driver's memory (`/proc/PID/mem`, `process_vm_readv`)."""
     try:
@@ -184,7 +184,7 @@ def read_the_drivers_memory(facts):
     assert got == facts["secret"].encode()
 
 
-@attack()
+@attack
 def write_the_drivers_memory(facts):
     """Write into the driver's memory (`/proc/PID/mem`, `process_vm_writev`)."""
     try:
@@ -195,7 +195,7 @@ def write_the_drivers_memory(facts):
         transfer("process_vm_writev", facts, ctypes.create_string_buffer(b"x" * 16))
 
 
-@attack()
+@attack
 def take_the_drivers_files(facts):
     """Take files that the driver has open (`pidfd_getfd`, `/proc/PID/fd`)."""
     try:
@@ -206,7 +206,7 @@ def take_the_drivers_files(facts):
             refuse("pidfd_getfd")
 
 
-@attack()
+@attack
 def trace_the_driver(facts):
     """Trace the driver (`ptrace`)."""
     seize = 0x4206
@@ -214,13 +214,13 @@ def trace_the_driver(facts):
         refuse("ptrace")
 
 
-@attack()
+@attack
 def look_into_another_worker(facts):
     """Look into another worker: its environment, its memory."""
     assert Path(f"/proc/{facts['worker']}/environ").read_bytes()
 
 
-@attack()
+@attack
 def mount_a_file_system(facts):
     """Mount a file system (`mount`; `fsopen`, `fsmount`, `move_mount`; `open_tree`)."""
     Path("mounted").mkdir(exist_ok=True)
@@ -235,7 +235,7 @@ def mount_a_file_system(facts):
         refuse("mount")
 
 
-@attack()
+@attack
 def enter_new_namespaces(facts):
     """Make namespaces of its own, in which it would be root (`unshare`, `clone`, `clone3`)."""
     user = 0x10000000
@@ -253,7 +253,7 @@ def enter_new_namespaces(facts):
         refuse("unshare")
 
 
-@attack()
+@attack
 def reach_into_the_kernel(facts):
     """Reach for parts of the kernel that have been broken into before."""
     calls = {
@@ -271,7 +271,7 @@ def reach_into_the_kernel(facts):
         raise PermissionError("none of them")
 
 
-@attack()
+@attack
 def outlive_its_run(facts):
     """Outlive its run (`fork`, `setsid`, `fork` again; a child that counts as the driver's)."""
     if os.fork() == 0:
@@ -288,7 +288,7 @@ def outlive_its_run(facts):
     time.sleep(0.3)
 
 
-@attack()
+@attack
 def outlive_its_worker(facts):
     """Outlive a worker that it ends itself."""
     subprocess.Popen(sleeper(facts), start_new_session=True)
@@ -299,7 +299,7 @@ def outlive_its_worker(facts):
     os._exit(0)
 
 
-@attack()
+@attack
 def hold_memory_in_a_child(facts):
     """Hold more memory than it may, in children and their children."""
     if os.fork() == 0:
@@ -310,7 +310,7 @@ def hold_memory_in_a_child(facts):
     time.sleep(3)
 
 
-@attack()
+@attack
 def hold_memory_behind_an_ended_thread(facts):
     """Hold more memory than it may in a child whose first thread has ended."""
     if os.fork() == 0:
@@ -319,14 +319,14 @@ def hold_memory_behind_an_ended_thread(facts):
     time.sleep(4)
 
 
-@attack()
+@attack
 def find_a_process_without_filter(facts):
     """Find a process in its namespace that has no filter, such as bubblewrap's own."""
     if not any("Seccomp:\t0" in file.read_text() for file in Path("/proc").glob("[0-9]*/status")):
         raise PermissionError("every process has one")
 
 
-@attack()
+@attack
 def write_into_process_1(facts):
     """Write code into process 1 of its namespace, itself or from a child (`/proc/1/mem`)."""
     libc().prctl(4, 1, 0, 0, 0)  # that others may look into it
@@ -345,14 +345,14 @@ def write_into_process_1(facts):
         write()
 
 
-@attack()
+@attack
 def change_the_kernel(facts):
     """Change how the kernel runs (`/proc/sys`, `/proc/sysrq-trigger`, `/sys`)."""
     paths = ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/sys/kernel/uevent_helper")
     any_of(lambda path: Path(path).open("r+b", buffering=0).close(), paths)
 
 
-@attack()
+@attack
 def be_root(facts):
     """Be root, or become it (`setuid`, capabilities)."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -361,7 +361,7 @@ def be_root(facts):
         os.setresuid(0, 0, 0)
 
 
-@attack()
+@attack
 def spoil_the_interpreter(facts):
     """Write where the next worker starts from (`.pth` in site-packages, the standard library)."""
 
@@ -373,7 +373,7 @@ def spoil_the_interpreter(facts):
     any_of(spoil, (facts["packages"], Path(os.__file__).parent))
 
 
-@attack()
+@attack
 def leave_a_message_queue(facts):
     """Leave a message queue behind (POSIX, System V)."""
     flags = os.O_CREAT | os.O_RDWR
@@ -384,13 +384,13 @@ def leave_a_message_queue(facts):
         refuse("mq_open, msgget")
 
 
-@attack()
+@attack
 def limit_another_process(facts):
     """Change the limits of another process (`prlimit`)."""
     resource.prlimit(facts["driver"], resource.RLIMIT_NOFILE)
 
 
-@attack()
+@attack
 def outlive_its_driver(facts):
     """Take back that it ends with its driver (`prctl`)."""
     for option in (1, 2**32 + 1):  # the kernel looks at the lower half
@@ -401,13 +401,13 @@ def outlive_its_driver(facts):
         raise PermissionError("it still ends")
 
 
-@attack()
+@attack
 def write_a_large_file(facts):
     """Write a file over the limit."""
     Path("large").write_bytes(bytes(facts["file_limit"] + 1))
 
 
-@attack()
+@attack
 def leave_shared_memory_behind(facts):
     """Leave memory behind that outlives its process (System V)."""
     segment = libc().shmget(0, 4096, 0o1600)
@@ -416,19 +416,19 @@ def leave_shared_memory_behind(facts):
     libc().shmctl(segment, 0, None)
 
 
-@attack()
+@attack
 def signal_the_driver(facts):
     """Send the driver a signal, or another process of the user."""
     os.kill(facts["driver"], 0)
 
 
-@attack()
+@attack
 def list_other_processes(facts):
     """See which other processes run, and with which command lines."""
     assert Path(f"/proc/{facts['driver']}/cmdline").exists()
 
 
-@attack()
+@attack
 def talk_to_a_local_socket(facts):
     """Talk to another process by a local socket (in `/tmp`, `/var`, `/opt`)."""
 
@@ -439,39 +439,39 @@ def talk_to_a_local_socket(facts):
     any_of(connect, facts["sockets"])
 
 
-@attack()
+@attack
 def write_outside_its_folder(facts):
     """Write outside its folder."""
     Path(facts["outside"]).write_text("x")
 
 
-@attack()
+@attack
 def plant_a_compiled_program(facts):
     """Plant a compiled binary for another program."""
     assert Path(facts["cache"]).is_dir()
     Path(facts["cache"], "planted").write_text("x")
 
 
-@attack()
+@attack
 def read_the_users_files(facts):
     """Read files in the user's home and in temporary folders."""
     assert Path(facts["home"]).read_text() == facts["secret"]
 
 
-@attack()
+@attack
 def read_the_systems_files(facts):
     """Read other files of the system (`/etc/passwd`)."""
     assert Path("/etc/passwd").read_text()
 
 
-@attack(stopped=False)
+@attack
 def fill_the_disk(facts):
     """Write many files below the limit."""
     for i in range(3):
         Path(f"part{i}").write_bytes(bytes(facts["file_limit"]))
 
 
-@attack(stopped=False)
+@attack
 def judge_itself(facts):
     """Change what checks and times it: both are in its process."""
     from kernel_measure import evaluate
