@@ -197,13 +197,13 @@ def _follow(
     mode: Literal["dry", "profile"], archive_path: str | None, output: Path, force: bool, **how: Any
 ) -> None:
     from kernel_archive.archive.open import open_archive
-    from kernel_measure.dry_run import Following, follow_programs
+    from kernel_measure.dry_run import FollowOptions, follow_programs
 
     _host("cpu", how["trusted"])
     archive = open_archive(archive_path)
     with common.progress("Following") as advance:
         done = follow_programs(
-            archive, output, Following(mode=mode, **how), force=force, advance=advance
+            archive, output, FollowOptions(mode=mode, **how), force=force, advance=advance
         )
     common.emit(done)
 

@@ -30,7 +30,7 @@ from kernel_archive.archive.recipe_files import FULL_LAUNCH_LINE, LaunchLine
 from kernel_archive.errors import printable
 from kernel_archive.storage import check_new, write_new
 from kernel_measure.measurer import START_TIMEOUT_S, MeasurerError
-from kernel_measure.process import Lost, WorkerProcess
+from kernel_measure.process import LostRequest, WorkerProcess
 from kernel_measure.settings import Config, Settings
 from kernel_measure.tasks import TASK_NAMES
 from kernel_measure.worker import Reply
@@ -57,7 +57,7 @@ HAVING is_task OR ($3 = 'dry' AND contains(p.code, 'class Model')
 ORDER BY p.problem, program_id"""
 
 
-class Following(msgspec.Struct, frozen=True, kw_only=True):
+class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How programs are followed."""
 
     mode: Literal["dry", "profile"] = "dry"
@@ -76,7 +76,7 @@ class Followed(msgspec.Struct, kw_only=True):
 
 
 def _follow(
-    rows: Iterable[dict[str, Any]], cache: Path, how: Following
+    rows: Iterable[dict[str, Any]], cache: Path, how: FollowOptions
 ) -> Generator[list[LaunchLine], None, None]:
     """The lines of each program; a worker that is lost is replaced."""
     end = time.monotonic() + how.seconds
@@ -93,7 +93,7 @@ def _follow(
                     raise MeasurerError(f"no worker comes up: {worker.last_line()}")
             ours = {"task": row["problem"]} if row["is_task"] else {"reference": row["reference"]}
             answer = worker.ask(row["code"], _TIMEOUT_S[how.mode], **ours)
-            if isinstance(answer, Lost):
+            if isinstance(answer, LostRequest):
                 answer = Reply(error=answer.why, sticky=True)
             result = {"error": answer.error} if answer.error else answer.result
             yield launch_lines(row, result)
@@ -121,7 +121,7 @@ def launch_lines(row: dict[str, Any], result: Any) -> list[LaunchLine]:
 def follow_programs(
     archive: Archive,
     output: Path,
-    how: Following,
+    how: FollowOptions,
     *,
     force: bool = False,
     advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,

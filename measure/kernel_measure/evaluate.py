@@ -212,7 +212,7 @@ class Evaluator:
             if late:
                 text = f"the output was not there yet for work queued behind the call; {late}"
                 raise guards.Refusal("stream", text)
-            guards.unmutated(task, device, given.data, data)
+            guards.check_mutation(task, device, given.data, data)
             held = outputs
 
     def _compare(self, outputs: tuple[Any, ...], bench: Bench, given: Input) -> None:

@@ -120,7 +120,7 @@ def check_aliasing(
             raise Refusal("aliasing", f"{name} lies in the memory of an earlier call's output")
 
 
-def unmutated(task: Task, device: AnyDevice, before: Any, after: Any) -> None:
+def check_mutation(task: Task, device: AnyDevice, before: Any, after: Any) -> None:
     """Refuse (``mutation``) a program that changed an input that it may only read."""
     skip = {id(after[i]) for i in task.written_inputs}
     for i, (a, b) in enumerate(zip(device.leaves(before), device.leaves(after), strict=True)):

@@ -14,7 +14,7 @@ import msgspec
 
 from kernel_archive.errors import KernelArchiveError
 from kernel_measure.device import exclusive
-from kernel_measure.process import Lost, WorkerProcess
+from kernel_measure.process import LostRequest, WorkerProcess
 from kernel_measure.settings import Config, Settings
 from kernel_measure.timing import Result
 from kernel_measure.verdict import Measurement, case_key, measurement
@@ -186,7 +186,7 @@ class Measurer(ExitStack):
         with exclusive(self._lock.fileno()):
             answer = worker.ask(code, self.settings.timeout_s)
         failed = Measurement(task=task, outcome="infrastructure_failure", salt=worker.salt)
-        if isinstance(answer, Lost):
+        if isinstance(answer, LostRequest):
             failed.outcome, failed.error_name = "runtime_error", _LOSSES[answer.why]
             failed.error, failed.traceback = answer.text, worker.output(600).strip()
             failed.wall_s = self.settings.timeout_s if answer.why == "timeout" else 0.0

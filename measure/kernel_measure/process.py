@@ -25,10 +25,10 @@ from kernel_archive.ids import program_id
 from kernel_measure.memory import MemoryGroup, resident_gb
 from kernel_measure.sandbox import (
     bubblewrap_command,
-    drops_to,
     environment,
     lend,
     require_isolation,
+    worker_user,
     write_filter,
 )
 from kernel_measure.settings import Config
@@ -51,7 +51,7 @@ def _import_paths() -> list[str]:
     return list(dict.fromkeys([*map(str, ours), *filter(None, sys.path)]))
 
 
-class Lost(msgspec.Struct, frozen=True):
+class LostRequest(msgspec.Struct, frozen=True):
     """A request without an answer, and why, also in words."""
 
     why: Literal["timeout", "died", "memory", "garbage"]
@@ -125,7 +125,7 @@ class WorkerProcess:
         )
         file = self.scratch / "config.json"
         file.write_bytes(msgspec.json.encode(config))
-        drop = "" if config.trusted or drops_to() is None else _DROP.format(user=drops_to())
+        drop = "" if config.trusted or worker_user() is None else _DROP.format(user=worker_user())
         start = _START.format(nice=nice, drop=drop, paths=json.dumps(_import_paths()))
         arguments = [str(file), str(request_read), str(reply_write)]
         with ExitStack() as passed:
@@ -166,7 +166,7 @@ class WorkerProcess:
             if isolated:
                 os.close(info_write)
                 self._first = _first_process(info_read)
-                if drops_to() is not None and self._first >= 0:
+                if worker_user() is not None and self._first >= 0:
                     self._guard = _guard(self._first)
 
     @property
@@ -201,7 +201,9 @@ class WorkerProcess:
         """The compiler cache of a program."""
         return self._cache / program_id(code)
 
-    def ask(self, code: str, timeout: float, task: str = "", reference: str = "") -> Reply | Lost:
+    def ask(
+        self, code: str, timeout: float, task: str = "", reference: str = ""
+    ) -> Reply | LostRequest:
         """Send one program, and wait for the answer, at most ``timeout`` seconds."""
         nonce, cache = secrets.token_hex(8), self.cache_of(code)
         request = Request(nonce=nonce, code=code, cache=str(cache), task=task, reference=reference)
@@ -224,32 +226,32 @@ class WorkerProcess:
             except OSError:  # the program made something else of it, or another worker has one
                 shutil.rmtree(lent, ignore_errors=True)
 
-    def _ask(self, request: Request, timeout: float) -> Reply | Lost:
+    def _ask(self, request: Request, timeout: float) -> Reply | LostRequest:
         data = memoryview(msgspec.json.encode(request) + b"\n")
         end = time.monotonic() + timeout
         try:
             while data:
                 if not select.select([], [self._requests], [], max(0.0, end - time.monotonic()))[1]:
-                    return Lost("timeout", "the worker does not take requests")
+                    return LostRequest("timeout", "the worker does not take requests")
                 data = data[os.write(self._requests, data[:65536]) :]
         except OSError:
             return self._died()
         answer = self._read(max(0.0, end - time.monotonic()))
         self.served += 1
         if isinstance(answer, Reply) and answer.nonce != request.nonce:
-            return Lost("garbage", "the answer does not belong to the request")
+            return LostRequest("garbage", "the answer does not belong to the request")
         return answer
 
-    def _over(self) -> Lost | None:
+    def _over(self) -> LostRequest | None:
         """The loss of a worker that holds, or held, more memory than it may."""
         limit, group = self.settings.host_memory_gb, self._group
         used = group.used_gb() if group else resident_gb(self.pid)
         if used <= limit and not (group and group.was_over()):
             return None
         text = f"{max(used, limit):.1f} GB of host memory, {limit:g} GB are allowed"
-        return Lost("memory", text)
+        return LostRequest("memory", text)
 
-    def _died(self) -> Lost:
+    def _died(self) -> LostRequest:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         over = self._over() if self._group else None
@@ -260,10 +262,10 @@ class WorkerProcess:
             # bubblewrap ends like a shell: a status above 128 stands for a signal.
             number = -status if status < 0 else status - 128 if self._lent is not None else 0
             with contextlib.suppress(ValueError):
-                return Lost("died", f"the worker was ended by {signal.Signals(number).name}")
-        return Lost("died", f"the worker ended with status {status}")
+                return LostRequest("died", f"the worker was ended by {signal.Signals(number).name}")
+        return LostRequest("died", f"the worker ended with status {status}")
 
-    def _read(self, timeout: float) -> Reply | Lost:
+    def _read(self, timeout: float) -> Reply | LostRequest:
         end = time.monotonic() + timeout
         while b"\n" not in self._buffer:
             left = end - time.monotonic()
@@ -274,12 +276,12 @@ class WorkerProcess:
                     return self._died()
                 self._buffer += chunk
                 if len(self._buffer) > _MAX_REPLY:
-                    return Lost("garbage", f"an answer over {_MAX_REPLY >> 20} MB")
+                    return LostRequest("garbage", f"an answer over {_MAX_REPLY >> 20} MB")
                 continue
             if not self.alive:  # a child that it left behind may hold the pipe open
                 return self._died()
             if left <= 0:
-                return Lost("timeout", f"no answer within {timeout:.0f} s")
+                return LostRequest("timeout", f"no answer within {timeout:.0f} s")
             over = self._over()
             if over:
                 return over
@@ -287,7 +289,7 @@ class WorkerProcess:
         try:
             return msgspec.json.decode(line, type=Reply)
         except (ValueError, RecursionError):
-            return Lost("garbage", "an answer that is not one")
+            return LostRequest("garbage", "an answer that is not one")
 
     def kill(self) -> None:
         """End it and everything that it started, and remove its directory; once."""

@@ -31,7 +31,7 @@ class Program(NamedTuple):
     code: str
 
 
-class Again(msgspec.Struct):
+class Remeasured(msgspec.Struct):
     """What was measured again; the spread is for an archive of the logs to say."""
 
     kernels: int
@@ -92,7 +92,7 @@ def remeasure_programs(
     how: Repetitions,
     *,
     advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
-) -> Again:
+) -> Remeasured:
     """Measure programs again.
 
     A directory that is there already is gone on with: programs in it are not measured again. All
@@ -136,7 +136,7 @@ def remeasure_programs(
         for code in run.passed.keys() & codes[run.task]:
             found.setdefault((run.task, code), []).append(run.passed[code])
     kernels = sum(map(len, codes.values()))
-    return Again(
+    return Remeasured(
         kernels=kernels,
         measurements=sum(map(len, found.values())),
         failed=sum(not all(passed) for passed in found.values()),

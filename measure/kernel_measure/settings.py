@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from kernel_archive.errors import UsageError
+from kernel_archive.storage import toml_beside
 
 #: Raised when a change of the protocol makes older measurements not comparable.
 PROTOCOL_VERSION = 2
@@ -50,15 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return {
             "protocol": PROTOCOL_VERSION,
             **msgspec.structs.asdict(self),
-            "statistic": "median",
-            "l2": "flushed",
-            "order": "interleaved",
-            "timer": "CUDA events on the current stream, the device synchronised before and after every call",  # noqa: E501
-            "order_means": "interleaved: candidate and reference in turn, the first of a pair changing",  # noqa: E501
-            "inputs": "a fresh copy of one of `ring` distinct inputs for every call, made before the start event",  # noqa: E501
-            "checked": "all outputs in full on every warm call and on the last timed one, samples of every other one",  # noqa: E501
-            "speedup": "median reference time / median candidate time",
-            "scalar": "geometric mean over benchmark cases",
+            **toml_beside(__file__, "protocol.toml"),
         }
 
 

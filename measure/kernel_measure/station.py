@@ -19,7 +19,7 @@ from kernel_archive.gpus import canonical_gpu, gpu_facts
 from kernel_archive.readers.events import LoggedEvaluation
 from kernel_measure.device import check_device
 from kernel_measure.measurer import START_TIMEOUT_S, Measurer
-from kernel_measure.process import Lost, WorkerProcess
+from kernel_measure.process import LostRequest, WorkerProcess
 from kernel_measure.settings import Config, Settings
 from kernel_measure.tasks import get_task
 from kernel_measure.verdict import Measurement, evaluation
@@ -54,7 +54,7 @@ def resolve_gpu(device: str, gpu: str | None) -> str:
     return canonical_gpu(query().get("name", "unknown")) if device == "cuda" else device
 
 
-class Watch:
+class GpuWatch:
     """Samples driver, clocks, temperature and power of the GPU every few seconds."""
 
     def __init__(self, *, enabled: bool, period_s: float = 10.0) -> None:
@@ -103,7 +103,7 @@ class CompilePool:
             worker.kill()
             return
         answer = worker.ask(code, self._config.settings.compile_timeout_s, task)
-        if isinstance(answer, Lost):
+        if isinstance(answer, LostRequest):
             worker.kill()
             if answer.why == "timeout":
                 # A lock that the killed compiler left would make the evaluation wait for it.
@@ -153,7 +153,7 @@ class Station(ExitStack):
     def __init__(self, host: Host, settings: Settings, gpu: str, task: str | None) -> None:
         super().__init__()
         mine, others = share_processors()
-        self._watch = Watch(enabled=host.device == "cuda")
+        self._watch = GpuWatch(enabled=host.device == "cuda")
         self.callback(self._watch.close)
         more = {"gpu": gpu, "trusted": host.trusted, "cpus": mine, "start_cpus": others}
         self.measurer = self.enter_context(

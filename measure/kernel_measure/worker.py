@@ -37,7 +37,7 @@ from kernel_measure.following import (
     on_meta,
 )
 from kernel_measure.profiler import profile_call, record_spills
-from kernel_measure.sandbox import limit_resources, surrender
+from kernel_measure.sandbox import limit_resources, protect_process
 from kernel_measure.settings import Config
 from kernel_measure.tasks import get_task
 from kernel_measure.tasks.base import Data
@@ -283,7 +283,7 @@ def _serve(config: Config, requests: IO[bytes], replies: IO[bytes]) -> int:
 
 def main(argv: list[str]) -> int:
     """Entry point of the process."""
-    surrender()
+    protect_process()
     config = msgspec.json.decode(Path(argv[0]).read_bytes(), type=Config)
     Path(argv[0]).unlink()  # the salt is none of a program's business
     os.chdir(config.scratch)

@@ -21,7 +21,7 @@ from kernel_archive.storage import toml_beside
 from kernel_archive.untrusted import Lines
 from kernel_measure import following, kernel_text
 from kernel_measure.cli import main
-from kernel_measure.dry_run import Following, follow_programs, launch_lines
+from kernel_measure.dry_run import FollowOptions, follow_programs, launch_lines
 from kernel_measure.tasks import get_task
 
 PROGRAMS = toml_beside(__file__, "followed.toml")
@@ -145,7 +145,7 @@ def test_an_existing_file_stays(archive, tmp_path):
     """Found before any program is followed."""
     (tmp_path / "o.jsonl").write_text("mine")
     with pytest.raises(TargetExistsError):
-        follow_programs(archive, tmp_path / "o.jsonl", Following(trusted=True))
+        follow_programs(archive, tmp_path / "o.jsonl", FollowOptions(trusted=True))
     assert (tmp_path / "o.jsonl").read_text() == "mine"
 
 
@@ -195,7 +195,7 @@ def test_every_program_is_reported_by_every_process(archive, tmp_path):
     """Programs done, of all, whichever process followed them."""
     pytest.importorskip("torch")
     seen = []
-    how = Following(trusted=True, workers=2)
+    how = FollowOptions(trusted=True, workers=2)
     follow_programs(archive, tmp_path / "o.jsonl", how, advance=lambda *a: seen.append(a))
     assert sorted(done for done, _, _ in seen) == [1, 2, 3, 4]
 
@@ -213,7 +213,7 @@ def test_a_program_in_the_form_of_kernelbench_is_followed(tmp_path):
     runs = [Run("s", code, 1.0 + i) for i, code in enumerate(codes)]
     runs.append(Run("t", PROGRAMS["model_reference"] + "# again\n", 1.2))
     opened = open_archive(make_archive(tmp_path / "a", searches, runs))
-    done = follow_programs(opened, tmp_path / "o.jsonl", Following(trusted=True))
+    done = follow_programs(opened, tmp_path / "o.jsonl", FollowOptions(trusted=True))
     assert (done.programs, done.followed, done.not_followed) == (4, 3, {"RuntimeError": 1})
     lines = lines_of(tmp_path / "o.jsonl")
     ids = [program_id(code) for code in codes]

@@ -16,7 +16,7 @@ from support.answers import read_run, run_answered, run_plan
 
 from kernel_archive.errors import DataError
 from kernel_measure.plan import read_plan
-from kernel_measure.record import Recorded, Turns
+from kernel_measure.record import Recorded, Scheduler
 
 PLAN = Path(__file__).with_name("plan") / "plan.toml"
 
@@ -73,7 +73,7 @@ def test_only_tasks_whose_turn_it_is_have_a_worker(monkeypatch):
 
     def start(run):
         left = [[SimpleNamespace(code=code)] for code in run.codes]
-        active = SimpleNamespace(run=run, jobs=[], compiling=[], gpu_seconds=0.0)
+        active = SimpleNamespace(planned=run, jobs=[], compiling=[], gpu_seconds=0.0)
 
         def propose(_):
             active.jobs = left.pop(0) if left else []
@@ -90,9 +90,9 @@ def test_only_tasks_whose_turn_it_is_have_a_worker(monkeypatch):
         SimpleNamespace(key=f"{task}{i}", task=task, codes=codes, folder="chain", expected=1)
         for i, (task, codes) in enumerate(batches)
     ]
-    turns = Turns(station, Recorded(), start, float("inf"), lambda *_: None)
+    scheduler = Scheduler(station, Recorded(), start, float("inf"), lambda *_: None)
     monkeypatch.setattr("kernel_measure.record.AT_ONCE", 1)
-    turns.run(runs)
+    scheduler.run(runs)
     turns_taken = (
         "start a, a1, a2, close a0, start b, end a, b1, close b1, b2, close b2, close a3, start c, "
         "end b, c1, close c4, start a, end c, a3, close a5, end a"

@@ -16,7 +16,7 @@ from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import DataError, UsageError
 from kernel_measure.logs import read_lines
 from kernel_measure.measurer import Measurer
-from kernel_measure.remeasure import Again, Program, Repetitions, choose, remeasure_programs
+from kernel_measure.remeasure import Program, Remeasured, Repetitions, choose, remeasure_programs
 from kernel_measure.settings import Settings
 from kernel_measure.station import CompilePool, Host
 
@@ -92,7 +92,7 @@ def test_measured_again_in_other_workers(tmp_path):
     """Every repetition has a run of its own from other inputs."""
     programs = [Program("rehearsal", NUMPY_HONEST), Program("rehearsal", "x =")]
     found = remeasure_programs(programs, tmp_path, how(2, SETTINGS))
-    assert found == Again(kernels=2, measurements=4, failed=1, unreached=0)
+    assert found == Remeasured(kernels=2, measurements=4, failed=1, unreached=0)
     salts = set()
     for r in (1, 2):
         directory = tmp_path / f"rehearsal__r{r}"

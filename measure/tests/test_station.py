@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from kernel_measure.station import FIELDS, Watch, query, share_processors
+from kernel_measure.station import FIELDS, GpuWatch, query, share_processors
 
 
 def test_processors_for_timing_lie_apart(monkeypatch):
@@ -57,14 +57,14 @@ def test_without_figures_there_are_none(says, monkeypatch, line):
     else:
         says(line)
     assert query() == {}
-    assert Watch(enabled=True).latest() == {}
+    assert GpuWatch(enabled=True).latest() == {}
 
 
 def test_the_watch_has_the_latest_figures(says):
     """Clocks as last seen, with their age, until it is closed."""
     says(f"echo '{SAID.format(clock=1755)}'")
-    assert Watch(enabled=False).latest() == {}
-    watch = Watch(enabled=True, period_s=0.01)
+    assert GpuWatch(enabled=False).latest() == {}
+    watch = GpuWatch(enabled=True, period_s=0.01)
     says(f"echo '{SAID.format(clock=900)}'")
     until = time.monotonic() + 20
     while watch.latest()["clocks.sm"] != "900 MHz":

@@ -11,7 +11,7 @@ from support.cheats import NUMPY_HONEST
 
 from kernel_measure.failures import failure_by
 from kernel_measure.measurer import Measurer, MeasurerError, ReferenceBand
-from kernel_measure.process import Lost, WorkerProcess
+from kernel_measure.process import LostRequest, WorkerProcess
 from kernel_measure.sandbox import environment
 from kernel_measure.settings import Config, Settings
 from kernel_measure.worker import Reply
@@ -281,7 +281,7 @@ def test_request_to_a_dead_worker_is_lost_not_raised(tmp_path):
         os.kill(worker.pid, signal.SIGKILL)
     answer = worker.ask(GOOD, 5)
     worker.kill()
-    assert isinstance(answer, Lost)
+    assert isinstance(answer, LostRequest)
     assert "SIGKILL" in answer.text
 
 
