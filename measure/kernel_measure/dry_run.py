@@ -11,14 +11,15 @@ the form of KernelBench (``ModelNew`` or ``Model``) are, too, on the inputs of t
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -76,19 +77,23 @@ class Followed(msgspec.Struct, kw_only=True):
 
 
 def _follow(
-    rows: Iterable[dict[str, Any]], cache: Path, how: FollowOptions
-) -> Generator[list[LaunchLine], None, None]:
-    """The lines of each program; a worker that is lost is replaced."""
+    rows: Iterable[dict[str, Any]],
+    cache: Path,
+    how: FollowOptions,
+    report: Callable[[list[LaunchLine]], None],
+) -> None:
+    """Report the lines of each program; a worker that is lost is replaced."""
     end = time.monotonic() + how.seconds
     device = "cuda" if how.mode == "profile" else "cpu"
     config = Config(mode=how.mode, task="", device=device, settings=Settings(), trusted=how.trusted)
     worker: WorkerProcess | None = None
-    try:
+    with ExitStack() as workers:
         for row in rows:
             if time.monotonic() >= end:
                 return
             if worker is None:
                 worker = WorkerProcess(config, cache)
+                workers.callback(worker.kill)
                 if not worker.ready(START_TIMEOUT_S):
                     raise MeasurerError(f"no worker comes up: {worker.last_line()}")
             ours = {"task": row["problem"]} if row["is_task"] else {"reference": row["reference"]}
@@ -96,13 +101,10 @@ def _follow(
             if isinstance(answer, LostRequest):
                 answer = Reply(error=answer.why, sticky=True)
             result = {"error": answer.error} if answer.error else answer.result
-            yield launch_lines(row, result)
+            report(launch_lines(row, result))
             if answer.sticky:
                 worker.kill()
                 worker = None
-    finally:
-        if worker is not None:
-            worker.kill()
 
 
 def launch_lines(row: dict[str, Any], result: Any) -> list[LaunchLine]:
@@ -140,12 +142,10 @@ def follow_programs(
     programs = archive.sql(_QUERY, [TASK_NAMES, _LANGUAGES[how.mode], how.mode]).to_pylist()
     lines, done = list[LaunchLine](), itertools.count(1)
 
-    def serve(share: Sequence[dict[str, Any]], folder: Path) -> None:
-        with contextlib.closing(_follow(share, folder, how)) as follow:
-            for made in follow:
-                lines.extend(made)
-                # A program that calls nothing has no line.
-                advance(next(done), len(programs), made[0].problem if made else "")
+    def report(made: list[LaunchLine]) -> None:
+        lines.extend(made)
+        # A program that calls nothing has no line.
+        advance(next(done), len(programs), made[0].problem if made else "")
 
     with (
         tempfile.TemporaryDirectory(prefix="kernel-archive-follow-") as folder,
@@ -153,7 +153,8 @@ def follow_programs(
     ):
         shares = [programs[i :: how.workers] for i in range(how.workers)]
         folders = [Path(folder) / str(i) for i in range(how.workers)]
-        list(pool.map(serve, shares, folders))  # raises what one of them raises
+        follow = partial(_follow, how=how, report=report)
+        list(pool.map(follow, shares, folders))  # raises what one of them raises
     lines.sort(key=lambda line: (line.problem, line.program_id, line.case))
     rows = map(msgspec.structs.asdict, lines)
     stated = [{name: v for name, v in row.items() if v is not None} for row in rows]
