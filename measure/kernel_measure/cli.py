@@ -83,11 +83,11 @@ def _host(device: str, trusted: bool, **more: Any) -> Any:
 def _row(name: str, m: Measurement) -> list[object]:
     from kernel_archive.bins import bin_of
 
-    times = [(c.candidate.median, c.reference.median) for c in m.cases]
-    mine, theirs = (" ".join(f"{pair[i] / 1e3:.1f}" for pair in times) or "-" for i in (0, 1))
+    times = " ".join(f"{case.candidate.median / 1e3:.1f}" for case in m.cases) or "-"
+    reference = " ".join(f"{case.reference.median / 1e3:.1f}" for case in m.cases) or "-"
     verdict = m.outcome if not m.error else f"{m.outcome}: {m.error}"
     speed, bin_ = ("-", "-") if m.speedup is None else (f"{m.speedup:.3f}x", bin_of(m.speedup))
-    return [name, verdict, speed, bin_, mine, theirs]
+    return [name, verdict, speed, bin_, times, reference]
 
 
 @cli.command()

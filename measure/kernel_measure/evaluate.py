@@ -260,8 +260,8 @@ class Evaluator:
 
     def _time_once(self, function: Callable[[Any], Any], bench: Bench) -> CaseResult:
         """Time a case beside the reference; check what the timed calls gave, and their times."""
-        mine: list[Sample] = []
-        theirs: list[Sample] = []
+        candidate: list[Sample] = []
+        reference: list[Sample] = []
         wrong: list[Any] = []
         last: tuple[Any, ...] = ()
         reason: str | None = None
@@ -269,32 +269,33 @@ class Evaluator:
         gc.disable()
         try:
             while reason is None:
-                index = len(theirs)
+                index = len(reference)
                 given = bench.input(index)
                 # The first of a pair changes, so that a drift takes both alike.
-                for candidate in (True, False) if index % 2 == 0 else (False, True):
-                    sample = self._time_one(function if candidate else self._reference, given)
-                    if candidate:
+                for is_candidate in (True, False) if index % 2 == 0 else (False, True):
+                    sample = self._time_one(function if is_candidate else self._reference, given)
+                    if is_candidate:
                         last = self._sample(sample.output, given, index, wrong)
                     sample.output = None
-                    (mine if candidate else theirs).append(sample)
-                own, ref = ([s.time_ns for s in samples] for samples in (mine, theirs))
-                reason = stop_reason(own, ref, self.settings)
+                    (candidate if is_candidate else reference).append(sample)
+                times = [s.time_ns for s in candidate]
+                reference_times = [s.time_ns for s in reference]
+                reason = stop_reason(times, reference_times, self.settings)
         finally:
             gc.enable()
         if any(map(bool, wrong)):
             text = f"case {bench.shape}: wrong output in a timed call, right in the check before"
             raise guards.CandidateFailure("incorrect", "", text)
         self._compare(last, bench, given)
-        guards.check_clock(self.device, mine, theirs)
-        times, over = describe(own), None
+        guards.check_clock(self.device, candidate, reference)
+        distribution, over = describe(times), None
         if self.device.name == "cuda":
             work = self.task.least_work(bench.shape)
-            over = guards.check_limit(work, self.gpu, times.median)
+            over = guards.check_limit(work, self.gpu, distribution.median)
         return CaseResult(
             shape=bench.shape,
-            candidate=times,
-            reference=describe(ref),
+            candidate=distribution,
+            reference=describe(reference_times),
             stop=reason,
             over_limit=over,
         )

@@ -123,26 +123,22 @@ class WorkerProcess:
         config = msgspec.structs.replace(
             config, scratch=str(self.scratch), salt=self.salt, lock=own_lock
         )
-        file = self.scratch / "config.json"
-        file.write_bytes(msgspec.json.encode(config))
+        os.write(self._requests, msgspec.json.encode(config) + b"\n")
         drop = "" if config.trusted or worker_user() is None else _DROP.format(user=worker_user())
         start = _START.format(nice=nice, drop=drop, paths=json.dumps(_import_paths()))
-        arguments = [str(file), str(request_read), str(reply_write)]
+        files = [request_read, reply_write, own_lock]
+        command = [sys.executable, "-c", start, str(request_read), str(reply_write)]
         with ExitStack() as passed:
-            for descriptor in (request_read, reply_write, own_lock):
+            for descriptor in files:
                 passed.callback(os.close, descriptor)
-            self._start(
-                [sys.executable, "-c", start, *arguments],
-                [request_read, reply_write, own_lock],
-                isolated=not config.trusted,
-                gpu=config.device == "cuda" and config.mode in {"time", "profile"},
-            )
+            gpu = config.device == "cuda" and config.mode in {"time", "profile"}
+            self._start(command, files, gpu=gpu)
 
-    def _start(self, command: list[str], files: list[int], *, isolated: bool, gpu: bool) -> None:
+    def _start(self, command: list[str], files: list[int], *, gpu: bool) -> None:
         """Start the process, which inherits ``files``."""
         before = self._group.command() if self._group else []
         with ExitStack() as passed:
-            if isolated:
+            if self._lent is not None:
                 rules = os.memfd_create("filter")
                 info_read, info_write = os.pipe()
                 for descriptor in (rules, info_read):
@@ -163,7 +159,7 @@ class WorkerProcess:
                 cwd=self.scratch,
                 env=environment(self.scratch),
             )
-            if isolated:
+            if self._lent is not None:
                 os.close(info_write)
                 self._first = _first_process(info_read)
                 if worker_user() is not None and self._first >= 0:

@@ -1,10 +1,10 @@
 """The worker process: the only place of the package where a program under test runs.
 
-Started by ``process.py`` with a configuration file (``Config``) and two descriptors; answers one
-JSON line (``Reply``) per request line (``Request``). Modes: ``time`` evaluates. ``compile``
-compiles ahead, without a GPU: Triton kernels against a faked device and tensors without data, CUDA
-C++ by import. It fills the program's own compiler cache, so that the evaluation only loads what was
-made. ``dry`` follows host code on tensors without values and says what it launches
+Started by ``process.py`` with two descriptors; after a line with its configuration (``Config``) it
+answers one JSON line (``Reply``) per request line (``Request``). Modes: ``time`` evaluates.
+``compile`` compiles ahead, without a GPU: Triton kernels against a faked device and tensors without
+data, CUDA C++ by import. It fills the program's own compiler cache, so that the evaluation only
+loads what was made. ``dry`` follows host code on tensors without values and says what it launches
 (``following.py``). ``profile`` calls a program on the GPU and says what was launched there
 (``profiler.py``).
 """
@@ -284,8 +284,7 @@ def _serve(config: Config, requests: IO[bytes], replies: IO[bytes]) -> int:
 def main(argv: list[str]) -> int:
     """Entry point of the process."""
     protect_process()
-    config = msgspec.json.decode(Path(argv[0]).read_bytes(), type=Config)
-    Path(argv[0]).unlink()  # the salt is none of a program's business
-    os.chdir(config.scratch)
-    with os.fdopen(int(argv[1]), "rb") as requests, os.fdopen(int(argv[2]), "wb") as replies:
+    with os.fdopen(int(argv[0]), "rb") as requests, os.fdopen(int(argv[1]), "wb") as replies:
+        config = msgspec.json.decode(requests.readline(), type=Config)
+        os.chdir(config.scratch)
         return _serve(config, requests, replies)

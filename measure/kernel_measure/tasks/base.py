@@ -118,15 +118,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def load_reference(self) -> Callable[[Any], Any]:
         """The reference as a function."""
-        return reference_function(self.reference)
-
-
-def reference_function(source: str) -> Callable[[Any], Any]:
-    """The function ``reference`` of a program of ours."""
-    namespace: dict[str, Any] = {}
-    exec(compile(source, "<reference>", "exec"), namespace)  # noqa: S102 - our own text
-    function: Callable[[Any], Any] = namespace["reference"]
-    return function
+        namespace: dict[str, Any] = {}
+        exec(compile(self.reference, "<reference>", "exec"), namespace)  # noqa: S102 - our own text
+        function: Callable[[Any], Any] = namespace["reference"]
+        return function
 
 
 def case_seed(seed: int, *parts: object) -> int:
