@@ -96,8 +96,8 @@ def _follow(
                 workers.callback(worker.kill)
                 if not worker.ready(START_TIMEOUT_S):
                     raise MeasurerError(f"no worker comes up: {worker.last_line()}")
-            ours = {"task": row["problem"]} if row["is_task"] else {"reference": row["reference"]}
-            answer = worker.ask(row["code"], _TIMEOUT_S[how.mode], **ours)
+            kind = {"task": row["problem"]} if row["is_task"] else {"reference": row["reference"]}
+            answer = worker.ask(row["code"], _TIMEOUT_S[how.mode], **kind)
             if isinstance(answer, LostRequest):
                 answer = Reply(error=answer.why, sticky=True)
             result = {"error": answer.error} if answer.error else answer.result
@@ -109,15 +109,15 @@ def _follow(
 
 def launch_lines(row: dict[str, Any], result: Any) -> list[LaunchLine]:
     """Check an answer, which a program may have made: its lines, or the one that says why not."""
-    ours = {name: row[name] for name in ("program_id", "problem")}
+    ids = {name: row[name] for name in ("program_id", "problem")}
     try:
         if "error" not in result:
             calls = [(i, call) for i, calls in enumerate(result["cases"]) for call in calls]
-            return [msgspec.convert({**c, **ours, "case": i}, FULL_LAUNCH_LINE) for i, c in calls]
+            return [msgspec.convert({**c, **ids, "case": i}, FULL_LAUNCH_LINE) for i, c in calls]
         reason = printable(str(result["error"]), 200)
     except (KeyError, TypeError, ValueError):
         reason = "garbage"
-    return [LaunchLine(**ours, case=0, kind="not_followed", name=reason[:200])]
+    return [LaunchLine(**ids, case=0, kind="not_followed", name=reason[:200])]
 
 
 def follow_programs(
@@ -142,10 +142,10 @@ def follow_programs(
     programs = archive.sql(_QUERY, [TASK_NAMES, _LANGUAGES[how.mode], how.mode]).to_pylist()
     lines, done = list[LaunchLine](), itertools.count(1)
 
-    def report(made: list[LaunchLine]) -> None:
-        lines.extend(made)
+    def report(program_lines: list[LaunchLine]) -> None:
+        lines.extend(program_lines)
         # A program that calls nothing has no line.
-        advance(next(done), len(programs), made[0].problem if made else "")
+        advance(next(done), len(programs), program_lines[0].problem if program_lines else "")
 
     with (
         tempfile.TemporaryDirectory(prefix="kernel-archive-follow-") as folder,

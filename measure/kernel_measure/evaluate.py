@@ -198,7 +198,7 @@ class Evaluator:
             plain = isinstance(outputs, tuple | list) and all(device.is_plain(o) for o in outputs)
             return result, device.snapshot(tuple(outputs)) if plain else None
 
-        held: tuple[Any, ...] = ()
+        last: tuple[Any, ...] = ()
         for i in range(calls):
             given = bench.input(i)
             data = device.clone(given.data)
@@ -206,14 +206,14 @@ class Evaluator:
             device.prepare(given.expected, flush=False)
             returned, queued = self._run(device.call, call_and_copy, data).output
             outputs = guards.check_form(task, device, returned, given.expected)
-            guards.check_aliasing(task, device, data, outputs, [device.storage(o) for o in held])
+            guards.check_aliasing(task, device, data, outputs, [device.storage(o) for o in last])
             self._compare(outputs, bench, given)
             late = "" if queued is None else self._difference(queued, given)
             if late:
                 text = f"the output was not there yet for work queued behind the call; {late}"
                 raise guards.Refusal("stream", text)
             guards.check_mutation(task, device, given.data, data)
-            held = outputs
+            last = outputs
 
     def _compare(self, outputs: tuple[Any, ...], bench: Bench, given: Input) -> None:
         """Full comparison with what is expected of one input."""

@@ -116,9 +116,9 @@ class Measurer(ExitStack):
             if hello is not None:
                 self.confined, self.facts = hello.confined, hello.facts
                 return worker
-            said, text = worker.last_line(), worker.output()
-            self._make_room(task, text)
-        raise MeasurerError(f"no worker for {task} on {self.device} comes up: {said}")
+            last_line, output = worker.last_line(), worker.output()
+            self._make_room(task, output)
+        raise MeasurerError(f"no worker for {task} on {self.device} comes up: {last_line}")
 
     def _make_room(self, task: str, error: str) -> None:
         """End the worker of a task, and those of all others where memory was wanting."""

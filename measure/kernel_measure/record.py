@@ -240,11 +240,11 @@ class Scheduler(msgspec.Struct):
                 if time.monotonic() < self.deadline:
                     self._propose(chosen)
                 continue
-            asked = [run for run in self.active if not run.jobs]
-            if len(asked) == len(self.active) and not self.wait:
+            waiting = [run for run in self.active if not run.jobs]
+            if len(waiting) == len(self.active) and not self.wait:
                 break
-            time.sleep(0.02 if len(asked) < len(self.active) else POLL_S)
-            for run in asked:
+            time.sleep(0.02 if len(waiting) < len(self.active) else POLL_S)
+            for run in waiting:
                 self._propose(run)
 
     def _ready(self, run: ActiveRun) -> bool:

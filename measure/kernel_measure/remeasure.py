@@ -131,16 +131,16 @@ def remeasure_programs(
                     advance(done, total, run.task)
             run.finish(set(codes[run.task]))
             station.measurer.end(run.task)
-    found: dict[tuple[str, str], list[bool]] = {}
+    outcomes: dict[tuple[str, str], list[bool]] = {}
     for run in runs:
         for code in run.passed.keys() & codes[run.task]:
-            found.setdefault((run.task, code), []).append(run.passed[code])
+            outcomes.setdefault((run.task, code), []).append(run.passed[code])
     kernels = sum(map(len, codes.values()))
     return Remeasured(
         kernels=kernels,
-        measurements=sum(map(len, found.values())),
-        failed=sum(not all(passed) for passed in found.values()),
-        unreached=kernels - len(found),
+        measurements=sum(map(len, outcomes.values())),
+        failed=sum(not all(passed) for passed in outcomes.values()),
+        unreached=kernels - len(outcomes),
     )
 
 

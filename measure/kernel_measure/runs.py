@@ -50,12 +50,12 @@ def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any]:
     if not path.exists():
         return {}
     earlier = read_given(path, dict[str, Any], code="bad-json", fix="Move the run away")
-    said, asked = _with_numbers(earlier), _with_numbers(document)
-    for name in (*_FIXED, *sorted(asked.keys() - document.keys())):
-        before = said.get(name)
+    old, new = _with_numbers(earlier), _with_numbers(document)
+    for name in (*_FIXED, *sorted(new.keys() - document.keys())):
+        before = old.get(name)
         longer = name == "search.total_budget_steps" and isinstance(before, int)
-        if before != asked.get(name) and not (longer and before < asked[name]):
-            says = "under other settings" if name in said else "without saying under which settings"
+        if before != new.get(name) and not (longer and before < new[name]):
+            says = "under other settings" if name in old else "without saying under which settings"
             raise DataError.of(
                 code="another-plan",
                 file=str(path),

@@ -82,12 +82,12 @@ def settings_from(pairs: Sequence[str], **defaults: Any) -> Settings:
     >>> settings_from(["max_runs=10"]).max_runs
     10
     """
-    known = Settings.__struct_fields__
+    names = Settings.__struct_fields__
     for pair in pairs:
         name, sign, text = pair.partition("=")
-        if not sign or name not in known:
+        if not sign or name not in names:
             raise UsageError(
-                f"--set takes NAME=VALUE with one of: {', '.join(known)} (got {pair!r})"
+                f"--set takes NAME=VALUE with one of: {', '.join(names)} (got {pair!r})"
             )
         defaults[name] = text
     try:

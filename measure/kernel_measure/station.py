@@ -152,10 +152,10 @@ class Station(ExitStack):
 
     def __init__(self, host: Host, settings: Settings, gpu: str, task: str | None) -> None:
         super().__init__()
-        mine, others = share_processors()
+        timing, others = share_processors()
         self._watch = GpuWatch(enabled=host.device == "cuda")
         self.callback(self._watch.close)
-        more = {"gpu": gpu, "trusted": host.trusted, "cpus": mine, "start_cpus": others}
+        more = {"gpu": gpu, "trusted": host.trusted, "cpus": timing, "start_cpus": others}
         self.measurer = self.enter_context(
             Measurer(host.device, settings, cache=host.cache, **more)
         )

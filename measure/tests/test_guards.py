@@ -87,16 +87,10 @@ def test_reduced_precision_beyond_the_tolerance_is_refused(cpu):
 @needs_torch
 def test_precision_switches_of_a_program_do_not_reach_the_reference(cpu):
     """A program may allow tf32 for itself."""
-    code = (
-        "import torch\ntorch.backends.cuda.matmul.allow_tf32 = True\n"
-        + cheats.HONEST["cross_entropy"]
-    )
-    assert cpu.measure("cross_entropy", code).outcome == "success"
-    probe = (
-        "import torch\nassert not torch.backends.cuda.matmul.allow_tf32\n"
-        + cheats.HONEST["cross_entropy"]
-    )
-    assert cpu.measure("cross_entropy", probe).outcome == "success"
+    switch = "torch.backends.cuda.matmul.allow_tf32"
+    for line in (f"{switch} = True", f"assert not {switch}"):
+        code = f"import torch\n{line}\n{cheats.HONEST['cross_entropy']}"
+        assert cpu.measure("cross_entropy", code).outcome == "success"
 
 
 def _samples(time, host, tail, n=5):

@@ -27,10 +27,10 @@ def get_task(name: str) -> Task:
     >>> get_task("fp8_quant").outputs
     ('x_q', 'x_s')
     """
-    known = (*TASK_NAMES, REHEARSAL)
+    names = (*TASK_NAMES, REHEARSAL)
     canonical = normalise_problem(name)
-    if canonical not in known:
-        raise UsageError(f"no task {name!r} to measure. {suggestion(canonical, known)}")
+    if canonical not in names:
+        raise UsageError(f"no task {name!r} to measure. {suggestion(canonical, names)}")
     return _task(canonical)
 
 
