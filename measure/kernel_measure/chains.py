@@ -15,18 +15,15 @@ its run goes on when ``record`` is called again; a program that was measured mus
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from kernel_archive.errors import DataError
 from kernel_measure.logs import read_given
 from kernel_measure.runs import AttemptLog, Job
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kernel_measure.verdict import Measurement
+from kernel_measure.verdict import Measurement
 
 
 class ProgramFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
 from kernel_archive.cli import common, run_command
+from kernel_archive.storage import toml_beside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kernel_measure.verdict import Measurement
 
+#: What went with 1.0 -> what to type instead.
+MOVED: Final = toml_beside(__file__, "moved.toml")
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OUTPUT = click.Path(dir_okay=False, path_type=Path)
@@ -42,14 +44,21 @@ _trusted_option = common.option(
 )
 
 
-def _gone(name: str, instead: str, **more: Any) -> Callable[[Any], Any]:
-    """Make an option that went with 1.0 and says what to type instead."""
+def _refuse(ctx: click.Context, option: click.Parameter, value: object) -> None:
+    name = option.opts[0]
+    if value:
+        raise click.UsageError(f"{name!r} is gone since 1.0. Type: {MOVED[name]}", ctx)
 
-    def refuse(ctx: click.Context, _: click.Parameter, value: object) -> None:
-        if value:
-            raise click.UsageError(f"{name!r} is gone since 1.0. Type: {instead}", ctx)
 
-    return click.option(name, hidden=True, expose_value=False, callback=refuse, **more)
+#: An option that went with 1.0, with or without a value.
+_moved_option = partial(
+    click.option,
+    is_flag=False,
+    flag_value="typed",
+    hidden=True,
+    expose_value=False,
+    callback=_refuse,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -74,11 +83,11 @@ def _host(device: str, trusted: bool, **more: Any) -> Any:
 def _row(name: str, m: Measurement) -> list[object]:
     from kernel_archive.bins import bin_of
 
-    times = [(c.candidate.median, c.reference.median) for c in m.cases]
-    mine, theirs = (" ".join(f"{pair[i] / 1e3:.1f}" for pair in times) or "-" for i in (0, 1))
+    times = " ".join(f"{case.candidate.median / 1e3:.1f}" for case in m.cases) or "-"
+    reference = " ".join(f"{case.reference.median / 1e3:.1f}" for case in m.cases) or "-"
     verdict = m.outcome if not m.error else f"{m.outcome}: {m.error}"
     speed, bin_ = ("-", "-") if m.speedup is None else (f"{m.speedup:.3f}x", bin_of(m.speedup))
-    return [name, verdict, speed, bin_, mine, theirs]
+    return [name, verdict, speed, bin_, times, reference]
 
 
 @cli.command()
@@ -119,12 +128,8 @@ def measure(task: str, files: tuple[Path, ...], gpu: str | None, **how: Any) -> 
 @common.option("--compilers", type=common.FROM_0, help="Processes that compile ahead.")
 @common.option("--cache", type=_FOLDER, help="Keep compiled programs here.")
 @common.option("--wait/--no-wait", default=True, help="Wait for proposals as files, or end then.")
-@_gone("--share", "taskset -c PROCESSORS kernel-measure record PLAN")
-@_gone(
-    "--compile-only",
-    "record without it: chains are compiled before anything is timed",
-    is_flag=True,
-)
+@_moved_option("--share")
+@_moved_option("--compile-only")
 @common.json_option
 def record(plan: Path, out: Path, **how: Any) -> None:
     """Run the searches of PLAN (TOML) and write their logs; called again, go on where they end.
@@ -155,7 +160,7 @@ def record(plan: Path, out: Path, **how: Any) -> None:
 @common.option("--limit", type=common.FROM_1, help="Measure at most this many kernels.")
 @common.option("--out", required=True, type=_FOLDER, help="Directory of the runs.")
 @common.options(_device_option, _gpu_option, _seconds_option, _set_option, _trusted_option)
-@_gone("--edge", "--select with the condition in SQL")
+@_moved_option("--edge")
 def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> None:
     """Measure kernels of the archive DIR again and write the measurements as logs."""
     from kernel_archive.archive.open import open_archive
@@ -192,13 +197,13 @@ def _follow(
     mode: Literal["dry", "profile"], archive_path: str | None, output: Path, force: bool, **how: Any
 ) -> None:
     from kernel_archive.archive.open import open_archive
-    from kernel_measure.dry_run import Following, follow_programs
+    from kernel_measure.dry_run import FollowOptions, follow_programs
 
     _host("cpu", how["trusted"])
     archive = open_archive(archive_path)
     with common.progress("Following") as advance:
         done = follow_programs(
-            archive, output, Following(mode=mode, **how), force=force, advance=advance
+            archive, output, FollowOptions(mode=mode, **how), force=force, advance=advance
         )
     common.emit(done)
 

@@ -12,16 +12,13 @@ import fcntl
 import math
 import platform
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 
 from kernel_archive.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from kernel_measure.tasks.base import Task
+from kernel_measure.tasks.base import Task
 
 DEVICES = ("cuda", "cpu", "standin")
 _clock = time.perf_counter_ns

@@ -11,32 +11,30 @@ the form of KernelBench (``ModelNew`` or ``Model``) are, too, on the inputs of t
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import pyarrow as pa
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.archive.recipe_files import FULL_LAUNCH_LINE, LaunchLine
 from kernel_archive.errors import printable
 from kernel_archive.storage import check_new, write_new
 from kernel_measure.measurer import START_TIMEOUT_S, MeasurerError
-from kernel_measure.process import Lost, WorkerProcess
-from kernel_measure.settings import Settings
+from kernel_measure.process import LostRequest, WorkerProcess
+from kernel_measure.settings import Config, Settings
 from kernel_measure.tasks import TASK_NAMES
-from kernel_measure.worker import Config, Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
-
-    from kernel_archive.archive.open import Archive
+from kernel_measure.worker import Reply
 
 #: What a mode can follow, and how long a program may take, s.
 _LANGUAGES: Final = {
@@ -60,7 +58,7 @@ HAVING is_task OR ($3 = 'dry' AND contains(p.code, 'class Model')
 ORDER BY p.problem, program_id"""
 
 
-class Following(msgspec.Struct, frozen=True, kw_only=True):
+class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How programs are followed."""
 
     mode: Literal["dry", "profile"] = "dry"
@@ -79,56 +77,56 @@ class Followed(msgspec.Struct, kw_only=True):
 
 
 def _follow(
-    rows: Iterable[dict[str, Any]], cache: Path, how: Following, gpu: str
-) -> Generator[list[LaunchLine], None, None]:
-    """The lines of each program; a worker that is lost is replaced."""
+    rows: Iterable[dict[str, Any]],
+    cache: Path,
+    how: FollowOptions,
+    gpu: str,
+    report: Callable[[list[LaunchLine]], None],
+) -> None:
+    """Report the lines of each program; a worker that is lost is replaced."""
     end = time.monotonic() + how.seconds
     device = "cuda" if how.mode == "profile" else "cpu"
     config = Config(
         mode=how.mode, task="", device=device, settings=Settings(), gpu=gpu, trusted=how.trusted
     )
     worker: WorkerProcess | None = None
-    try:
+    with ExitStack() as workers:
         for row in rows:
             if time.monotonic() >= end:
                 return
             if worker is None:
                 worker = WorkerProcess(config, cache)
+                workers.callback(worker.kill)
                 if not worker.ready(START_TIMEOUT_S):
-                    said = worker.output().strip().splitlines() or ["it says nothing"]
-                    raise MeasurerError(f"no worker comes up: {printable(said[-1], 300)}")
-            program = cache / row["program_id"]
-            ours = {"task": row["problem"]} if row["is_task"] else {"reference": row["reference"]}
-            answer = worker.ask(row["code"], program, _TIMEOUT_S[how.mode], **ours)
-            if isinstance(answer, Lost):
+                    raise MeasurerError(f"no worker comes up: {worker.last_line()}")
+            kind = {"task": row["problem"]} if row["is_task"] else {"reference": row["reference"]}
+            answer = worker.ask(row["code"], _TIMEOUT_S[how.mode], **kind)
+            if isinstance(answer, LostRequest):
                 answer = Reply(error=answer.why, sticky=True)
             result = {"error": answer.error} if answer.error else answer.result
-            yield launch_lines(row, result)
+            report(launch_lines(row, result))
             if answer.sticky:
                 worker.kill()
                 worker = None
-    finally:
-        if worker is not None:
-            worker.kill()
 
 
 def launch_lines(row: dict[str, Any], result: Any) -> list[LaunchLine]:
     """Check an answer, which a program may have made: its lines, or the one that says why not."""
-    ours = {name: row[name] for name in ("program_id", "problem")}
+    ids = {name: row[name] for name in ("program_id", "problem")}
     try:
         if "error" not in result:
             calls = [(i, call) for i, calls in enumerate(result["cases"]) for call in calls]
-            return [msgspec.convert({**c, **ours, "case": i}, FULL_LAUNCH_LINE) for i, c in calls]
+            return [msgspec.convert({**c, **ids, "case": i}, FULL_LAUNCH_LINE) for i, c in calls]
         reason = printable(str(result["error"]), 200)
     except (KeyError, TypeError, ValueError):
         reason = "garbage"
-    return [LaunchLine(**ours, case=0, kind="not_followed", name=reason[:200])]
+    return [LaunchLine(**ids, case=0, kind="not_followed", name=reason[:200])]
 
 
 def follow_programs(
     archive: Archive,
     output: Path,
-    how: Following,
+    how: FollowOptions,
     *,
     force: bool = False,
     advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
@@ -149,12 +147,10 @@ def follow_programs(
     programs = archive.sql(_QUERY, [TASK_NAMES, _LANGUAGES[how.mode], how.mode]).to_pylist()
     lines, done = list[LaunchLine](), itertools.count(1)
 
-    def serve(share: Sequence[dict[str, Any]], folder: Path) -> None:
-        with contextlib.closing(_follow(share, folder, how, gpu)) as follow:
-            for made in follow:
-                lines.extend(made)
-                # A program that calls nothing has no line.
-                advance(next(done), len(programs), made[0].problem if made else "")
+    def report(program_lines: list[LaunchLine]) -> None:
+        lines.extend(program_lines)
+        # A program that calls nothing has no line.
+        advance(next(done), len(programs), program_lines[0].problem if program_lines else "")
 
     with (
         tempfile.TemporaryDirectory(prefix="kernel-archive-follow-") as folder,
@@ -162,7 +158,8 @@ def follow_programs(
     ):
         shares = [programs[i :: how.workers] for i in range(how.workers)]
         folders = [Path(folder) / str(i) for i in range(how.workers)]
-        list(pool.map(serve, shares, folders))  # raises what one of them raises
+        follow = partial(_follow, how=how, gpu=gpu, report=report)
+        list(pool.map(follow, shares, folders))  # raises what one of them raises
     lines.sort(key=lambda line: (line.problem, line.program_id, line.case))
     rows = map(msgspec.structs.asdict, lines)
     stated = [{name: v for name, v in row.items() if v is not None} for row in rows]

@@ -10,23 +10,19 @@ import gc
 import importlib.util
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from kernel_measure import guards
+from kernel_measure.device import Sample
 from kernel_measure.failures import MAX_TEXT, failure_by
-from kernel_measure.tasks.base import VARIANTS, Bounds, Case, Data, Variant, case_seed
+from kernel_measure.settings import Config
+from kernel_measure.tasks.base import VARIANTS, Bounds, Case, Data, Task, Variant, case_seed
 from kernel_measure.timing import CaseResult, Result, describe, stop_reason
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from kernel_measure.device import Sample
-    from kernel_measure.tasks.base import Task
-    from kernel_measure.torch_device import AnyDevice
-    from kernel_measure.worker import Config
+from kernel_measure.torch_device import AnyDevice
 
 T = TypeVar("T")
 # Taken before a program could replace them.
@@ -202,7 +198,7 @@ class Evaluator:
             plain = isinstance(outputs, tuple | list) and all(device.is_plain(o) for o in outputs)
             return result, device.snapshot(tuple(outputs)) if plain else None
 
-        held: tuple[Any, ...] = ()
+        last: tuple[Any, ...] = ()
         for i in range(calls):
             given = bench.input(i)
             data = device.clone(given.data)
@@ -210,14 +206,14 @@ class Evaluator:
             device.prepare(given.expected, flush=False)
             returned, queued = self._run(device.call, call_and_copy, data).output
             outputs = guards.check_form(task, device, returned, given.expected)
-            guards.check_aliasing(task, device, data, outputs, [device.storage(o) for o in held])
+            guards.check_aliasing(task, device, data, outputs, [device.storage(o) for o in last])
             self._compare(outputs, bench, given)
             late = "" if queued is None else self._difference(queued, given)
             if late:
                 text = f"the output was not there yet for work queued behind the call; {late}"
                 raise guards.Refusal("stream", text)
-            guards.unmutated(task, device, given.data, data)
-            held = outputs
+            guards.check_mutation(task, device, given.data, data)
+            last = outputs
 
     def _compare(self, outputs: tuple[Any, ...], bench: Bench, given: Input) -> None:
         """Full comparison with what is expected of one input."""
@@ -264,8 +260,8 @@ class Evaluator:
 
     def _time_once(self, function: Callable[[Any], Any], bench: Bench) -> CaseResult:
         """Time a case beside the reference; check what the timed calls gave, and their times."""
-        mine: list[Sample] = []
-        theirs: list[Sample] = []
+        candidate: list[Sample] = []
+        reference: list[Sample] = []
         wrong: list[Any] = []
         last: tuple[Any, ...] = ()
         reason: str | None = None
@@ -273,32 +269,33 @@ class Evaluator:
         gc.disable()
         try:
             while reason is None:
-                index = len(theirs)
+                index = len(reference)
                 given = bench.input(index)
                 # The first of a pair changes, so that a drift takes both alike.
-                for candidate in (True, False) if index % 2 == 0 else (False, True):
-                    sample = self._time_one(function if candidate else self._reference, given)
-                    if candidate:
+                for is_candidate in (True, False) if index % 2 == 0 else (False, True):
+                    sample = self._time_one(function if is_candidate else self._reference, given)
+                    if is_candidate:
                         last = self._sample(sample.output, given, index, wrong)
                     sample.output = None
-                    (mine if candidate else theirs).append(sample)
-                own, ref = ([s.time_ns for s in samples] for samples in (mine, theirs))
-                reason = stop_reason(own, ref, self.settings)
+                    (candidate if is_candidate else reference).append(sample)
+                times = [s.time_ns for s in candidate]
+                reference_times = [s.time_ns for s in reference]
+                reason = stop_reason(times, reference_times, self.settings)
         finally:
             gc.enable()
         if any(map(bool, wrong)):
             text = f"case {bench.shape}: wrong output in a timed call, right in the check before"
             raise guards.CandidateFailure("incorrect", "", text)
         self._compare(last, bench, given)
-        guards.check_clock(self.device, mine, theirs)
-        times, over = describe(own), None
+        guards.check_clock(self.device, candidate, reference)
+        distribution, over = describe(times), None
         if self.device.name == "cuda":
             work = self.task.least_work(bench.shape)
-            over = guards.check_limit(work, self.gpu, times.median)
+            over = guards.check_limit(work, self.gpu, distribution.median)
         return CaseResult(
             shape=bench.shape,
-            candidate=times,
-            reference=describe(ref),
+            candidate=distribution,
+            reference=describe(reference_times),
             stop=reason,
             over_limit=over,
         )

@@ -25,13 +25,13 @@ def failure_by(error: BaseException, *, at_import: bool = False) -> guards.Candi
 
     Its own classes and messages are not trusted to behave.
     """
-    name, said = _text(type(error).__name__)[:_MAX_NAME], _text(error)
+    name, text = _text(type(error).__name__)[:_MAX_NAME], _text(error)
     if at_import:
-        return guards.CandidateFailure("compile_failed", name, f"{name}: {_FOLDERS.sub('', said)}")
+        return guards.CandidateFailure("compile_failed", name, f"{name}: {_FOLDERS.sub('', text)}")
     frames = _own_frames(error)
     if name in _COMPILE_ERRORS:
-        return guards.CandidateFailure("compile_failed", name, _FOLDERS.sub("", said), frames)
-    return guards.CandidateFailure("runtime_error", name, said, frames)
+        return guards.CandidateFailure("compile_failed", name, _FOLDERS.sub("", text), frames)
+    return guards.CandidateFailure("runtime_error", name, text, frames)
 
 
 def _own_frames(error: BaseException) -> str:

@@ -16,12 +16,10 @@ import inspect
 import linecache
 import sys
 import types
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from collections.abc import Iterator
+from typing import Any, ClassVar, Final, Self
 
 from kernel_measure.kernel_text import loop_trips, static_counts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Calls of one case that are recorded; then a program is followed no further.
 MAX_CALLS: Final = 20_000

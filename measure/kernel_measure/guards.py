@@ -17,17 +17,14 @@ from __future__ import annotations
 
 import builtins
 import statistics
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from kernel_archive.gpus import gpu_facts
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kernel_archive.problems import Work
-    from kernel_measure.device import Sample
-    from kernel_measure.tasks.base import Task
-    from kernel_measure.torch_device import AnyDevice
+from kernel_archive.problems import Work
+from kernel_measure.device import Sample
+from kernel_measure.tasks.base import Task
+from kernel_measure.torch_device import AnyDevice
 
 #: Room for launch latency and the cost of synchronising, ns.
 CLOCK_SLACK_NS = 60_000.0
@@ -123,7 +120,7 @@ def check_aliasing(
             raise Refusal("aliasing", f"{name} lies in the memory of an earlier call's output")
 
 
-def unmutated(task: Task, device: AnyDevice, before: Any, after: Any) -> None:
+def check_mutation(task: Task, device: AnyDevice, before: Any, after: Any) -> None:
     """Refuse (``mutation``) a program that changed an input that it may only read."""
     skip = {id(after[i]) for i in task.written_inputs}
     for i, (a, b) in enumerate(zip(device.leaves(before), device.leaves(after), strict=True)):

@@ -10,7 +10,8 @@ import fcntl
 import os
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from ulid import ULIDGenerator
@@ -18,9 +19,6 @@ from ulid import ULIDGenerator
 from kernel_archive.errors import DataError, KernelArchiveError, printable
 from kernel_archive.storage import write_atomically
 from kernel_archive.untrusted import UntrustedFileError, misfit, read_whole
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 T = TypeVar("T")
 _ulids: Final = ULIDGenerator()

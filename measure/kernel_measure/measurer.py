@@ -8,20 +8,16 @@ from collections import defaultdict, deque
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from kernel_archive.errors import KernelArchiveError, printable
-from kernel_archive.ids import program_id
+from kernel_archive.errors import KernelArchiveError
 from kernel_measure.device import exclusive
-from kernel_measure.process import Lost, WorkerProcess
+from kernel_measure.process import LostRequest, WorkerProcess
+from kernel_measure.settings import Config, Settings
 from kernel_measure.timing import Result
 from kernel_measure.verdict import Measurement, case_key, measurement
-from kernel_measure.worker import Config
-
-if TYPE_CHECKING:
-    from kernel_measure.settings import Settings
 
 #: Imports of torch, inputs of the largest task and their references.
 START_TIMEOUT_S = 300.0
@@ -37,6 +33,10 @@ _LOSSES = {
 }
 
 
+#: Measurements of a case that make the usual time of its reference.
+SETTLE = 5
+
+
 class MeasurerError(KernelArchiveError):
     """Raised when no worker can be started."""
 
@@ -44,11 +44,11 @@ class MeasurerError(KernelArchiveError):
 class ReferenceBand:
     """The usual time of the reference per case of one task on one device.
 
-    Until ``settle`` measurements of a case are known, nothing is outside the band.
+    Until ``SETTLE`` measurements of a case are known, nothing is outside the band.
     """
 
-    def __init__(self, factor: float, settle: int = 5) -> None:
-        self.factor, self.settle = factor, settle
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
         self._seen: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=201))
 
     def check(self, times: dict[str, float]) -> list[str]:
@@ -59,7 +59,7 @@ class ReferenceBand:
         outside = []
         for case, time in times.items():
             seen = self._seen[case]
-            usual = statistics.median(seen) if len(seen) >= self.settle else time
+            usual = statistics.median(seen) if len(seen) >= SETTLE else time
             if not usual / self.factor <= time <= usual * self.factor:
                 outside.append(case)
             seen.append(time)
@@ -95,7 +95,7 @@ class Measurer(ExitStack):
     def start(self, task: str) -> None:
         """Start a worker for a task, if there is none; does not wait."""
         if task not in self._workers:
-            config = msgspec.structs.replace(self.config, task=task, settings=self.settings)
+            config = msgspec.structs.replace(self.config, task=task)
             self._workers[task] = WorkerProcess(config, self.cache, lock=self._lock.fileno())
 
     @property
@@ -116,10 +116,9 @@ class Measurer(ExitStack):
             if hello is not None:
                 self.confined, self.facts = hello.confined, hello.facts
                 return worker
-            text = worker.output().strip()
-            self._make_room(task, text)
-        said = printable(text.splitlines()[-1], 300) if text else "it says nothing"
-        raise MeasurerError(f"no worker for {task} on {self.device} comes up: {said}")
+            last_line, output = worker.last_line(), worker.output()
+            self._make_room(task, output)
+        raise MeasurerError(f"no worker for {task} on {self.device} comes up: {last_line}")
 
     def _make_room(self, task: str, error: str) -> None:
         """End the worker of a task, and those of all others where memory was wanting."""
@@ -184,11 +183,10 @@ class Measurer(ExitStack):
         return m
 
     def _answer(self, worker: WorkerProcess, task: str, code: str) -> Measurement:
-        cache = self.cache / program_id(code)
         with exclusive(self._lock.fileno()):
-            answer = worker.ask(code, cache, self.settings.timeout_s)
+            answer = worker.ask(code, self.settings.timeout_s)
         failed = Measurement(task=task, outcome="infrastructure_failure", salt=worker.salt)
-        if isinstance(answer, Lost):
+        if isinstance(answer, LostRequest):
             failed.outcome, failed.error_name = "runtime_error", _LOSSES[answer.why]
             failed.error, failed.traceback = answer.text, worker.output(600).strip()
             failed.wall_s = self.settings.timeout_s if answer.why == "timeout" else 0.0

@@ -11,11 +11,9 @@ import contextlib
 import os
 import secrets
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Final
 
 _ROOT: Final = Path("/sys/fs/cgroup")
 #: Joins a group before it becomes the worker: nothing that it starts is outside.
@@ -96,12 +94,12 @@ def _threads(process: int) -> Iterator[Path]:
 
 def _tree(pid: int) -> list[int]:
     """A process and its descendants."""
-    found = [pid]
-    for process in found:  # grows while it is walked
+    processes = [pid]
+    for process in processes:  # grows while it is walked
         for thread in _threads(process):
             with contextlib.suppress(OSError, ValueError):
-                found += map(int, (thread / "children").read_text("ascii").split())
-    return found
+                processes += map(int, (thread / "children").read_text("ascii").split())
+    return processes
 
 
 def _pages(process: int) -> int:

@@ -26,28 +26,24 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
-from typing import TYPE_CHECKING, Any, Final, Literal
+from pathlib import Path
+from typing import Any, Final, Literal
 
 import msgspec
 
 from kernel_archive.errors import RecipeError, printable
+from kernel_archive.storage import toml_beside
 from kernel_archive.untrusted import misfit, read_toml
 from kernel_measure.chains import read_chain
 from kernel_measure.settings import Settings
 from kernel_measure.strategies import Puct
 from kernel_measure.tasks import get_task
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
 Method = Literal["tree_search", "agentic"]
 #: Methods before 1.0 -> what to write instead.
-_GONE: Final = dict.fromkeys(
-    ("bin_filling", "local_search"), 'every search wants speed: use method = "tree_search"'
-)
+_MOVED: Final = toml_beside(__file__, "moved.toml")
 
 
 class _Entry(Puct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,14 +88,9 @@ class PlannedRun(msgspec.Struct, kw_only=True):
     folder: Path | None = None
 
     @property
-    def method(self) -> Method:
-        """How its programs are made."""
-        return self.entry.method
-
-    @property
     def expected(self) -> int:
         """About how many evaluations a whole run takes."""
-        if self.method == "agentic":
+        if self.folder is not None:
             return self.entry.steps
         return 1 + self.entry.steps * self.entry.batch_size * self.entry.samples_per_parent
 
@@ -153,7 +144,7 @@ def read_plan(path: Path) -> SearchPlan:
         file = msgspec.convert(data, _File)
     except msgspec.ValidationError as error:
         message, field = misfit(error)
-        fix = next((fix for name, fix in _GONE.items() if f"'{name}'" in message), None)
+        fix = next((fix for name, fix in _MOVED.items() if f"'{name}'" in message), None)
         raise fail(message=printable(message, 300), field=field, fix=fix) from None
     base = path.resolve().parent
     runs = [run for entry in file.search for run in _runs(entry, base)]

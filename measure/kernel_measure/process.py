@@ -20,16 +20,19 @@ from typing import Literal
 import msgspec
 
 import kernel_archive
+from kernel_archive.errors import printable
+from kernel_archive.ids import program_id
 from kernel_measure.memory import MemoryGroup, resident_gb
 from kernel_measure.sandbox import (
     bubblewrap_command,
-    drops_to,
     environment,
     lend,
     require_isolation,
+    worker_user,
     write_filter,
 )
-from kernel_measure.worker import Config, Reply, Request
+from kernel_measure.settings import Config
+from kernel_measure.worker import Reply, Request
 
 _MAX_REPLY = 16 * 2**20
 # Threads and extensions of a program must not keep the process alive: no ordinary exit.
@@ -48,7 +51,7 @@ def _import_paths() -> list[str]:
     return list(dict.fromkeys([*map(str, ours), *filter(None, sys.path)]))
 
 
-class Lost(msgspec.Struct, frozen=True):
+class LostRequest(msgspec.Struct, frozen=True):
     """A request without an answer, and why, also in words."""
 
     why: Literal["timeout", "died", "memory", "garbage"]
@@ -103,8 +106,8 @@ class WorkerProcess:
             require_isolation()
         self.settings, self.served = config.settings, 0
         cache.mkdir(parents=True, exist_ok=True)
-        cache = cache.resolve()
-        self.scratch = Path(tempfile.mkdtemp(prefix="kernel-archive-worker-", dir=cache))
+        self._cache = cache.resolve()
+        self.scratch = Path(tempfile.mkdtemp(prefix="kernel-archive-worker-", dir=self._cache))
         self._lent = None if config.trusted else self.scratch / "lent"
         self._group = MemoryGroup.make(int(self.settings.host_memory_gb * 1e9))
         self._hello: Reply | None = None
@@ -120,34 +123,28 @@ class WorkerProcess:
         config = msgspec.structs.replace(
             config, scratch=str(self.scratch), salt=self.salt, lock=own_lock
         )
-        file = self.scratch / "config.json"
-        file.write_bytes(msgspec.json.encode(config))
-        drop = "" if config.trusted or drops_to() is None else _DROP.format(user=drops_to())
+        os.write(self._requests, msgspec.json.encode(config) + b"\n")
+        drop = "" if config.trusted or worker_user() is None else _DROP.format(user=worker_user())
         start = _START.format(nice=nice, drop=drop, paths=json.dumps(_import_paths()))
-        arguments = [str(file), str(request_read), str(reply_write)]
+        files = [request_read, reply_write, own_lock]
+        command = [sys.executable, "-c", start, str(request_read), str(reply_write)]
         with ExitStack() as passed:
-            for descriptor in (request_read, reply_write, own_lock):
+            for descriptor in files:
                 passed.callback(os.close, descriptor)
-            self._start(
-                [sys.executable, "-c", start, *arguments],
-                [request_read, reply_write, own_lock],
-                None if config.trusted else cache,
-                gpu=config.device == "cuda" and config.mode in {"time", "profile"},
-            )
+            gpu = config.device == "cuda" and config.mode in {"time", "profile"}
+            self._start(command, files, gpu=gpu)
 
-    def _start(
-        self, command: list[str], files: list[int], cache: Path | None, *, gpu: bool
-    ) -> None:
-        """Start the process, which inherits ``files``; isolated where there is a ``cache``."""
+    def _start(self, command: list[str], files: list[int], *, gpu: bool) -> None:
+        """Start the process, which inherits ``files``."""
         before = self._group.command() if self._group else []
         with ExitStack() as passed:
-            if cache is not None:
+            if self._lent is not None:
                 rules = os.memfd_create("filter")
                 info_read, info_write = os.pipe()
                 for descriptor in (rules, info_read):
                     passed.callback(os.close, descriptor)
                 write_filter(rules)
-                before += bubblewrap_command(self.scratch, cache=cache, gpu=gpu)
+                before += bubblewrap_command(self.scratch, cache=self._cache, gpu=gpu)
                 before += ["--seccomp", str(rules), "--info-fd", str(info_write), "--"]
                 files = [*files, rules, info_write]
                 for folder in (self.scratch, *(self.scratch / n for n in ("tmp", "shm", "lent"))):
@@ -162,10 +159,10 @@ class WorkerProcess:
                 cwd=self.scratch,
                 env=environment(self.scratch),
             )
-            if cache is not None:
+            if self._lent is not None:
                 os.close(info_write)
                 self._first = _first_process(info_read)
-                if drops_to() is not None and self._first >= 0:
+                if worker_user() is not None and self._first >= 0:
                     self._guard = _guard(self._first)
 
     @property
@@ -191,12 +188,21 @@ class WorkerProcess:
         data = os.pread(file, limit, max(0, os.fstat(file).st_size - limit))
         return data.decode("utf-8", "replace")
 
+    def last_line(self) -> str:
+        """The last line that it printed, for a message."""
+        lines = self.output().strip().splitlines()
+        return printable(lines[-1], 300) if lines else "it says nothing"
+
+    def cache_of(self, code: str) -> Path:
+        """The compiler cache of a program."""
+        return self._cache / program_id(code)
+
     def ask(
-        self, code: str, cache: Path, timeout: float, task: str = "", reference: str = ""
-    ) -> Reply | Lost:
-        """One program and its compiler cache; waits for the answer, at most ``timeout`` seconds."""
-        nonce, folder = secrets.token_hex(8), str(cache.resolve())
-        request = Request(nonce=nonce, code=code, cache=folder, task=task, reference=reference)
+        self, code: str, timeout: float, task: str = "", reference: str = ""
+    ) -> Reply | LostRequest:
+        """Send one program, and wait for the answer, at most ``timeout`` seconds."""
+        nonce, cache = secrets.token_hex(8), self.cache_of(code)
+        request = Request(nonce=nonce, code=code, cache=str(cache), task=task, reference=reference)
         if self._lent is None:
             cache.mkdir(exist_ok=True)
             return self._ask(request, timeout)
@@ -216,32 +222,32 @@ class WorkerProcess:
             except OSError:  # the program made something else of it, or another worker has one
                 shutil.rmtree(lent, ignore_errors=True)
 
-    def _ask(self, request: Request, timeout: float) -> Reply | Lost:
+    def _ask(self, request: Request, timeout: float) -> Reply | LostRequest:
         data = memoryview(msgspec.json.encode(request) + b"\n")
         end = time.monotonic() + timeout
         try:
             while data:
                 if not select.select([], [self._requests], [], max(0.0, end - time.monotonic()))[1]:
-                    return Lost("timeout", "the worker does not take requests")
+                    return LostRequest("timeout", "the worker does not take requests")
                 data = data[os.write(self._requests, data[:65536]) :]
         except OSError:
             return self._died()
         answer = self._read(max(0.0, end - time.monotonic()))
         self.served += 1
         if isinstance(answer, Reply) and answer.nonce != request.nonce:
-            return Lost("garbage", "the answer does not belong to the request")
+            return LostRequest("garbage", "the answer does not belong to the request")
         return answer
 
-    def _over(self) -> Lost | None:
+    def _over(self) -> LostRequest | None:
         """The loss of a worker that holds, or held, more memory than it may."""
         limit, group = self.settings.host_memory_gb, self._group
         used = group.used_gb() if group else resident_gb(self.pid)
         if used <= limit and not (group and group.was_over()):
             return None
         text = f"{max(used, limit):.1f} GB of host memory, {limit:g} GB are allowed"
-        return Lost("memory", text)
+        return LostRequest("memory", text)
 
-    def _died(self) -> Lost:
+    def _died(self) -> LostRequest:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         over = self._over() if self._group else None
@@ -252,10 +258,10 @@ class WorkerProcess:
             # bubblewrap ends like a shell: a status above 128 stands for a signal.
             number = -status if status < 0 else status - 128 if self._lent is not None else 0
             with contextlib.suppress(ValueError):
-                return Lost("died", f"the worker was ended by {signal.Signals(number).name}")
-        return Lost("died", f"the worker ended with status {status}")
+                return LostRequest("died", f"the worker was ended by {signal.Signals(number).name}")
+        return LostRequest("died", f"the worker ended with status {status}")
 
-    def _read(self, timeout: float) -> Reply | Lost:
+    def _read(self, timeout: float) -> Reply | LostRequest:
         end = time.monotonic() + timeout
         while b"\n" not in self._buffer:
             left = end - time.monotonic()
@@ -266,12 +272,12 @@ class WorkerProcess:
                     return self._died()
                 self._buffer += chunk
                 if len(self._buffer) > _MAX_REPLY:
-                    return Lost("garbage", f"an answer over {_MAX_REPLY >> 20} MB")
+                    return LostRequest("garbage", f"an answer over {_MAX_REPLY >> 20} MB")
                 continue
             if not self.alive:  # a child that it left behind may hold the pipe open
                 return self._died()
             if left <= 0:
-                return Lost("timeout", f"no answer within {timeout:.0f} s")
+                return LostRequest("timeout", f"no answer within {timeout:.0f} s")
             over = self._over()
             if over:
                 return over
@@ -279,7 +285,7 @@ class WorkerProcess:
         try:
             return msgspec.json.decode(line, type=Reply)
         except (ValueError, RecursionError):
-            return Lost("garbage", "an answer that is not one")
+            return LostRequest("garbage", "an answer that is not one")
 
     def kill(self) -> None:
         """End it and everything that it started, and remove its directory; once."""

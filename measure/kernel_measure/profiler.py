@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 #: Spilled bytes of a thread, by name and registers of a kernel.
 Spills = dict[tuple[str, int], int]

@@ -14,7 +14,9 @@ about in ``prompts/<id>.md``, the same text that a forecast of the archive's row
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -23,13 +25,8 @@ from kernel_archive.gpus import gpu_facts
 from kernel_archive.llm.prompts import Prompt, render
 from kernel_archive.problems import get_problem
 from kernel_measure.logs import read_given, write_json
+from kernel_measure.strategies import SearchNode
 from kernel_measure.tasks import get_task
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
-
-    from kernel_measure.strategies import SearchNode
 
 T = TypeVar("T")
 AIM: Final = "As fast as possible, and correct."
@@ -63,9 +60,8 @@ class FileProvider:
 
     def __init__(self, directory: Path, task: str, gpu: str, start: Path | None) -> None:
         self._directory, self._task, self._gpu = directory, get_task(task), gpu
-        reference = self._task.reference.replace("def reference(", "def custom_kernel(", 1)
         try:
-            self.start = start.read_text("utf-8") if start else reference
+            self.start = start.read_text("utf-8") if start else self._task.reference_program
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{start}: the program to start from cannot be read") from error
 

@@ -5,28 +5,23 @@ from __future__ import annotations
 import fnmatch
 import math
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from kernel_archive.readers.events import TimingLine
 from kernel_measure.chains import ChainRun, read_chain
 from kernel_measure.logs import now, read_lines, write_json
+from kernel_measure.plan import PlannedRun, SearchPlan
 from kernel_measure.questions import FileProvider
-from kernel_measure.runs import earlier_run, run_document
+from kernel_measure.runs import Job, earlier_run, run_document
 from kernel_measure.search import Search
-from kernel_measure.station import Station
+from kernel_measure.station import Host, Station
 from kernel_measure.strategies import Puct
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
-    from pathlib import Path
-
-    from kernel_measure.plan import PlannedRun, SearchPlan
-    from kernel_measure.runs import Job
-    from kernel_measure.station import Host
 
 #: Let this many runs take turns, enough to hide the compilers; the next starts when one has
 #: finished.
@@ -46,7 +41,7 @@ class Recorded(msgspec.Struct, kw_only=True):
     runs: list[dict[str, Any]] = []
 
 
-class Active:
+class ActiveRun:
     """One run in progress: its log, its waiting jobs and their compilations.
 
     ``seen`` are programs that need no proposing again.
@@ -59,7 +54,7 @@ class Active:
 
     def __init__(self, run: PlannedRun, plan: SearchPlan, out: Path, seen: set[str]) -> None:
         directory, entry = out / run.key, run.entry
-        self.run, self._path = run, directory / "run.json"
+        self.planned, self._path = run, directory / "run.json"
         self.document = _document(run, plan, self._path)
         self.log: ChainRun | Search
         if run.folder is not None:
@@ -83,7 +78,7 @@ class Active:
         self.jobs = self.log.jobs()
         if not isinstance(self.log, ChainRun):
             codes = [job.code for job in self.jobs]
-            self.compiling = station.compile_ahead(self.run.task, codes)
+            self.compiling = station.compile_ahead(self.planned.task, codes)
         return bool(self.jobs or self.log.waits)
 
     def write(self, facts: dict[str, Any]) -> None:
@@ -105,7 +100,7 @@ class Active:
 def _document(run: PlannedRun, plan: SearchPlan, path: Path) -> dict[str, Any]:
     """``run.json`` as a call begins with it."""
     facts: dict[str, Any] = {
-        "method": run.method,
+        "method": run.entry.method,
         "language": run.language,
         "mutator": "files" if run.folder is None else "language model",
         "run": run.key,
@@ -153,24 +148,24 @@ def record(
     result = Recorded(unfinished=len(runs))
     seen: dict[str, set[str]] = {}
 
-    def start(run: PlannedRun) -> Active:
-        return Active(run, plan, out, seen.setdefault(run.task, set()))
+    def start(run: PlannedRun) -> ActiveRun:
+        return ActiveRun(run, plan, out, seen.setdefault(run.task, set()))
 
     task = runs[0].task if runs else None
     with Station(host, plan.settings, plan.gpu, task) as station:
-        turns = Turns(station, result, start, begin + seconds, advance, wait=wait)
+        scheduler = Scheduler(station, result, start, begin + seconds, advance, wait=wait)
         try:
-            turns.run(runs)
+            scheduler.run(runs)
         finally:
-            for a in list(turns.active):
-                turns.end(a)
+            for active in list(scheduler.active):
+                scheduler.end(active)
             result.runs.sort(key=lambda row: keys.index(row["run"]))
             result.seconds = time.monotonic() - begin
             result.restarts = station.measurer.restarts
     return result
 
 
-class Turns(msgspec.Struct):
+class Scheduler(msgspec.Struct):
     """Takes turns: while one run's programs are measured, the other searches' are compiled.
 
     All of the chains is compiled before anything is timed: a host that compiles launches kernels
@@ -179,29 +174,29 @@ class Turns(msgspec.Struct):
 
     station: Station
     result: Recorded
-    start: Callable[[PlannedRun], Active]
+    start: Callable[[PlannedRun], ActiveRun]
     deadline: float
     advance: Callable[[int, int, str], None]
     wait: bool = True
-    active: list[Active] = []  # runs in progress, the one whose turn is next first
+    active: list[ActiveRun] = []  # runs in progress, the one whose turn is next first
 
-    def end(self, a: Active) -> None:
+    def end(self, run: ActiveRun) -> None:
         """Write what a run holds now and close its logs.
 
         A plan may have more runs than files may be open.
         """
-        self.active.remove(a)
-        with closing(a.log) as log:
+        self.active.remove(run)
+        with closing(run.log) as log:
             if log.counts:
-                a.write({})
-                row = {"run": a.run.key, "counts": dict(sorted(log.counts.items()))}
+                run.write({})
+                row = {"run": run.planned.key, "counts": dict(sorted(log.counts.items()))}
                 self.result.runs.append({**row, "best": log.best, "finished": log.finished})
             self.result.waiting += log.waits
             self.result.unfinished -= log.finished
 
-    def _propose(self, a: Active) -> None:
-        if not a.propose(self.station):
-            self.end(a)
+    def _propose(self, run: ActiveRun) -> None:
+        if not run.propose(self.station):
+            self.end(run)
 
     def _compile(self, runs: Sequence[PlannedRun]) -> None:
         """Compile what was not measured of chains, and wait until all is done.
@@ -224,20 +219,20 @@ class Turns(msgspec.Struct):
         """Until every run has finished or the time is used up."""
         expected = sum(run.expected for run in runs)
         measurer, queue = self.station.measurer, list(runs)
-        self._compile([run for run in runs if run.method == "agentic"])
+        self._compile([run for run in runs if run.folder is not None])
         while time.monotonic() < self.deadline:
-            while queue and sum(bool(a.jobs) for a in self.active) < AT_ONCE:
+            while queue and sum(bool(run.jobs) for run in self.active) < AT_ONCE:
                 following = self.start(queue.pop(0))
                 self.active.append(following)
                 self._propose(following)
                 if following.jobs:
-                    measurer.start(following.run.task)
+                    measurer.start(following.planned.task)
             # A worker holds its task's inputs, tens of gigabytes for some.
-            for task in measurer.tasks - {a.run.task for a in self.active if a.jobs}:
+            for task in measurer.tasks - {run.planned.task for run in self.active if run.jobs}:
                 measurer.end(task)
             if not self.active:
                 break
-            chosen = next((a for a in self.active if a.jobs and self._ready(a)), None)
+            chosen = next((run for run in self.active if run.jobs and self._ready(run)), None)
             if chosen is not None:
                 self._measure(chosen, expected)
                 self.active.remove(chosen)
@@ -245,28 +240,28 @@ class Turns(msgspec.Struct):
                 if time.monotonic() < self.deadline:
                     self._propose(chosen)
                 continue
-            asked = [a for a in self.active if not a.jobs]
-            if len(asked) == len(self.active) and not self.wait:
+            waiting = [run for run in self.active if not run.jobs]
+            if len(waiting) == len(self.active) and not self.wait:
                 break
-            time.sleep(0.02 if len(asked) < len(self.active) else POLL_S)
-            for a in asked:
-                self._propose(a)
+            time.sleep(0.02 if len(waiting) < len(self.active) else POLL_S)
+            for run in waiting:
+                self._propose(run)
 
-    def _ready(self, a: Active) -> bool:
+    def _ready(self, run: ActiveRun) -> bool:
         """Whether its programs are compiled and a worker waits, or does not come up at all."""
-        if not all(f.done() for f in a.compiling):
+        if not all(f.done() for f in run.compiling):
             return False
-        self.station.measurer.start(a.run.task)
-        return not self.station.measurer.is_starting(a.run.task)
+        self.station.measurer.start(run.planned.task)
+        return not self.station.measurer.is_starting(run.planned.task)
 
-    def _measure(self, a: Active, expected: int) -> None:
-        for job in a.jobs:
+    def _measure(self, run: ActiveRun, expected: int) -> None:
+        for job in run.jobs:
             if time.monotonic() >= self.deadline:
                 break
             started = now()
-            measured = self.station.measurer.measure(a.run.task, job.code)
-            a.log.report(job, measured, started)
-            a.gpu_seconds += measured.wall_s
+            measured = self.station.measurer.measure(run.planned.task, job.code)
+            run.log.report(job, measured, started)
+            run.gpu_seconds += measured.wall_s
             self.result.evaluations += 1
-            self.advance(self.result.evaluations, expected, a.run.key)
-        a.write(self.station.facts())
+            self.advance(self.result.evaluations, expected, run.planned.key)
+        run.write(self.station.facts())

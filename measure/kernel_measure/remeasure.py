@@ -5,26 +5,23 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
+from kernel_archive.archive.open import Archive
 from kernel_archive.bins import SCHEMES
 from kernel_archive.errors import DataError, UsageError, printable
 from kernel_archive.gpus import canonical_gpu
+from kernel_archive.readers.events import Attempt
 from kernel_measure.logs import now, write_json
 from kernel_measure.runs import AttemptLog, earlier_run, feedback_of, run_document
-from kernel_measure.settings import Settings  # noqa: TC001 - msgspec reads the annotations
+from kernel_measure.settings import Settings
 from kernel_measure.station import Host, Station, resolve_gpu
 from kernel_measure.tasks import TASK_NAMES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.readers.events import Attempt, Feedback
 
 
 class Program(NamedTuple):
@@ -34,7 +31,7 @@ class Program(NamedTuple):
     code: str
 
 
-class Again(msgspec.Struct):
+class Remeasured(msgspec.Struct):
     """What was measured again; the spread is for an archive of the logs to say."""
 
     kernels: int
@@ -95,7 +92,7 @@ def remeasure_programs(
     how: Repetitions,
     *,
     advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
-) -> Again:
+) -> Remeasured:
     """Measure programs again.
 
     A directory that is there already is gone on with: programs in it are not measured again. All
@@ -121,34 +118,34 @@ def remeasure_programs(
         station = stack.enter_context(
             Station(how.host, how.settings, name, next(iter(codes), None))
         )
-        missing = [(r.task, c) for r in runs for c in codes[r.task] if c not in r.have]
+        missing = [(r.task, c) for r in runs for c in codes[r.task] if c not in r.passed]
         compiling = [station.compile_ahead(task, [code]) for task, code in dict.fromkeys(missing)]
         for future in itertools.chain(*compiling):
             future.result()
         for run in runs:
             for code in codes[run.task]:
-                if code not in run.have and time.monotonic() < how.deadline:
+                if code not in run.passed and time.monotonic() < how.deadline:
                     run.measure(code, station)
-                if code in run.have:
+                if code in run.passed:
                     done += 1
                     advance(done, total, run.task)
             run.finish(set(codes[run.task]))
             station.measurer.end(run.task)
-    found: dict[tuple[str, str], list[bool]] = {}
+    outcomes: dict[tuple[str, str], list[bool]] = {}
     for run in runs:
-        for code in run.have.keys() & codes[run.task]:
-            found.setdefault((run.task, code), []).append(run.have[code].kind == "success")
+        for code in run.passed.keys() & codes[run.task]:
+            outcomes.setdefault((run.task, code), []).append(run.passed[code])
     kernels = sum(map(len, codes.values()))
-    return Again(
+    return Remeasured(
         kernels=kernels,
-        measurements=sum(map(len, found.values())),
-        failed=sum(not all(passed) for passed in found.values()),
-        unreached=kernels - len(found),
+        measurements=sum(map(len, outcomes.values())),
+        failed=sum(not all(passed) for passed in outcomes.values()),
+        unreached=kernels - len(outcomes),
     )
 
 
 class _Repetition(AttemptLog):
-    """One run directory; its programs that were measured are ``have``."""
+    """One run directory; ``passed`` says of each program measured whether it passed."""
 
     def __init__(self, out: Path, task: str, repetition: int, settings: Settings) -> None:
         directory = out / f"{task}__r{repetition}"
@@ -156,11 +153,12 @@ class _Repetition(AttemptLog):
         self.task, self._repetition = task, repetition
         facts = {"method": "remeasurement", "mutator": "none", "run": directory.name}
         search = {"repetition": repetition, "aggregation": "geomean"}
-        self._document = run_document(task, settings, **facts, search=search)
-        self._facts = self._earlier = earlier_run(self._path, self._document)
-        self.have: dict[str, Feedback] = {}
+        document = run_document(task, settings, **facts, search=search)
+        earlier = earlier_run(self._path, document)
+        self._document = {**earlier, **document}
+        self.passed: dict[str, bool] = {}
         super().__init__(directory)
-        if self.rows and not self._earlier:
+        if self.rows and not earlier:
             self.close()
             raise DataError.of(
                 code="no-run-json",
@@ -171,26 +169,24 @@ class _Repetition(AttemptLog):
 
     def _apply(self, row: Attempt) -> None:
         super()._apply(row)
-        self.have[row.code] = feedback_of(row.evaluation)
+        self.passed[row.code] = feedback_of(row.evaluation).kind == "success"
 
     def measure(self, code: str, station: Station) -> None:
         """Measure a program and log it."""
         started = now()
         measured = station.measurer.measure(self.task, code)
-        is_first = self._facts is self._earlier
-        self._facts = station.facts()
-        if is_first:
-            self._write(finished=False)
+        self._document.update(station.facts())
+        self._write(finished=False)  # before its row: rows alone don't say how they were made
         note = f"repetition {self._repetition}"
         self.add(code, measured, started, title="measured again", note=note)
 
     def finish(self, wanted: set[str]) -> None:
         """State what the directory holds now, and whether that is all that was asked for."""
-        if self._facts:
-            self._write(finished=wanted <= self.have.keys())
+        if self._path.exists():
+            self._write(finished=wanted <= self.passed.keys())
 
     def _write(self, *, finished: bool) -> None:
         rows = self.rows
         start, end = (rows[0].started_at, rows[-1].completed_at) if rows else (None, None)
-        held = {"finished": finished, "evaluations": len(rows), "start": start, "end": end}
-        write_json(self._path, {**self._facts, **self._document, **held})
+        self._document.update(finished=finished, evaluations=len(rows), start=start, end=end)
+        write_json(self._path, self._document)

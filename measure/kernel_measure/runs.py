@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from pathlib import Path
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -12,14 +13,9 @@ from kernel_archive.errors import DataError
 from kernel_archive.ids import program_id
 from kernel_archive.readers.events import Attempt, Feedback, LoggedEvaluation
 from kernel_measure.logs import JsonLines, now, read_given, read_lines, unresumable
+from kernel_measure.settings import Settings
 from kernel_measure.tasks import get_task
 from kernel_measure.verdict import Measurement, evaluation
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kernel_measure.settings import Settings
-
 
 #: Fields of ``run.json`` that stay as they are; beside them the numbers of a search.
 _FIXED: Final = (
@@ -54,12 +50,12 @@ def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any]:
     if not path.exists():
         return {}
     earlier = read_given(path, dict[str, Any], code="bad-json", fix="Move the run away")
-    said, asked = _with_numbers(earlier), _with_numbers(document)
-    for name in (*_FIXED, *sorted(asked.keys() - document.keys())):
-        before = said.get(name)
+    old, new = _with_numbers(earlier), _with_numbers(document)
+    for name in (*_FIXED, *sorted(new.keys() - document.keys())):
+        before = old.get(name)
         longer = name == "search.total_budget_steps" and isinstance(before, int)
-        if before != asked.get(name) and not (longer and before < asked[name]):
-            says = "under other settings" if name in said else "without saying under which settings"
+        if before != new.get(name) and not (longer and before < new[name]):
+            says = "under other settings" if name in old else "without saying under which settings"
             raise DataError.of(
                 code="another-plan",
                 file=str(path),

@@ -20,15 +20,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kernel_archive.errors import KernelArchiveError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kernel_measure.settings import Settings
+from kernel_archive.storage import toml_beside
+from kernel_measure.settings import Settings
 
 
 class IsolationError(KernelArchiveError):
@@ -36,23 +34,8 @@ class IsolationError(KernelArchiveError):
 
 
 # ---------------------------------------------------------------- the system call filter
-#: Calls that a program is told do not exist, like every call that libseccomp does not know: those
-#: that look into processes, mount, make namespaces, reach for the kernel or keys, or leave memory
-#: and queues behind. clone3 hides its flags in memory; the C library then uses clone.
-REFUSED: Final = frozenset(
-    """
-    ptrace process_vm_readv process_vm_writev pidfd_getfd process_madvise kcmp perf_event_open
-    mount umount umount2 pivot_root chroot unshare setns clone3 open_tree open_tree_attr move_mount
-    fsopen fsconfig fsmount fspick mount_setattr statmount listmount open_by_handle_at
-    name_to_handle_at fanotify_init quotactl quotactl_fd swapon swapoff acct reboot init_module
-    finit_module delete_module create_module kexec_load
-    kexec_file_load bpf userfaultfd io_uring_setup io_uring_enter io_uring_register syslog _sysctl
-    lookup_dcookie iopl ioperm modify_ldt vhangup settimeofday clock_settime clock_adjtime adjtimex
-    stime sethostname setdomainname nfsservctl vm86 vm86old uselib add_key request_key keyctl
-    shmget shmat shmctl shmdt msgget msgsnd msgrcv msgctl semget semop semctl semtimedop
-    mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr
-""".split()  # noqa: SIM905 - a table of words
-)
+#: Calls that a program is told do not exist, with the reasons in the file.
+REFUSED: Final = frozenset(" ".join(toml_beside(__file__, "system_calls.toml").values()).split())
 _ALLOW: Final = 0x7FFF0000
 _NO_SUCH_CALL: Final = 0x00050000 | errno.ENOSYS
 _EQUAL, _MASKED_EQUAL = 4, 7
@@ -145,7 +128,7 @@ _PATHS_OF_COMPILERS: Final = (
 )
 
 
-def drops_to() -> int | None:
+def worker_user() -> int | None:
     """The user that a worker becomes: ``None`` for the driver's own."""
     return UNPRIVILEGED if os.geteuid() == 0 else None
 
@@ -158,7 +141,7 @@ def bubblewrap_command(scratch: Path, *, cache: Path, gpu: bool) -> list[str]:
     the devices.
     """
     command = [shutil.which("bwrap") or "bwrap", "--die-with-parent", "--as-pid-1"]
-    if drops_to() is None:
+    if worker_user() is None:
         command += ["--unshare-all", "--cap-drop", "ALL"]
     else:  # root maps nobody: a worker gives its rights up for good, by setresuid
         command += [f"--unshare-{space}" for space in ("ipc", "pid", "net", "uts", "cgroup-try")]
@@ -277,13 +260,13 @@ def require_isolation() -> None:
 
 def lend(folder: Path) -> None:
     """Give a folder to the user that workers become."""
-    user = drops_to()
+    user = worker_user()
     if user is not None:
         os.chown(folder, user, user, follow_symlinks=False)
 
 
 # ---------------------------------------------------------------- what a worker does to itself
-def surrender() -> None:
+def protect_process() -> None:
     """End with the driver, and let no other process look into this one."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)

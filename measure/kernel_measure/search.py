@@ -8,22 +8,17 @@ nothing is requested or answered twice.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from kernel_archive.readers import events as ev
 from kernel_measure.logs import new_ulid, now
+from kernel_measure.questions import FileProvider
 from kernel_measure.runs import Job, RunLog, feedback_of
-from kernel_measure.strategies import SearchNode, State
-from kernel_measure.verdict import evaluation
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kernel_measure.questions import FileProvider
-    from kernel_measure.strategies import Puct
-    from kernel_measure.verdict import Measurement
+from kernel_measure.strategies import Puct, SearchNode, State
+from kernel_measure.verdict import Measurement, evaluation
 
 
 class _Mutation(msgspec.Struct):

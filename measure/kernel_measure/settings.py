@@ -1,15 +1,14 @@
-"""How a measurement is made: every number of the protocol, recorded with every run."""
+"""How a measurement is made: the numbers of the protocol, and what a worker is started for."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from kernel_archive.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from kernel_archive.storage import toml_beside
 
 #: Raised when a change of the protocol makes older measurements not comparable.
 PROTOCOL_VERSION = 2
@@ -52,16 +51,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return {
             "protocol": PROTOCOL_VERSION,
             **msgspec.structs.asdict(self),
-            "statistic": "median",
-            "l2": "flushed",
-            "order": "interleaved",
-            "timer": "CUDA events on the current stream, the device synchronised before and after every call",  # noqa: E501
-            "order_means": "interleaved: candidate and reference in turn, the first of a pair changing",  # noqa: E501
-            "inputs": "a fresh copy of one of `ring` distinct inputs for every call, made before the start event",  # noqa: E501
-            "checked": "all outputs in full on every warm call and on the last timed one, samples of every other one",  # noqa: E501
-            "speedup": "median reference time / median candidate time",
-            "scalar": "geometric mean over benchmark cases",
+            **toml_beside(__file__, "protocol.toml"),
         }
+
+
+class Config(msgspec.Struct, kw_only=True):
+    """What a worker is started for."""
+
+    mode: Literal["time", "compile", "dry", "profile"]
+    task: str  # the task; for ``compile`` any task of the framework, else none
+    device: str
+    settings: Settings
+    gpu: str = ""  # canonical name, for the physical limit, compiling ahead and dry runs
+    cpus: list[int] = []  # processors while it answers; empty for any
+    start_cpus: list[int] = []  # processors while it starts, so that it disturbs none that times
+    #: The worker's directory; this and what follows is filled in by the process that starts it.
+    scratch: str = ""
+    salt: str = ""  # makes the inputs unknown to programs
+    #: Descriptor of the file that is locked while the device is set up; closed afterwards.
+    lock: int = -1
+    trusted: bool = False  # whether programs run without any isolation
 
 
 def settings_from(pairs: Sequence[str], **defaults: Any) -> Settings:
@@ -73,12 +82,12 @@ def settings_from(pairs: Sequence[str], **defaults: Any) -> Settings:
     >>> settings_from(["max_runs=10"]).max_runs
     10
     """
-    known = Settings.__struct_fields__
+    names = Settings.__struct_fields__
     for pair in pairs:
         name, sign, text = pair.partition("=")
-        if not sign or name not in known:
+        if not sign or name not in names:
             raise UsageError(
-                f"--set takes NAME=VALUE with one of: {', '.join(known)} (got {pair!r})"
+                f"--set takes NAME=VALUE with one of: {', '.join(names)} (got {pair!r})"
             )
         defaults[name] = text
     try:

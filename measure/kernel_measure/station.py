@@ -7,29 +7,22 @@ import shutil
 import subprocess
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
 from kernel_archive.gpus import canonical_gpu, gpu_facts
-from kernel_archive.ids import program_id
-from kernel_archive.readers.events import LoggedEvaluation  # noqa: TC001 - msgspec reads the annotations
+from kernel_archive.readers.events import LoggedEvaluation
 from kernel_measure.device import check_device
 from kernel_measure.measurer import START_TIMEOUT_S, Measurer
-from kernel_measure.process import Lost, WorkerProcess
+from kernel_measure.process import LostRequest, WorkerProcess
+from kernel_measure.settings import Config, Settings
 from kernel_measure.tasks import get_task
 from kernel_measure.verdict import Measurement, evaluation
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from concurrent.futures import Future
-
-    from kernel_measure.settings import Settings
-    from kernel_measure.worker import Config
-
 
 #: What is asked of ``nvidia-smi``, and what of it changes while programs are measured.
 FIELDS: Final = (
@@ -61,7 +54,7 @@ def resolve_gpu(device: str, gpu: str | None) -> str:
     return canonical_gpu(query().get("name", "unknown")) if device == "cuda" else device
 
 
-class Watch:
+class GpuWatch:
     """Samples driver, clocks, temperature and power of the GPU every few seconds."""
 
     def __init__(self, *, enabled: bool, period_s: float = 10.0) -> None:
@@ -109,13 +102,12 @@ class CompilePool:
         if not worker.ready(START_TIMEOUT_S) or self._closed:
             worker.kill()
             return
-        cache = self._cache / program_id(code)
-        answer = worker.ask(code, cache, self._config.settings.compile_timeout_s, task)
-        if isinstance(answer, Lost):
+        answer = worker.ask(code, self._config.settings.compile_timeout_s, task)
+        if isinstance(answer, LostRequest):
             worker.kill()
             if answer.why == "timeout":
                 # A lock that the killed compiler left would make the evaluation wait for it.
-                shutil.rmtree(cache, ignore_errors=True)
+                shutil.rmtree(worker.cache_of(code), ignore_errors=True)
 
     def close(self) -> None:
         """End all workers; programs that wait are not compiled."""
@@ -160,10 +152,10 @@ class Station(ExitStack):
 
     def __init__(self, host: Host, settings: Settings, gpu: str, task: str | None) -> None:
         super().__init__()
-        mine, others = share_processors()
-        self._watch = Watch(enabled=host.device == "cuda")
+        timing, others = share_processors()
+        self._watch = GpuWatch(enabled=host.device == "cuda")
         self.callback(self._watch.close)
-        more = {"gpu": gpu, "trusted": host.trusted, "cpus": mine, "start_cpus": others}
+        more = {"gpu": gpu, "trusted": host.trusted, "cpus": timing, "start_cpus": others}
         self.measurer = self.enter_context(
             Measurer(host.device, settings, cache=host.cache, **more)
         )

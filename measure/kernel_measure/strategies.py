@@ -18,7 +18,7 @@ import math
 
 import msgspec
 
-from kernel_archive.readers.events import Feedback  # noqa: TC001 - msgspec reads the annotations
+from kernel_archive.readers.events import Feedback
 
 
 class SearchNode(msgspec.Struct, kw_only=True):
@@ -42,8 +42,8 @@ class State(msgspec.Struct):
 
     def node(self, ulid: str) -> SearchNode:
         """A node of the archive; a ``ValueError`` says that it is not there."""
-        (found,) = (node for node in self.archive if node.ulid == ulid)
-        return found
+        (match,) = (node for node in self.archive if node.ulid == ulid)
+        return match
 
 
 class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,8 +90,8 @@ class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 state.visits[ulid] = state.visits.get(ulid, 0) + 1
             best = sorted(nodes, key=lambda n: (-n.reward, n.ulid))
             if best:
-                known = state.best_child.get(parent, -math.inf)
-                state.best_child[parent] = max(known, best[0].reward)
+                largest = state.best_child.get(parent, -math.inf)
+                state.best_child[parent] = max(largest, best[0].reward)
             for node in best[: self.k_per_parent]:
                 if all(node.code != other.code for other in state.archive):
                     state.archive.append(node)

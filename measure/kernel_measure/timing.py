@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
-from kernel_measure import guards  # noqa: TC001 - msgspec reads the annotations
-from kernel_measure.tasks.base import Case  # noqa: TC001 - msgspec reads the annotations
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kernel_measure.settings import Settings
+from kernel_measure import guards
+from kernel_measure.settings import Settings
+from kernel_measure.tasks.base import Case
 
 StopReason = Literal["precise", "max_runs", "time"]
 

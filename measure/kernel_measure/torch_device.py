@@ -9,13 +9,11 @@ import os
 import platform
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from kernel_archive.errors import MissingExtraError, UsageError
 from kernel_measure.device import Device, Sample, StandIn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _clock = time.perf_counter_ns
 

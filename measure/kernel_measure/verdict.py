@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kernel_archive.readers.events import Feedback, LoggedEvaluation, Observation
-from kernel_archive.schema import Outcome  # noqa: TC001 - msgspec reads the annotations
+from kernel_archive.schema import Outcome
 from kernel_measure.timing import Result
 
 
@@ -56,7 +56,7 @@ def measurement(task: str, result: Result, *, wall_s: float) -> Measurement:
     Raises:
         ValueError: there is neither a failure nor a ratio.
     """
-    reported = {name: getattr(result, name) for name in Result.__struct_fields__}
+    reported = msgspec.structs.asdict(result)
     m = Measurement(task=task, outcome="success", wall_s=wall_s, **reported)
     if result.failure_kind != "none":
         m.outcome = result.failure_kind

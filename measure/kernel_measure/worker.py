@@ -1,10 +1,10 @@
 """The worker process: the only place of the package where a program under test runs.
 
-Started by ``process.py`` with a configuration file (``Config``) and two descriptors; answers one
-JSON line (``Reply``) per request line (``Request``). Modes: ``time`` evaluates. ``compile``
-compiles ahead, without a GPU: Triton kernels against a faked device and tensors without data, CUDA
-C++ by import. It fills the program's own compiler cache, so that the evaluation only loads what was
-made. ``dry`` follows host code on tensors without values and says what it launches
+Started by ``process.py`` with two descriptors; after a line with its configuration (``Config``) it
+answers one JSON line (``Reply``) per request line (``Request``). Modes: ``time`` evaluates.
+``compile`` compiles ahead, without a GPU: Triton kernels against a faked device and tensors without
+data, CUDA C++ by import. It fills the program's own compiler cache, so that the evaluation only
+loads what was made. ``dry`` follows host code on tensors without values and says what it launches
 (``following.py``). ``profile`` calls a program on the GPU and says what was launched there
 (``profiler.py``).
 """
@@ -18,8 +18,9 @@ import sys
 import time
 import types
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import IO, Any, Final, TypeAlias
 
 import msgspec
 
@@ -36,38 +37,14 @@ from kernel_measure.following import (
     on_meta,
 )
 from kernel_measure.profiler import profile_call, record_spills
-from kernel_measure.sandbox import limit_resources, surrender
-from kernel_measure.settings import Settings  # noqa: TC001 - msgspec reads the annotations
+from kernel_measure.sandbox import limit_resources, protect_process
+from kernel_measure.settings import Config
 from kernel_measure.tasks import get_task
-from kernel_measure.torch_device import TorchDevice
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from kernel_measure.tasks.base import Data
-    from kernel_measure.torch_device import AnyDevice
-
+from kernel_measure.tasks.base import Data
+from kernel_measure.torch_device import AnyDevice, TorchDevice
 
 #: Multiprocessors of a GPU where nobody states them: those of an H100 or H200.
 _MULTIPROCESSORS: Final = 132
-
-
-class Config(msgspec.Struct, kw_only=True):
-    """What a worker is started for."""
-
-    mode: Literal["time", "compile", "dry", "profile"]
-    task: str  # the task; for ``compile`` any task of the framework, else none
-    device: str
-    settings: Settings
-    gpu: str = ""  # canonical name, for the physical limit, compiling ahead and dry runs
-    cpus: list[int] = []  # processors while it answers; empty for any
-    start_cpus: list[int] = []  # processors while it starts, so that it disturbs none that times
-    #: The worker's directory; this and what follows is filled in by the process that starts it.
-    scratch: str = ""
-    salt: str = ""  # makes the inputs unknown to programs
-    #: Descriptor of the file that is locked while the device is set up; closed afterwards.
-    lock: int = -1
-    trusted: bool = False  # whether programs run without any isolation
 
 
 class Request(msgspec.Struct, kw_only=True):
@@ -311,9 +288,8 @@ def _serve(config: Config, requests: IO[bytes], replies: IO[bytes]) -> int:
 
 def main(argv: list[str]) -> int:
     """Entry point of the process."""
-    surrender()
-    config = msgspec.json.decode(Path(argv[0]).read_bytes(), type=Config)
-    Path(argv[0]).unlink()  # the salt is none of a program's business
-    os.chdir(config.scratch)
-    with os.fdopen(int(argv[1]), "rb") as requests, os.fdopen(int(argv[2]), "wb") as replies:
+    protect_process()
+    with os.fdopen(int(argv[0]), "rb") as requests, os.fdopen(int(argv[1]), "wb") as replies:
+        config = msgspec.json.decode(requests.readline(), type=Config)
+        os.chdir(config.scratch)
         return _serve(config, requests, replies)

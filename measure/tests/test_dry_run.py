@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-import inspect
 import json
-import linecache
 import sys
 from collections import Counter
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,119 +17,15 @@ from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe_files import FULL_LAUNCH_LINE
 from kernel_archive.errors import TargetExistsError
 from kernel_archive.ids import program_id
+from kernel_archive.storage import toml_beside
 from kernel_archive.untrusted import Lines
 from kernel_measure import following, kernel_text
 from kernel_measure.cli import main
-from kernel_measure.dry_run import Following, follow_programs, launch_lines
+from kernel_measure.dry_run import FollowOptions, follow_programs, launch_lines
 from kernel_measure.tasks import get_task
 
-KERNELS = """import triton
-import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
-
-
-@triton.autotune([triton.Config({"B": 64}, num_warps=8), triton.Config({"B": 128})], key=["n"])
-@triton.heuristics({"EVEN": lambda a: a["n"] % a["B"] == 0})
-@triton.jit
-def tuned(x, y, n, B: tl.constexpr, EVEN: tl.constexpr):
-    for i in range(0, n, B):
-        for j in range(3):
-            tl.store(y + i, tl.exp(tl.load(x + i)) + tl.load(x + j))
-    tl.atomic_add(y, tl.sum(tl.load(x)))
-
-
-@triton.jit
-def plain(x, d, dtype, B: tl.constexpr = 32):
-    while True:
-        tl.dot(x, x)
-"""
-HOST = """
-
-def custom_kernel(data):
-    n = 1024
-    tuned[lambda a: (triton.cdiv(n, a["B"]), 2 if a["EVEN"] else 1)](data, data, n)
-    descriptor = TensorDescriptor.from_tensor(data, [64])
-    for _ in range(3):
-        plain[(7,)](data, descriptor, tl.float32, num_warps=2, num_stages=4)
-    plain[tl.odd](data, descriptor, tl.float32, num_warps=tl.odd)
-    plain[(tl.odd, 5)](data, descriptor, tl.float32, num_stages=tl.odd)
-"""
-TORCH = """import torch
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def copy(x, y, n, B: tl.constexpr):
-    tl.store(y, tl.load(x))
-
-
-def custom_kernel(data):
-    x = next(v for v in data if hasattr(v, "numel"))
-    y = torch.empty_like(x, device="cuda")
-    copy[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), B=256)
-    copy[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), B=256)
-    return y + 1
-"""
-MODEL = """import torch
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def copy(x, y, n, B: tl.constexpr):
-    tl.store(y, tl.load(x))
-
-
-class ModelNew(torch.nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.scale = torch.nn.Parameter(torch.ones(width))
-
-    def forward(self, x):
-        y = torch.empty_like(x)
-        copy[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), B=256)
-        return y * self.scale.to("cuda")
-"""
-MODEL_REFERENCE = """import torch
-
-
-class Model(torch.nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.linear = torch.nn.Linear(width, width)
-
-    def forward(self, x):
-        return self.linear(x)
-
-
-def get_inputs():
-    return [torch.randn(1000, 64)]
-
-
-def get_init_inputs():
-    return [64]
-"""
-GLUON = """from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma
-
-
-@gluon.jit
-def product(x, y, n, B: gl.constexpr, layout: gl.constexpr):
-    for k in range(0, n, B):
-        tma.async_copy_global_to_shared(x, [k], y)
-        warpgroup_mma(x, y, x)
-    gl.store(y, x)
-
-
-def custom_kernel(data):
-    layout = gl.NVMMASharedLayout.get_default_for([64, 64], gl.float16)
-    product[(8, 2)](data, data, 256, 64, layout, num_warps=8)
-"""
-RAISES = "import triton\n\n\ndef custom_kernel(data):\n    raise KeyError('gone \\x1b')\n"
-EXITS = "import triton\n\n\ndef custom_kernel(data):\n    raise SystemExit(3)\n"
-ENDLESS = "import triton\n\n\ndef custom_kernel(data):\n    while True:\n        pass\n"
+PROGRAMS = toml_beside(__file__, "followed.toml")
+NAMES = ("torch", "raises", "exits", "endless")
 
 
 class Bytes:
@@ -153,19 +49,9 @@ def follow(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     following.install_triton()
 
-    def run(text):
-        path = "/kernels_of_a_test.py"
-        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
-        module = type(sys)("kernels_of_a_test")
-        module.__file__ = path
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        exec(compile(text, path, "exec"), module.__dict__)
-        following.CALLS.clear()
-        module.custom_kernel(Bytes())
-        return list(following.CALLS)
-
-    yield run
-    for name in [n for n in sys.modules if n.partition(".")[0] == "triton"]:
+    nothing = contextlib.nullcontext()
+    yield lambda text: following.follow(text, Bytes(), [nothing, nothing])
+    for name in [n for n in sys.modules if n.partition(".")[0] in ("triton", "program")]:
         del sys.modules[name]
     sys.modules |= kept
 
@@ -173,14 +59,14 @@ def follow(monkeypatch):
 @pytest.fixture
 def calls(follow):
     """The calls of the program above."""
-    return follow(KERNELS + HOST)
+    return follow(PROGRAMS["triton"])
 
 
 def test_launches_of_gluon_are_recorded(follow):
     """Its kernels are launched as Triton's are; its own copies and products are counted."""
-    (call,) = follow(GLUON)
-    other = GLUON.replace("from triton.experimental import", "import triton.experimental.gluon as")
-    assert follow(other) == [call]
+    (call,) = follow(PROGRAMS["gluon"])
+    usual, other = "from triton.experimental import", "import triton.experimental.gluon as"
+    assert follow(PROGRAMS["gluon"].replace(usual, other)) == [call]
     facts = ("name", "grid_x", "grid_y", "warps", "loads", "stores", "dots", "trips", "bytes")
     assert tuple(call[f] for f in facts) == ("product", 8, 2, 8, 1, 1, 1, 4.0, 4000)
 
@@ -245,16 +131,13 @@ def test_a_program_does_not_name_another():
     assert (line.program_id, line.case) == ("0" * 32, 0)
 
 
-CODES = {"good": TORCH, "raises": RAISES, "exits": EXITS, "endless": ENDLESS}
-
-
 @pytest.fixture
 def archive(tmp_path):
     """Programs that can be followed and others; one of a problem without a task."""
     searches = [Search("s/1", "matmul_bf16"), Search("s/2", "kernelbench_l3_p48")]
-    runs = [Run("s/1", code, 1.0 + i / 10) for i, code in enumerate(CODES.values())]
-    runs[1] = Run("s/1", RAISES, None, outcome="runtime_error")
-    runs.append(Run("s/2", TORCH + "# another\n", 1.5))
+    runs = [Run("s/1", PROGRAMS[name], 1.0 + i / 10) for i, name in enumerate(NAMES)]
+    runs[1] = Run("s/1", PROGRAMS["raises"], None, outcome="runtime_error")
+    runs.append(Run("s/2", PROGRAMS["torch"] + "# another\n", 1.5))
     return open_archive(make_archive(tmp_path / "a", searches, runs))
 
 
@@ -262,7 +145,7 @@ def test_an_existing_file_stays(archive, tmp_path):
     """Found before any program is followed."""
     (tmp_path / "o.jsonl").write_text("mine")
     with pytest.raises(TargetExistsError):
-        follow_programs(archive, tmp_path / "o.jsonl", Following(trusted=True))
+        follow_programs(archive, tmp_path / "o.jsonl", FollowOptions(trusted=True))
     assert (tmp_path / "o.jsonl").read_text() == "mine"
 
 
@@ -288,11 +171,11 @@ def test_an_archive_is_followed(archive, tmp_path, capsys, name):
     assert len(lines) == done["lines"]
     by_program = Counter((line.program_id, line.kind) for line in lines)
     cases = get_task("matmul_bf16").benchmark_cases
-    ids = {key: program_id(code) for key, code in CODES.items()}
+    ids = {name: program_id(PROGRAMS[name]) for name in NAMES}
     assert by_program == {
-        (ids["good"], "launch"): len(cases),
-        (ids["good"], "operator"): len(cases),
-        **{(ids[key], "not_followed"): 1 for key in ("raises", "exits", "endless")},
+        (ids["torch"], "launch"): len(cases),
+        (ids["torch"], "operator"): len(cases),
+        **{(ids[name], "not_followed"): 1 for name in NAMES[1:]},
     }
     launch, add = (
         next(line for line in lines if (line.kind, line.case) == (kind, 0))
@@ -312,7 +195,7 @@ def test_every_program_is_reported_by_every_process(archive, tmp_path):
     """Programs done, of all, whichever process followed them."""
     pytest.importorskip("torch")
     seen = []
-    how = Following(trusted=True, workers=2)
+    how = FollowOptions(trusted=True, workers=2)
     follow_programs(archive, tmp_path / "o.jsonl", how, advance=lambda *a: seen.append(a))
     assert sorted(done for done, _, _ in seen) == [1, 2, 3, 4]
 
@@ -324,7 +207,7 @@ def test_a_program_sees_the_multiprocessors_of_its_gpu(tmp_path):
     code = TORCH.replace("triton.cdiv(x.numel(), 256)", count)
     searches = [Search("s/1", "matmul_bf16", gpu="A100-80GB")]
     opened = open_archive(make_archive(tmp_path / "a", searches, [Run("s/1", code, 1.0)]))
-    follow_programs(opened, tmp_path / "o.jsonl", Following(trusted=True))
+    follow_programs(opened, tmp_path / "o.jsonl", FollowOptions(trusted=True))
     launches = [line for line in lines_of(tmp_path / "o.jsonl") if line.kind == "launch"]
     assert {line.grid_x for line in launches} == {108}
 
@@ -336,13 +219,13 @@ def test_a_program_in_the_form_of_kernelbench_is_followed(tmp_path):
     """
     pytest.importorskip("torch")
     problems = {"s": "kernelbench_l1_p1", "t": "kernelbench_l1_p2"}
-    searches = [Search(s, p, reference=MODEL_REFERENCE) for s, p in problems.items()]
-    change = "import torch\ntorch.set_default_dtype(torch.float16)\n"
-    codes = [MODEL, change + MODEL, MODEL.replace("x.numel(), B", "x.item(), B")]
+    searches = [Search(s, p, reference=PROGRAMS["model_reference"]) for s, p in problems.items()]
+    change, model = "import torch\ntorch.set_default_dtype(torch.float16)\n", PROGRAMS["model"]
+    codes = [model, change + model, model.replace("x.numel(), B", "x.item(), B")]
     runs = [Run("s", code, 1.0 + i) for i, code in enumerate(codes)]
-    runs.append(Run("t", MODEL_REFERENCE + "# again\n", 1.2))
+    runs.append(Run("t", PROGRAMS["model_reference"] + "# again\n", 1.2))
     opened = open_archive(make_archive(tmp_path / "a", searches, runs))
-    done = follow_programs(opened, tmp_path / "o.jsonl", Following(trusted=True))
+    done = follow_programs(opened, tmp_path / "o.jsonl", FollowOptions(trusted=True))
     assert (done.programs, done.followed, done.not_followed) == (4, 3, {"RuntimeError": 1})
     lines = lines_of(tmp_path / "o.jsonl")
     ids = [program_id(code) for code in codes]
@@ -368,10 +251,10 @@ def test_without_torch_the_command_says_so(archive, tmp_path, capsys):
 
 
 def test_only_the_worker_follows_programs():
-    """The stand-in runs program text: the driver never imports it."""
-    import kernel_measure.dry_run as driver
-
-    assert "standin" not in inspect.getsource(driver).split('"""', 2)[2]
+    """The stand-in runs program text: no other module imports it."""
+    modules = Path(following.__file__).parent.glob("*.py")
+    importing = [p.name for p in modules if "kernel_measure.following import" in p.read_text()]
+    assert importing == ["worker.py"]
 
 
 def counting(x, n, step):

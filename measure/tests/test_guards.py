@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 from contextlib import nullcontext
 
 import pytest
@@ -13,10 +12,9 @@ from kernel_measure import guards
 from kernel_measure.device import Sample, StandIn
 from kernel_measure.evaluate import Evaluator
 from kernel_measure.measurer import Measurer
-from kernel_measure.settings import Settings
+from kernel_measure.settings import Config, Settings
 from kernel_measure.tasks import TASK_NAMES, get_task
 from kernel_measure.tasks.base import Work
-from kernel_measure.worker import Config
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="needs torch (the extra gpu)")
@@ -48,15 +46,11 @@ def test_honest_program_passes(standin):
 @pytest.mark.parametrize("name", cheats.NUMPY)
 def test_cheat_is_refused(standin, name):
     """Each way to look fast without the work is refused, with the reason that names it."""
-    code, expect = cheats.NUMPY[name]
-    m = standin.measure("rehearsal", code)
-    assert m.outcome == "incorrect", m
-    assert re.search(expect, m.error), m.error
-    assert m.speedup is None
+    assert cheats.refused(standin, cheats.NUMPY[name]).speedup is None
 
 
 @needs_torch
-@pytest.mark.parametrize("task", cheats.HONEST)
+@pytest.mark.parametrize("task", sorted({cheat.task for cheat in cheats.TORCH.values()}))
 def test_honest_torch_program_passes(cpu, task):
     """The torch programs that the cheats start from are successes."""
     m = cpu.measure(task, cheats.HONEST[task])
@@ -67,7 +61,7 @@ def test_honest_torch_program_passes(cpu, task):
 @pytest.mark.parametrize("task", TASK_NAMES)
 def test_reference_is_a_program_of_its_task(cpu, task):
     """Every task's reference passes as a program, at about its own speed."""
-    m = cpu.measure(task, get_task(task).reference.replace("def reference(", "def custom_kernel("))
+    m = cpu.measure(task, get_task(task).reference_program)
     assert (m.outcome, m.error) == ("success", "")
     assert 0.3 < m.speedup < 3
 
@@ -76,19 +70,13 @@ def test_reference_is_a_program_of_its_task(cpu, task):
 @pytest.mark.parametrize("name", cheats.TORCH)
 def test_torch_cheat_is_refused(cpu, name):
     """The same on torch tensors, on the six tasks' own inputs."""
-    task, code, expect = cheats.TORCH[name]
-    m = cpu.measure(task, code)
-    if "patched" in name:  # such a worker is not to be trusted with the next program
-        cpu.replace(task)
-    assert m.outcome == "incorrect", m
-    assert re.search(expect, m.error), m.error
+    cheats.refused(cpu, cheats.TORCH[name])
 
 
 @needs_torch
 def test_reduced_precision_beyond_the_tolerance_is_refused(cpu):
     """bfloat16 products fail the 1e-3 check of a float32 task."""
-    code = get_task("gdn_recompute_w_u").reference.replace("def reference(", "def custom_kernel(")
-    code = code.replace(
+    code = get_task("gdn_recompute_w_u").reference_program.replace(
         "u = Ac @ (chunks(v) * bc)", "u = (Ac.bfloat16() @ (chunks(v) * bc).bfloat16()).float()"
     )
     m = cpu.measure("gdn_recompute_w_u", code)
@@ -99,16 +87,10 @@ def test_reduced_precision_beyond_the_tolerance_is_refused(cpu):
 @needs_torch
 def test_precision_switches_of_a_program_do_not_reach_the_reference(cpu):
     """A program may allow tf32 for itself."""
-    code = (
-        "import torch\ntorch.backends.cuda.matmul.allow_tf32 = True\n"
-        + cheats.HONEST["cross_entropy"]
-    )
-    assert cpu.measure("cross_entropy", code).outcome == "success"
-    probe = (
-        "import torch\nassert not torch.backends.cuda.matmul.allow_tf32\n"
-        + cheats.HONEST["cross_entropy"]
-    )
-    assert cpu.measure("cross_entropy", probe).outcome == "success"
+    switch = "torch.backends.cuda.matmul.allow_tf32"
+    for line in (f"{switch} = True", f"assert not {switch}"):
+        code = f"import torch\n{line}\n{cheats.HONEST['cross_entropy']}"
+        assert cpu.measure("cross_entropy", code).outcome == "success"
 
 
 def _samples(time, host, tail, n=5):

@@ -11,8 +11,8 @@ from kernel_archive.problems import GPU_MODE_TASKS
 from kernel_measure.plan import read_plan
 
 PLAN = Path(__file__).with_name("plan") / "plan.toml"
-
-
+HEAD = 'name = "x"\ngpu = "H200"\n'
+SEARCH = '\n[[search]]\nmethod = "tree_search"\ntask = "trimul"\n'
 EXAMPLES = Path(__file__).parents[2] / "examples" / "search"
 
 
@@ -31,23 +31,11 @@ def test_plan_is_expanded():
     [
         ("name = ", "Invalid value"),
         ("name = " + "1" * 5000, "not valid TOML"),
-        ('name = "x"\ngpu = "H200"\nsearch = []\nwrong = 1', "wrong"),
-        (
-            'name = "x"\ngpu = "H200"\n[settings]\nmax_rnus = 3\n[[search]]\nmethod="tree_search"\ntask="trimul"',  # noqa: E501
-            "max_rnus",
-        ),
-        (
-            'name = "x"\ngpu = "H200"\n[[search]]\nmethod="magic"\ntask="trimul"',
-            "magic",
-        ),
-        (
-            'name = "x"\ngpu = "H200"\n[[search]]\nmethod="local_search"\ntask="trimul"',
-            "every search wants speed",
-        ),
-        (
-            'name = "x"\ngpu = "H200"\n[[search]]\nmethod="tree_search"\ntask="trimul"\nseed=[1,2]\nname="s"',  # noqa: E501
-            "more than one",
-        ),
+        (HEAD + "search = []\nwrong = 1", "wrong"),
+        (HEAD + "[settings]\nmax_rnus = 3" + SEARCH, "max_rnus"),
+        (HEAD + SEARCH.replace("tree_search", "magic"), "magic"),
+        (HEAD + SEARCH.replace("tree_search", "local_search"), "every search wants speed"),
+        (HEAD + SEARCH + 'seed=[1,2]\nname="s"', "more than one"),
     ],
 )
 def test_wrong_plan_is_refused_with_its_place(tmp_path, text, message):
@@ -62,9 +50,7 @@ def test_missing_plan_and_unknown_task(tmp_path):
     """A file that is not there, and a task that is not there."""
     with pytest.raises(RecipeError, match="there is no such plan"):
         read_plan(tmp_path / "no.toml")
-    (tmp_path / "p.toml").write_text(
-        'name="x"\ngpu="H200"\n[[search]]\nmethod="tree_search"\ntask="trimull"'
-    )
+    (tmp_path / "p.toml").write_text(HEAD + SEARCH.replace("trimul", "trimull"))
     with pytest.raises(UsageError, match="trimul"):
         read_plan(tmp_path / "p.toml")
 

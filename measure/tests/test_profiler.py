@@ -9,14 +9,10 @@ from kernel_measure.profiler import kernel_calls
 from kernel_measure.worker import calls_by_case
 
 
-def _event(name, grid, block, registers, shared, category="kernel"):
-    facts = {
-        "grid": grid,
-        "block": block,
-        "registers per thread": registers,
-        "shared memory": shared,
-    }
-    return {"cat": category, "name": name, "args": facts}
+def _event(name, grid, block, registers, shared):
+    sizes = {"grid": grid, "block": block}
+    uses = {"registers per thread": registers, "shared memory": shared}
+    return {"cat": "kernel", "name": name, "args": {**sizes, **uses}}
 
 
 def test_kernels_of_a_trace_equal_ones_counted(tmp_path):

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from support.answers import read_run, run_answered, run_plan
+from support.answers import read_run, run_answered, run_json, run_plan
 
 from kernel_archive.errors import DataError
 from kernel_measure.plan import read_plan
-from kernel_measure.record import Recorded, Turns
+from kernel_measure.record import Recorded, Scheduler
 
 PLAN = Path(__file__).with_name("plan") / "plan.toml"
 
@@ -73,7 +73,7 @@ def test_only_tasks_whose_turn_it_is_have_a_worker(monkeypatch):
 
     def start(run):
         left = [[SimpleNamespace(code=code)] for code in run.codes]
-        active = SimpleNamespace(run=run, jobs=[], compiling=[], gpu_seconds=0.0)
+        active = SimpleNamespace(planned=run, jobs=[], compiling=[], gpu_seconds=0.0)
 
         def propose(_):
             active.jobs = left.pop(0) if left else []
@@ -87,12 +87,12 @@ def test_only_tasks_whose_turn_it_is_have_a_worker(monkeypatch):
     batches = [("a", ["a1", "a2"]), ("b", ["b1"]), ("b", ["b2"])]
     batches += [("a", []), ("c", ["c1"]), ("a", ["a3"])]
     runs = [
-        SimpleNamespace(key=f"{task}{i}", task=task, codes=codes, method="agentic", expected=1)
+        SimpleNamespace(key=f"{task}{i}", task=task, codes=codes, folder="chain", expected=1)
         for i, (task, codes) in enumerate(batches)
     ]
-    turns = Turns(station, Recorded(), start, float("inf"), lambda *_: None)
+    scheduler = Scheduler(station, Recorded(), start, float("inf"), lambda *_: None)
     monkeypatch.setattr("kernel_measure.record.AT_ONCE", 1)
-    turns.run(runs)
+    scheduler.run(runs)
     turns_taken = (
         "start a, a1, a2, close a0, start b, end a, b1, close b1, b2, close b2, close a3, start c, "
         "end b, c1, close c4, start a, end c, a3, close a5, end a"
@@ -126,12 +126,12 @@ def test_run_of_other_numbers_is_not_continued(tmp_path, old, new, field):
 def test_search_may_be_given_more_steps(tmp_path):
     """No choice depends on how many steps there are, so a run that was finished goes on."""
     plan = read_plan(PLAN)
-    run = next(run for run in plan.runs if run.method == "tree_search")
+    run = next(run for run in plan.runs if run.folder is None)
     for steps in (2, 3):
         longer = msgspec.structs.replace(run, entry=msgspec.structs.replace(run.entry, steps=steps))
         result = run_answered(msgspec.structs.replace(plan, runs=[longer]), tmp_path)
         assert result.evaluations > 0
-        document = msgspec.json.decode((tmp_path / run.key / "run.json").read_bytes())
+        document = run_json(tmp_path / run.key)
         assert (document["search"]["total_budget_steps"], document["finished"]) == (steps, True)
 
 
@@ -150,18 +150,15 @@ def test_deadline_leaves_resumable_runs(tmp_path):
 def test_killed_recording_goes_on(tmp_path, delay):
     """The whole recording killed with SIGKILL, twice."""
     code = "import sys; from kernel_measure.cli import main; raise SystemExit(main(sys.argv[1:]))"
-    only = ["tree_search/*", "agentic/*"]
     options = ["--device", "standin", "--no-wait", "--compilers", "0"]
-    options += ["--only", only[0], "--only", only[1]]
     command = [sys.executable, "-c", code, "record", str(PLAN), "--out", str(tmp_path), *options]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     for _ in range(2):
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
+        process = subprocess.Popen(command, start_new_session=True, **quiet)
         time.sleep(delay)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    assert run_answered(PLAN, tmp_path, only=only).unfinished == 0
+    assert run_answered(PLAN, tmp_path).unfinished == 0
     for key in ("tree_search/rehearsal__s1", "agentic/rehearsal__t_a00"):
         evaluations, _ = read_run(tmp_path / key)
         assert all(e.n_logged == 1 for e in evaluations)

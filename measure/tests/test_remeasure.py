@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.answers import read_run
+from support.answers import read_run, run_json
 from support.archives import Run, Search, make_archive, program
 from support.cheats import NUMPY_HONEST
 
@@ -16,16 +16,17 @@ from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import DataError, UsageError
 from kernel_measure.logs import read_lines
 from kernel_measure.measurer import Measurer
-from kernel_measure.remeasure import Again, Program, Repetitions, choose, remeasure_programs
+from kernel_measure.remeasure import Program, Remeasured, Repetitions, choose, remeasure_programs
 from kernel_measure.settings import Settings
 from kernel_measure.station import CompilePool, Host
 
 SETTINGS = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
 
 
-def how(repeat, settings):
-    """Repetitions on the stand-in device."""
-    return Repetitions(repeat=repeat, host=Host(device="standin"), settings=settings)
+def measure(programs, out, repeat=1, settings=SETTINGS):
+    """Measure programs again on the stand-in device."""
+    how = Repetitions(repeat=repeat, host=Host(device="standin"), settings=settings)
+    return remeasure_programs(programs, out, how)
 
 
 SPEEDS = {1: 0.9, 2: 1.02, 3: 1.2, 4: 2.05, 5: 3.0}
@@ -72,10 +73,9 @@ def test_gpus_are_named_by_alias(archive):
 
 def test_limit_takes_the_first_by_id(archive, tmp_path):
     """At most so many."""
-    rows = archive.sql(
-        "SELECT code FROM kernels WHERE problem = 'trimul' ORDER BY kernel_id"
-    ).to_pylist()
-    assert [p.code for p in choose(archive, "all", limit=2)] == [row["code"] for row in rows[:2]]
+    query = "SELECT code FROM kernels WHERE problem = 'trimul' ORDER BY kernel_id LIMIT 2"
+    first = [row["code"] for row in archive.sql(query).to_pylist()]
+    assert [p.code for p in choose(archive, "all", limit=2)] == first
     backwards = make_archive(tmp_path / "b", SEARCHES, RUNS[::-1])
     assert choose(open_archive(backwards), "all", limit=2) == choose(archive, "all", limit=2)
 
@@ -91,20 +91,19 @@ def test_wrong_condition_and_missing_split_are_usage_errors(archive):
 def test_measured_again_in_other_workers(tmp_path):
     """Every repetition has a run of its own from other inputs."""
     programs = [Program("rehearsal", NUMPY_HONEST), Program("rehearsal", "x =")]
-    found = remeasure_programs(programs, tmp_path, how(2, SETTINGS))
-    assert found == Again(kernels=2, measurements=4, failed=1, unreached=0)
+    found = measure(programs, tmp_path, repeat=2)
+    assert found == Remeasured(kernels=2, measurements=4, failed=1, unreached=0)
     salts = set()
     for r in (1, 2):
         directory = tmp_path / f"rehearsal__r{r}"
         evaluations, run = read_run(Path(directory))
         assert Counter(e.outcome for e in evaluations) == {"success": 1, "compile_failed": 1}
         assert run.problem == "rehearsal"
-        salts |= {
-            t["salt"] for t in read_lines(directory / "timing.jsonl", Any) if t["kind"] == "success"
-        }
+        timing = read_lines(directory / "timing.jsonl", Any)
+        salts |= {line["salt"] for line in timing if line["kind"] == "success"}
     assert len(salts) == 2
     before = (tmp_path / "rehearsal__r1" / "attempts.jsonl").read_bytes()
-    remeasure_programs(programs, tmp_path, how(2, SETTINGS))
+    measure(programs, tmp_path, repeat=2)
     assert (tmp_path / "rehearsal__r1" / "attempts.jsonl").read_bytes() == before
 
 
@@ -114,9 +113,8 @@ def test_remeasuring_again_changes_nothing_that_stands(tmp_path):
     other = Program("rehearsal", good.code + "\n# b")
 
     def again(programs, **changes):
-        return remeasure_programs(
-            programs, tmp_path, how(1, msgspec.structs.replace(SETTINGS, **changes))
-        )
+        settings = msgspec.structs.replace(SETTINGS, **changes)
+        return measure(programs, tmp_path, settings=settings)
 
     directory = tmp_path / "rehearsal__r1"
     assert again([good, good]).measurements == 1
@@ -127,14 +125,11 @@ def test_remeasuring_again_changes_nothing_that_stands(tmp_path):
         again([good, other], max_runs=3)
     again([good, other, good])
     assert [row["attempt"] for row in read_lines(directory / "attempts.jsonl", Any)] == [0, 1]
-    assert msgspec.json.decode((directory / "run.json").read_bytes())["evaluations"] == 2
-    stale = msgspec.json.decode((directory / "run.json").read_bytes()) | {
-        "evaluations": 1,
-        "end": "before the kill",
-    }
+    assert run_json(directory)["evaluations"] == 2
+    stale = run_json(directory) | {"evaluations": 1, "end": "before the kill"}
     (directory / "run.json").write_bytes(msgspec.json.encode(stale))
     again([good, other])
-    mended = msgspec.json.decode((directory / "run.json").read_bytes())
+    mended = run_json(directory)
     assert (mended["evaluations"], mended["finished"]) == (2, True)
     assert mended["end"] != "before the kill"
     whole = (directory / "attempts.jsonl").read_bytes()
@@ -145,9 +140,7 @@ def test_remeasuring_again_changes_nothing_that_stands(tmp_path):
         with pytest.raises(DataError, match=r":3"):
             again([good, other])
     (directory / "run.json").unlink()
-    (directory / "attempts.jsonl").write_bytes(
-        (directory / "attempts.jsonl").read_bytes().splitlines(True)[0]
-    )
+    (directory / "attempts.jsonl").write_bytes(whole.splitlines(True)[0])
     with pytest.raises(DataError, match=r"no run.json"):
         again([good, other])
 
@@ -155,30 +148,30 @@ def test_remeasuring_again_changes_nothing_that_stands(tmp_path):
 def test_a_stopped_remeasurement_keeps_its_settings(tmp_path, monkeypatch):
     """Stopped while it measures: run.json is there already, and other settings are refused."""
     programs = [Program("rehearsal", NUMPY_HONEST + "\n# " + "b" * i) for i in range(3)]
-    measured, measure = [], Measurer.measure
+    measured, measure_one = [], Measurer.measure
 
     def measure_two(measurer, task, code):
         if len(measured) == 2:
             raise KeyboardInterrupt
         measured.append(code)
-        return measure(measurer, task, code)
+        return measure_one(measurer, task, code)
 
     monkeypatch.setattr(Measurer, "measure", measure_two)
     with pytest.raises(KeyboardInterrupt):
-        remeasure_programs(programs, tmp_path, how(1, SETTINGS))
+        measure(programs, tmp_path)
     directory = tmp_path / "rehearsal__r1"
     assert len(read_lines(directory / "attempts.jsonl", Any)) == 2
-    run = msgspec.json.decode((directory / "run.json").read_bytes())
+    run = run_json(directory)
     assert (run["finished"], run["measurement"]["max_runs"]) == (False, 4)
     with pytest.raises(DataError, match="other settings"):
-        remeasure_programs(programs, tmp_path, how(1, Settings(max_runs=3)))
+        measure(programs, tmp_path, settings=Settings(max_runs=3))
 
 
 def test_remeasuring_goes_on_after_a_torn_line(tmp_path, monkeypatch):
     """Killed while writing."""
     codes = (NUMPY_HONEST, NUMPY_HONEST + "\n# b", "x =")
     programs = [Program("rehearsal", code) for code in codes]
-    remeasure_programs(programs, tmp_path, how(1, SETTINGS))
+    measure(programs, tmp_path)
     log = tmp_path / "rehearsal__r1" / "attempts.jsonl"
     whole = log.read_bytes().splitlines(keepends=True)
     assert len(whole) == 3
@@ -188,7 +181,7 @@ def test_remeasuring_goes_on_after_a_torn_line(tmp_path, monkeypatch):
     monkeypatch.setattr(
         CompilePool, "submit", lambda self, t, code: compiled.append(code) or submit(self, t, code)
     )
-    again = remeasure_programs(programs, tmp_path, how(1, SETTINGS))
+    again = measure(programs, tmp_path)
     assert compiled == ["x ="]
     assert log.read_bytes().splitlines(keepends=True)[:2] == whole[:2]
     assert [row["code"] for row in read_lines(log, Any)] == [p.code for p in programs]

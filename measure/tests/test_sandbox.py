@@ -25,8 +25,7 @@ from kernel_measure import sandbox
 from kernel_measure.measurer import Measurer
 from kernel_measure.memory import MemoryGroup, resident_gb
 from kernel_measure.process import WorkerProcess
-from kernel_measure.settings import Settings
-from kernel_measure.worker import Config
+from kernel_measure.settings import Config, Settings
 
 README = Path(__file__).parents[1] / "README.md"
 SETTINGS = Settings(
@@ -200,6 +199,22 @@ def test_what_the_system_has_is_not_mounted_twice(monkeypatch, tmp_path):
     command = sandbox.bubblewrap_command(tmp_path / "scratch", cache=tmp_path / "c", gpu=False)
     assert "/usr" in command
     assert "/usr/bin" not in command
+
+
+@isolated
+def test_a_worker_can_read_what_the_system_says_of_a_gpu(tmp_path):
+    """The user that a worker becomes passes the folders above the mounts; a profiler reads them."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    sandbox.lend(scratch)
+    command = sandbox.bubblewrap_command(scratch, cache=tmp_path / "cache", gpu=True)
+    user = sandbox.worker_user()
+    become = "" if user is None else f"os.setresgid(*[{user}] * 3); os.setresuid(*[{user}] * 3); "
+    code = f"import os; {become}print(os.listdir('/sys/devices'))"
+    done = subprocess.run(
+        [*command, "--", sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert "system" in done.stdout, done.stderr
 
 
 def test_trusted_programs_run_without_isolation_and_it_is_said():

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from kernel_archive.errors import UsageError, suggestion
 from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, PROBLEMS, normalise_problem
+from kernel_archive.storage import toml_beside
 from kernel_measure.tasks.base import Task
 
 #: Names of the tasks that can be measured on a GPU.
@@ -28,16 +27,16 @@ def get_task(name: str) -> Task:
     >>> get_task("fp8_quant").outputs
     ('x_q', 'x_s')
     """
-    known = (*TASK_NAMES, REHEARSAL)
+    names = (*TASK_NAMES, REHEARSAL)
     canonical = normalise_problem(name)
-    if canonical not in known:
-        raise UsageError(f"no task {name!r} to measure. {suggestion(canonical, known)}")
+    if canonical not in names:
+        raise UsageError(f"no task {name!r} to measure. {suggestion(canonical, names)}")
     return _task(canonical)
 
 
 @cache
 def _task(name: str) -> Task:
-    stated = tomllib.loads(Path(__file__).with_name("tasks.toml").read_text("utf-8"))[name]
+    stated = toml_beside(__file__, "tasks.toml")[name]
     if name in PROBLEMS:
         fields = ("benchmark_cases", "rtol", "atol", "tolerance_note", "reference")
         stated |= {field: getattr(PROBLEMS[name], field) for field in fields}

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from kernel_archive.problems import PROBLEMS, Work
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: Shape fields of a case, and the argument of ``custom_kernel`` that is made of them.
 Case = dict[str, Any]
@@ -86,14 +84,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def _functions(self) -> dict[str, Any]:
         return vars(importlib.import_module(f"kernel_measure.tasks.{self.module}"))
 
-    @property
-    def tolerances(self) -> Callable[[Data], Bounds] | None:
-        """``data -> ((rtol, atol), ...)``, a pair for every output; where rtol and atol don't do.
-
-        An atol is a number, or a number for each index of the output's first dimension.
-        """
-        return self._functions.get(f"{self.name}_tolerances")
-
     def input_of(self, case: Case, seed: int, variant: Variant, device: str) -> Data:
         """A case's input from a seed."""
         draw = Draw(self.framework, seed, variant, device)
@@ -101,8 +91,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return data
 
     def bounds(self, data: Data) -> Bounds:
-        """``(rtol, atol)`` of every output for one input."""
-        own = self.tolerances
+        """``(rtol, atol)`` of every output for one input.
+
+        An atol is a number, or a number for each index of the output's first dimension.
+        """
+        own = self._functions.get(f"{self.name}_tolerances")
         return own(data) if own else ((self.rtol, self.atol),) * len(self.outputs)
 
     def least_work(self, case: Case) -> Work | None:
@@ -118,17 +111,17 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             "tolerance": self.tolerance_note or usual,
         }
 
+    @property
+    def reference_program(self) -> str:
+        """The reference as a program under test."""
+        return self.reference.replace("def reference(", "def custom_kernel(", 1)
+
     def load_reference(self) -> Callable[[Any], Any]:
         """The reference as a function."""
-        return reference_function(self.reference)
-
-
-def reference_function(source: str) -> Callable[[Any], Any]:
-    """The function ``reference`` of a program of ours."""
-    namespace: dict[str, Any] = {}
-    exec(compile(source, "<reference>", "exec"), namespace)  # noqa: S102 - our own text
-    function: Callable[[Any], Any] = namespace["reference"]
-    return function
+        namespace: dict[str, Any] = {}
+        exec(compile(self.reference, "<reference>", "exec"), namespace)  # noqa: S102 - our own text
+        function: Callable[[Any], Any] = namespace["reference"]
+        return function
 
 
 def case_seed(seed: int, *parts: object) -> int:

@@ -3,16 +3,15 @@
 import math
 from typing import Any
 
-from kernel_archive.problems import PROBLEMS
-from kernel_measure.tasks.base import Case, Data, Draw, reference_function
+from kernel_measure.tasks import get_task
+from kernel_measure.tasks.base import Case, Data, Draw
 
 CHUNK = 64
 
 
-def _run(problem: str, data: Data) -> Data:
-    """Apply the reference of a problem; the outputs are contiguous."""
-    reference = reference_function(PROBLEMS[problem].reference)
-    return tuple(t.contiguous() for t in reference(data))
+def _run(task: str, data: Data) -> Data:
+    """Apply the reference of a task; the outputs are contiguous."""
+    return tuple(t.contiguous() for t in get_task(task).load_reference()(data))
 
 
 def _chunk_inputs(case: Case, draw: Draw) -> Data:

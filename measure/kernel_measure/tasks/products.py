@@ -80,16 +80,11 @@ def trimul(case: Case, draw: Draw) -> Data:
         if not case["nomask"]:
             keep = draw.rand(b, n, n)
             mask = (keep < 0.9 - 0.3 * draw.linspace(0, 1, n)[None, :, None]).float()
+    projections = ("left_proj", "right_proj", "left_gate", "right_gate", "out_gate")
     shapes = {
-        "norm.weight": (d,),
-        "norm.bias": (d,),
-        "left_proj.weight": (h, d),
-        "right_proj.weight": (h, d),
-        "left_gate.weight": (h, d),
-        "right_gate.weight": (h, d),
-        "out_gate.weight": (h, d),
-        "to_out_norm.weight": (h,),
-        "to_out_norm.bias": (h,),
+        **dict.fromkeys(("norm.weight", "norm.bias"), (d,)),
+        **{f"{name}.weight": (h, d) for name in projections},
+        **dict.fromkeys(("to_out_norm.weight", "to_out_norm.bias"), (h,)),
         "to_out.weight": (d, h),
     }
     weights = {}

@@ -13,7 +13,7 @@ from kernel_measure.plan import read_plan
 from kernel_measure.record import record
 from kernel_measure.station import Host
 
-__all__ = ["answer", "read_run", "run_answered", "run_plan"]
+__all__ = ["answer", "read_run", "run_answered", "run_json", "run_plan"]
 
 
 def answer(out) -> int:
@@ -51,6 +51,11 @@ def run_answered(plan, out, **how):
         more.evaluations += done.evaluations
         done = more
     return done
+
+
+def run_json(directory):
+    """What ``run.json`` says."""
+    return msgspec.json.decode((directory / "run.json").read_bytes())
 
 
 def read_run(directory):
