@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Final
 
 import msgspec
+
+from kernel_archive.toml_files import toml_beside
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,7 +35,7 @@ class Gpu(GpuFacts, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()  # other names seen in logs (device names, cloud names)
 
 
-_TABLES: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_TABLES: Final = toml_beside(__file__)
 #: GPU by canonical name, from ``gpus.toml``.
 GPUS: Final[dict[str, Gpu]] = {
     name: msgspec.convert({"name": name, **facts}, Gpu) for name, facts in _TABLES.items()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from kernel_archive.errors import KernelArchiveError, TargetExistsError, UsageError, printable
 
@@ -96,11 +95,6 @@ def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
         raise KernelArchiveError(str(busy)) from None
     with lock:
         yield
-
-
-def toml_beside(module: str, name: str) -> dict[str, Any]:
-    """Read the table of data that lies beside a module, which names itself as ``__file__``."""
-    return tomllib.loads(Path(module).with_name(name).read_text(encoding="utf-8"))
 
 
 def content_path(folder: Content) -> Path:

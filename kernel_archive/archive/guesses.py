@@ -16,7 +16,7 @@ import pyarrow as pa
 from kernel_archive.archive.open import literal_path, sql_texts
 from kernel_archive.errors import printable
 from kernel_archive.readers.sql import QueryError, csv_mark, run_query
-from kernel_archive.storage import toml_beside
+from kernel_archive.toml_files import toml_beside
 
 #: Look at this many columns of a table.
 _MAX_COLUMNS: Final = 2_000

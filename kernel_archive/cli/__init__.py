@@ -21,7 +21,7 @@ import click
 from kernel_archive._version import __version__
 from kernel_archive.cli import common
 from kernel_archive.errors import Finding, KernelArchiveError, printable, suggestion
-from kernel_archive.storage import toml_beside
+from kernel_archive.toml_files import toml_beside
 
 #: Command -> module and one line of help, which stands here so that ``--help`` imports nothing.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {

@@ -24,7 +24,7 @@ from kernel_archive.readers.files import RunFiles
 from kernel_archive.readers.records import EVALUATION_FAILED, Evaluation, SearchFacts
 from kernel_archive.readers.salvage import FindingLog, RowKind, Salvage
 from kernel_archive.readers.values import natural, not_negative, object_of, text_of
-from kernel_archive.storage import toml_beside
+from kernel_archive.toml_files import toml_beside
 
 #: File -> column of the facts -> places in the file; ``run_facts.toml`` says how to read it.
 _FACTS: Final[dict[str, dict[str, str]]] = toml_beside(__file__, "run_facts.toml")

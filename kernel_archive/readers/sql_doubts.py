@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from kernel_archive.errors import Finding, counted, printable
 from kernel_archive.gpus import same_gpu
-from kernel_archive.storage import toml_beside
+from kernel_archive.toml_files import toml_beside
 
 #: Columns that a query may return -> their type in DuckDB, and what each means.
 COLUMNS: Final[dict[str, list[str]]] = toml_beside(__file__, "sql_columns.toml")

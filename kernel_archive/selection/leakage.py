@@ -18,9 +18,7 @@ leak. Whether it is the reference is looked up in ``references``, not believed o
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import duckdb
@@ -42,8 +40,9 @@ from kernel_archive.selection.selected import (
 from kernel_archive.selection.similarity import Grams, near_copies
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
+from kernel_archive.toml_files import toml_beside
 
-_STATED: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_STATED: Final = toml_beside(__file__)
 #: Kind of leak -> its message and query.
 _CHECKS: Final = {check["code"]: check for check in _STATED["check"]}
 _FIX: Final = (

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from kernel_archive.errors import UsageError, suggestion
 from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, PROBLEMS, normalise_problem
+from kernel_archive.toml_files import toml_beside
 from kernel_measure.tasks.base import Task
 
 #: Names of the tasks that can be measured on a GPU.
@@ -37,7 +36,7 @@ def get_task(name: str) -> Task:
 
 @cache
 def _task(name: str) -> Task:
-    stated = tomllib.loads(Path(__file__).with_name("tasks.toml").read_text("utf-8"))[name]
+    stated = toml_beside(__file__, "tasks.toml")[name]
     if name in PROBLEMS:
         fields = ("benchmark_cases", "rtol", "atol", "tolerance_note", "reference")
         stated |= {field: getattr(PROBLEMS[name], field) for field in fields}
