@@ -76,10 +76,14 @@ def same_gpu(one: str, other: str) -> bool:
     return len(names) == 1
 
 
-def gpu_facts(name: str, stated: Mapping[str, Gpu] | None = None) -> Gpu:
-    """Look up the facts of a GPU here, then among those that an archive states."""
+def gpu_facts(name: str, stated: Mapping[str, GpuFacts] | None = None) -> Gpu:
+    """Look up the facts of a GPU here, then among those that recipes or an archive state."""
     canonical = canonical_gpu(name)
-    return GPUS.get(canonical) or (stated or {}).get(canonical) or Gpu(name=canonical)
+    if canonical in GPUS:
+        return GPUS[canonical]
+    matches = (facts for other, facts in (stated or {}).items() if same_gpu(canonical, other))
+    facts = next(matches, GpuFacts())
+    return Gpu(**{**msgspec.structs.asdict(facts), "name": canonical})
 
 
 def gpu_lines(gpu: Gpu) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Write files whole or not at all, lock and digest them, and find the shipped content."""
+"""Write files whole, lock and digest them, open databases in memory, find the shipped content."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from kernel_archive.errors import KernelArchiveError, TargetExistsError, UsageError, printable
 
 if TYPE_CHECKING:
+    import duckdb
     import jinja2
 
 #: A folder of reviewed content.
@@ -95,6 +96,15 @@ def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
         raise KernelArchiveError(str(busy)) from None
     with lock:
         yield
+
+
+def memory_database(**settings: Any) -> duckdb.DuckDBPyConnection:
+    """Open a DuckDB database in memory; ``settings`` are DuckDB's."""
+    import duckdb
+
+    connection = duckdb.connect(":memory:", config=settings)
+    connection.execute("SET enable_progress_bar = false")  # it writes to stdout
+    return connection
 
 
 def content_path(folder: Content) -> Path:

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-import duckdb
 import msgspec
 import polars as pl
 
@@ -40,6 +39,7 @@ from kernel_archive.selection.selected import (
 from kernel_archive.selection.similarity import Grams, near_copies
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
+from kernel_archive.storage import memory_database
 from kernel_archive.toml_files import toml_beside
 
 _STATED: Final = toml_beside(__file__)
@@ -73,8 +73,7 @@ def _leaks(
         ),
         "held_out_problems": pl.DataFrame({"problem": sorted(HELD_OUT_PROBLEMS)}),
     }
-    with duckdb.connect() as connection:
-        connection.execute("SET enable_progress_bar = false")  # it writes to stdout
+    with memory_database() as connection:
         for name, rows in frames.items():  # without a copy: training may have a million programs
             connection.register(name, rows.to_arrow(compat_level=pl.CompatLevel.newest()))
         for name, query in _STATED["views"].items():
