@@ -11,7 +11,7 @@ import fnmatch
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -259,6 +259,7 @@ def preview(recipe: Path) -> dict[str, Any]:
     jobs = jobs_of([load_recipe(recipe)])
     rows: list[dict[str, Any]] = []
     findings: list[Finding] = []
+    other_gpus: dict[tuple[str, str], list[Evaluation]] = {}  # those stated, and those of rows
     n_rows = 0
     for job in jobs[:_MAX_RUNS]:
         records = list(READERS[job.source.format].read(job.run_files))
@@ -266,33 +267,44 @@ def preview(recipe: Path) -> dict[str, Any]:
         facts = next((r for r in records if isinstance(r, SearchFacts)), SearchFacts())
         evaluations = [record for record in records if isinstance(record, Evaluation)]
         n_rows += facts.counts.get("rows", len(evaluations))
+        stated_gpu = canonical_gpu(job.source.gpu or "")
         for record in evaluations:
+            gpu = canonical_gpu(record.gpu or facts.gpu or stated_gpu)
             problem = record.problem or facts.problem or job.problem or ""
+            supplied = None
             try:
                 supplied = job.reference_text(problem, record.problem)
             except RecipeError as error:
-                supplied = None
                 findings += [fault for fault in error.findings if fault not in findings]
+            if stated_gpu and gpu != stated_gpu:
+                other_gpus.setdefault((stated_gpu, gpu), []).append(record)
             row = {
                 "problem": problem,
-                "gpu": canonical_gpu(record.gpu or facts.gpu or job.source.gpu or ""),
+                "gpu": gpu,
                 "speedup": record.speedup,
                 "code": record.code.strip().split("\n", 1)[0][:80],
                 "from": place_of(record.source_file, record.source_line),
                 "outcome": "refused" if record.excluded else record.outcome,
-                "record": record,
-                "stated_gpu": canonical_gpu(job.source.gpu or ""),
-                "reference": record.reference_code or facts.reference_code or supplied,
+                "has_reference": record.reference_code or facts.reference_code or supplied,
             }
             rows.append(row)
-    findings += _other_gpus(rows)
-    successes = [row for row in rows if row["outcome"] == "success"]
+    for (stated, gpu), others in other_gpus.items():
+        finding = Finding(
+            code="gpu-differs",
+            message=f"--gpu says {stated}, and {counted(len(others), 'row')} say {printable(gpu)}",
+            file=others[0].source_file,
+            line=others[0].source_line,
+            field="gpu",
+            fix="Leave --gpu out; where a row names none: coalesce(gpu, '...') AS gpu in the query",
+        )
+        findings.append(finding)
     missing = [
         f"the {name} of {counted(n, 'row')}: type --{name} NAME, or return it in the query"
         for name in ("gpu", "problem")
         if (n := sum(not row[name] for row in rows))
     ]
-    if n := sum(not row["reference"] for row in successes):
+    successes = [row for row in rows if row["outcome"] == "success"]
+    if n := sum(not row["has_reference"] for row in successes):
         place = "--reference FILE, in the folder of the recipe ({problem} stands for its name)"
         missing.append(f"the reference program of {counted(n, 'program')}: type {place}")
     shown = ("problem", "gpu", "speedup", "code", "from")
@@ -308,23 +320,6 @@ def preview(recipe: Path) -> dict[str, Any]:
         "findings": findings,
         "missing": missing,
     }
-
-
-def _other_gpus(rows: Iterable[dict[str, Any]]) -> Iterator[Finding]:
-    """Yield a finding for each GPU of rows that is another than the recipe states."""
-    records: dict[tuple[str, str], list[Evaluation]] = {}
-    for row in rows:
-        if row["stated_gpu"] and row["gpu"] != row["stated_gpu"]:
-            records.setdefault((row["stated_gpu"], row["gpu"]), []).append(row["record"])
-    for (stated, gpu), others in records.items():
-        yield Finding(
-            code="gpu-differs",
-            message=f"--gpu says {stated}, and {counted(len(others), 'row')} say {printable(gpu)}",
-            file=others[0].source_file,
-            line=others[0].source_line,
-            field="gpu",
-            fix="Leave --gpu out; where a row names none: coalesce(gpu, '...') AS gpu in the query",
-        )
 
 
 def why_no_build(shown: dict[str, Any]) -> str | None:

@@ -30,6 +30,7 @@ _MAX_PLACES: Final = 200
 PLACE: Final = "place"
 #: Ending of a table -> how DuckDB reads it.
 _READ: Final[dict[str, str]] = guesses.KNOWN["tables"]
+_OBJECT: Final = '"MAP(VARCHAR, JSON)"'
 #: Keys that number things.
 _NUMBERED: Final = re.compile(r"(?:level|problem|task|sample)?_?\d+")
 _LINES: Final = (".jsonl", ".ndjson")
@@ -103,53 +104,62 @@ def _json_table(read: str, documents: list[Any], *, line: str | None) -> Table:
     """Write how the rows below documents are read, with the columns of the objects above them."""
     steps, levels = _steps_to_rows(documents)
     row = "json"
-    columns = [_columns(levels[0], row)]
+    columns = {".".join(path): f"(t.{row}->>{_pointer(path)})" for path in levels[0]}
     keys: list[str] = []
-    for number, (step, rows) in enumerate(zip(steps, levels[1:], strict=True), 1):
+    for number, (step, paths) in enumerate(zip(steps, levels[1:], strict=True), 1):
+        name = f"item{number}"
         below = f"{row}->{_pointer(step.path)}" if step.path else row
         if step.kind == "list":
-            row = f"item{number}"
-            unnested = f"from_json({below}, '[\"JSON\"]')"
-            name = row
+            row, unnested = name, f"from_json({below}, '[\"JSON\"]')"
         else:
-            name, row = f"entry{number}", f"entry{number}.value"
-            unnested = f"map_entries(from_json({below}, '\"MAP(VARCHAR, JSON)\"'))"
-            if step.kind == "numbered" and step.path:
+            row, unnested = f"{name}.value", f"map_entries(from_json({below}, '{_OBJECT}'))"
+            if step.kind == "numbered" and step.path:  # the first of levels is level_1
                 keys.append(sql_texts([step.path[-1].removesuffix("s")]))
             keys.append(f"t.{name}.key")
         read = f"(SELECT *, unnest({unnested}) AS {name} FROM {read})"
-        columns.append(_columns(rows, row))
-    place = f"concat_ws('_', {', '.join(keys)})" if len(keys) > 1 else "".join(keys)
-    merged = {PLACE: place} if place else {}
-    for level in reversed(columns):  # what a row says itself comes first
-        merged = {**merged, **{name: sql for name, sql in level.items() if name not in merged}}
-    return Table(read=read, columns=merged, is_json=True, line=line if steps else None)
+        own = {".".join(path): f"(t.{row}->>{_pointer(path)})" for path in paths}
+        columns = own | {**columns, **own}  # what a row says itself comes first
+    if keys:
+        columns = {PLACE: f"concat_ws('_', {', '.join(keys)})", **columns}
+    return Table(read=read, columns=columns, is_json=True, line=line if steps else None)
 
 
-def _steps_to_rows(documents: list[Any]) -> tuple[list[_Step], list[list[Any]]]:
-    """Find the objects that are rows: the steps to them, and the objects at each step.
+def _steps_to_rows(documents: list[Any]) -> tuple[list[_Step], list[list[_Path]]]:
+    """Find the objects that are rows: the steps to them, and the paths of the values at each step.
 
     The uppermost that hold a program and its speed; else those below the documents that name a
     problem and a speed; else the documents.
     """
-    second: tuple[list[_Step], list[list[Any]]] | None = None
-    waiting: deque[tuple[list[_Step], list[list[Any]]]] = deque([([], [documents])])
+    second: tuple[list[_Step], list[list[_Path]]] | None = None
+    waiting = deque[tuple[list[_Step], list[list[_Path]], list[Any]]]([([], [], documents)])
     for _ in range(_MAX_PLACES):
         if not waiting:
             break
-        steps, levels = waiting.popleft()
-        columns = [".".join(path) for path in _leaves(levels[-1])]
-        if any(step.kind != "list" for step in steps):
-            columns.append(PLACE)
-        known = guesses.known(columns)
+        steps, above, objects = waiting.popleft()
+        paths, below = _split(objects)
+        levels = [*above, paths]
+        columns = [PLACE] if any(step.kind != "list" for step in steps) else []
+        known = guesses.known([*columns, *map(".".join, paths)])
         if not guesses.SPEED.isdisjoint(known):
             if "code" in known:
                 return steps, levels
             if "problem" in known and steps:
                 second = second or (steps, levels)
-        for step, rows in _below(levels[-1]).items():
-            waiting.append(([*steps, step], [*levels, rows]))
-    return second or ([], [documents])
+        waiting.extend(([*steps, step], levels, inner) for step, inner in below.items())
+    return second or ([], [_split(documents)[0]])
+
+
+def _split(objects: Iterable[Any]) -> tuple[list[_Path], dict[_Step, list[Any]]]:
+    """Part objects into the paths of their plain values, and the objects one step below them."""
+    paths: dict[_Path, None] = {}
+    below: dict[_Step, list[Any]] = {}
+    for value in objects:
+        for path, kind, inner in _parts(value):
+            if kind is not None:
+                below.setdefault(_Step(path, kind), []).extend(inner)
+            elif path and all(path):
+                paths[path] = None
+    return list(islice(paths, _MAX_COLUMNS)), below
 
 
 def _parts(value: Any, path: _Path = ()) -> Iterator[tuple[_Path, _Kind | None, Iterable[Any]]]:
@@ -176,27 +186,6 @@ def _kind_of_objects(value: dict[str, Any]) -> _Kind | None:
         return None
     is_alike = set.intersection(*map(set, inner)) and not any(map(guesses.is_reference, value))
     return "named" if is_alike else None
-
-
-def _leaves(rows: Iterable[Any]) -> list[_Path]:
-    """List the paths of the plain values in objects, each once."""
-    paths = dict.fromkeys(path for row in rows for path, kind, _ in _parts(row) if kind is None)
-    return [path for path in islice(paths, _MAX_COLUMNS) if path and all(path)]
-
-
-def _below(rows: Iterable[Any]) -> dict[_Step, list[Any]]:
-    """Collect the objects one step below others."""
-    found: dict[_Step, list[Any]] = {}
-    for row in rows:
-        for path, kind, inner in _parts(row):
-            if kind is not None:
-                found.setdefault(_Step(path, kind), []).extend(inner)
-    return found
-
-
-def _columns(rows: Iterable[Any], row: str) -> dict[str, str]:
-    """Map columns, by their paths with points, to the SQL that reads them from a row."""
-    return {".".join(path): f"(t.{row}->>{_pointer(path)})" for path in _leaves(rows)}
 
 
 def _pointer(path: _Path) -> str:
