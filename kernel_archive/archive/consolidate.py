@@ -188,22 +188,19 @@ def _chunks(
         place = literal_path(store.place(run.fragment.name))
         for search in run.searches:
             files.setdefault(str(search["search_id"]), set()).add(place)
-    query = "SELECT search_id, count(*) FROM fragment GROUP BY search_id ORDER BY search_id"
-    chunks: list[list[str]] = []
-    rows = CHUNK_ROWS  # the first search begins a chunk
-    for search, count in connection.sql(query).fetchall():
-        if rows >= CHUNK_ROWS:
-            chunks.append([])
-            rows = 0
-        chunks[-1].append(search)
-        rows += count
-    parts = [
-        (part, sorted({place for search in part for place in files[search]})) for part in chunks
-    ]
-    return [
-        f"SELECT * FROM read_parquet([{sql_texts(places)}]) WHERE search_id IN ({sql_texts(part)})"
-        for part, places in parts
-    ]
+    parts = connection.sql(
+        f"""SELECT list(search_id ORDER BY search_id)
+            FROM (SELECT search_id, sum(count(*)) OVER (ORDER BY search_id) - count(*) AS before
+                  FROM fragment GROUP BY search_id)
+            GROUP BY before // {CHUNK_ROWS} ORDER BY before // {CHUNK_ROWS}"""
+    )
+    chunks = []
+    for (part,) in parts.fetchall():
+        places = sql_texts(sorted(set().union(*(files[search] for search in part))))
+        chunks.append(
+            f"SELECT * FROM read_parquet([{places}]) WHERE search_id IN ({sql_texts(part)})"
+        )
+    return chunks
 
 
 def _rows(
