@@ -25,7 +25,7 @@ from kernel_archive.archive.jobs import folder_name, jobs_of
 from kernel_archive.archive.open import literal_path
 from kernel_archive.archive.recipe import load_recipe
 from kernel_archive.archive.table_query import BY_FOLDER, write_query
-from kernel_archive.archive.table_rows import Table, is_table, look_at, uncompressed
+from kernel_archive.archive.table_rows import TableRows, is_table, look_at, uncompressed
 from kernel_archive.errors import (
     DataError,
     Finding,
@@ -204,7 +204,7 @@ def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft |
     return Draft(found=found, sources=sources, query=query, notes=notes)
 
 
-def _is_like(table: Table, best: Table) -> bool:
+def _is_like(table: TableRows, best: TableRows) -> bool:
     """Tell whether one query can read a table and the best one.
 
     A JSON file may lack columns or have more of its own. The columns of it that are known must lie

@@ -12,7 +12,7 @@ from typing import Final
 
 from kernel_archive.archive import guesses
 from kernel_archive.archive.open import sql_texts
-from kernel_archive.archive.table_rows import PLACE, Table, answer_of, quoted
+from kernel_archive.archive.table_rows import PLACE, TableRows, answer_of, quoted
 from kernel_archive.errors import printable
 from kernel_archive.readers.sql import QueryError
 from kernel_archive.readers.sql_doubts import failure_of
@@ -31,7 +31,7 @@ _NO_TEXT: Final = re.compile(r"[-+.\deE]+|(?i:true|false|nan|inf)")
 
 
 def write_query(
-    folder: Path, file: str, table: Table, names: Sequence[str], *, is_each: bool
+    folder: Path, file: str, table: TableRows, names: Sequence[str], *, is_each: bool
 ) -> tuple[str, list[str]]:
     """Write a query over a table, in each folder or one, and what a person must look at."""
     columns, notes = table.columns, list[str]()
@@ -87,7 +87,7 @@ def write_query(
     return "\n".join(query) + "\n", notes
 
 
-def _cells(folder: Path, file: str, table: Table) -> dict[str, list[str]]:
+def _cells(folder: Path, file: str, table: TableRows) -> dict[str, list[str]]:
     """Read the cells of each column in the first rows, without those that are missing."""
     select = ", ".join(f"{sql}::VARCHAR AS {quoted(c)}" for c, sql in table.columns.items())
     try:

@@ -40,7 +40,7 @@ _Path: TypeAlias = tuple[str, ...]
 _Kind: TypeAlias = Literal["list", "named", "numbered"]
 
 
-class Table(msgspec.Struct, kw_only=True):
+class TableRows(msgspec.Struct, kw_only=True):
     """How the rows of a table are read, and its columns; none where DuckDB cannot read it."""
 
     read: str  # what stands behind FROM
@@ -68,7 +68,7 @@ def is_table(name: str, *, is_text: bool = False) -> bool:
     return ending in _READ and not (is_text and ending == ".parquet")
 
 
-def look_at(folder: Path, name: str) -> Table:
+def look_at(folder: Path, name: str) -> TableRows:
     """Look where the rows of a table are, and which columns they have."""
     ending = uncompressed(name).suffix.lower()
     read = _READ[ending]
@@ -78,13 +78,13 @@ def look_at(folder: Path, name: str) -> Table:
             fields = answer_of(folder, name, f"SELECT * FROM {read} LIMIT 0").schema
             if not any(pa.types.is_nested(field.type) for field in fields):
                 names = islice(filter(None, fields.names), _MAX_COLUMNS)
-                return Table(read=read, columns={name: f"t.{quoted(name)}" for name in names})
+                return TableRows(read=read, columns={name: f"t.{quoted(name)}" for name in names})
             read = f"(SELECT to_json(p) AS json FROM {read} p)"
         query = f"SELECT json::VARCHAR AS text FROM {read} LIMIT {_MAX_DOCUMENTS}"
         texts = answer_of(folder, name, query)["text"].to_pylist()
         documents = [any_json(text.encode()) for text in texts if text is not None]
     except (QueryError, *BAD_JSON) as error:
-        return Table(read=read, fault=printable(str(error).splitlines()[0], 120))
+        return TableRows(read=read, fault=printable(str(error).splitlines()[0], 120))
     if ending in _LINES:
         read = f"(SELECT json, row_number() OVER () AS source_line FROM {read})"
     return _json_table(read, documents, line="source_line" if ending in _LINES else None)
@@ -100,7 +100,7 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _json_table(read: str, documents: list[Any], *, line: str | None) -> Table:
+def _json_table(read: str, documents: list[Any], *, line: str | None) -> TableRows:
     """Write how the rows below documents are read, with the columns of the objects above them."""
     steps, levels = _steps_to_rows(documents)
     row = "json"
@@ -121,7 +121,7 @@ def _json_table(read: str, documents: list[Any], *, line: str | None) -> Table:
         columns = own | {**columns, **own}  # what a row says itself comes first
     if keys:
         columns = {PLACE: f"concat_ws('_', {', '.join(keys)})", **columns}
-    return Table(read=read, columns=columns, is_json=True, line=line if steps else None)
+    return TableRows(read=read, columns=columns, is_json=True, line=line if steps else None)
 
 
 def _steps_to_rows(documents: list[Any]) -> tuple[list[_Step], list[list[_Path]]]:

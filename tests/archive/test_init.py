@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kernel_archive.archive import guesses
+from kernel_archive.archive import guesses, init
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.init import draft_recipe, preview, write_recipe
 from kernel_archive.archive.open import open_archive
@@ -170,15 +170,16 @@ def test_a_column_that_names_kernels_is_the_problem(tmp_path: Path, name: str) -
     assert notes[1].endswith("or the name of its file. Is it the column text?")
 
 
-def test_files_of_one_shape_are_one_source(tmp_path: Path) -> None:
+def test_files_of_one_shape_are_one_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern names them all, and no file of another shape."""
     head, row = ["op", "code", "speedup"], ["gemm", "def a():\n    1", 2.0]
-    for n in range(8):
+    monkeypatch.setattr(init, "_MAX_NAMED", 2)
+    for n in range(3):
         write_table(tmp_path / f"in/run{n}/results.csv", head, [*row[:2], 2.0 + n])
     shown, _, notes = start(tmp_path / "in", tmp_path / "in")
     recipe = tomllib.loads((tmp_path / "in/builder.toml").read_text())
     assert [source["path"] for source in recipe["source"]] == ["*/results.csv"]
-    assert (shown["runs"], notes) == (8, [])
+    assert (shown["runs"], notes) == (3, [])
     for name in ("a", "b"):
         write_table(tmp_path / f"two/{name}/{name}.csv", head, row)
     write_table(tmp_path / "two/c/c.csv", ["x", "y"], [1, 2])
@@ -186,7 +187,7 @@ def test_files_of_one_shape_are_one_source(tmp_path: Path) -> None:
     assert [source["path"][-8:] for source in draft.sources] == ["/a/a.csv", "/b/b.csv"]
     assert draft.notes[-1] == "not read: c/c.csv: its columns are not those of a/a.csv"
     (tmp_path / "two/d.parquet").write_bytes(b"PAR1xxxxPAR1")
-    for n in range(8):
+    for n in range(2):
         shutil.copy(tmp_path / "two/c/c.csv", tmp_path / f"two/c/e{n}.csv")
     *_, last = notes = draft_recipe(tmp_path / "two").notes
     assert last == "not read: 2 more tables"
