@@ -26,6 +26,8 @@ from kernel_archive.readers.values import BAD_JSON, any_json
 _MAX_COLUMNS: Final = 2_000
 _MAX_DOCUMENTS: Final = 1_000
 _MAX_PLACES: Final = 200
+#: Characters of all these documents.
+_MAX_CHARACTERS: Final = 32 << 20
 #: A column that the keys above a row make.
 PLACE: Final = "place"
 #: Ending of a table -> how DuckDB reads it.
@@ -80,7 +82,9 @@ def look_at(folder: Path, name: str) -> TableRows:
                 names = islice(filter(None, fields.names), _MAX_COLUMNS)
                 return TableRows(read=read, columns={name: f"t.{quoted(name)}" for name in names})
             read = f"(SELECT to_json(p) AS json FROM {read} p)"
-        query = f"SELECT json::VARCHAR AS text FROM {read} LIMIT {_MAX_DOCUMENTS}"
+        first = f"SELECT json::VARCHAR AS text FROM {read} LIMIT {_MAX_DOCUMENTS}"
+        length = "sum(length(text)) OVER (ROWS UNBOUNDED PRECEDING)"
+        query = f"SELECT text FROM ({first}) QUALIFY {length} <= {_MAX_CHARACTERS}"
         texts = answer_of(folder, name, query)["text"].to_pylist()
         documents = [any_json(text.encode()) for text in texts if text is not None]
     except (QueryError, *BAD_JSON) as error:
@@ -130,7 +134,7 @@ def _steps_to_rows(documents: list[Any]) -> tuple[list[_Step], list[list[_Path]]
     The uppermost that hold a program and its speed; else those below the documents that name a
     problem and a speed; else the documents.
     """
-    second: tuple[list[_Step], list[list[_Path]]] | None = None
+    fallback: tuple[list[_Step], list[list[_Path]]] | None = None
     waiting = deque[tuple[list[_Step], list[list[_Path]], list[Any]]]([([], [], documents)])
     for _ in range(_MAX_PLACES):
         if not waiting:
@@ -144,9 +148,9 @@ def _steps_to_rows(documents: list[Any]) -> tuple[list[_Step], list[list[_Path]]
             if "code" in known:
                 return steps, levels
             if "problem" in known and steps:
-                second = second or (steps, levels)
+                fallback = fallback or (steps, levels)
         waiting.extend(([*steps, step], levels, inner) for step, inner in below.items())
-    return second or ([], [_split(documents)[0]])
+    return fallback or ([], [_split(documents)[0]])
 
 
 def _split(objects: Iterable[Any]) -> tuple[list[_Path], dict[_Step, list[Any]]]:

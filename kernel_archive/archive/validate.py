@@ -230,9 +230,13 @@ def validate_measured(
     for name, check in (*_LAYERS.items(), *extra):
         findings = [] if stopped else list(_findings(archive, check))
         severities = {finding.severity for finding in findings}
-        status: Status = "skipped" if stopped else "ok"
-        status = "warning" if "warning" in severities else status
-        status = "error" if "error" in severities else status
+        status: Status = "ok"
+        if stopped:
+            status = "skipped"
+        elif "error" in severities:
+            status = "error"
+        elif "warning" in severities:
+            status = "warning"
         layers.append(Layer(name=name, status=status, findings=findings))
         unreadable = any(finding.code == "unreadable" for finding in findings)
         stopped = stopped or unreadable or (status == "error" and name in _BASIC_LAYERS)
