@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -60,9 +60,9 @@ def canonical_gpu(name: str) -> str:
     return _BY_ALIAS.get(_key(name), name.strip())
 
 
-def is_known(name: str) -> bool:
-    """Tell whether a name or alias is one of :data:`GPUS`."""
-    return _key(name) in _BY_ALIAS
+def is_known(name: str, stated: Iterable[str] = ()) -> bool:
+    """Tell whether a name or alias is one of :data:`GPUS`, or means one of those ``stated``."""
+    return _key(name) in _BY_ALIAS or any(same_gpu(name, other) for other in stated)
 
 
 def same_gpu(one: str, other: str) -> bool:

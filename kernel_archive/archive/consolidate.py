@@ -29,7 +29,7 @@ from kernel_archive.archive.shards import SplitWriter, close_table, write_table
 from kernel_archive.archive.stage import StagedRun
 from kernel_archive.bins import Scheme, assign_bins
 from kernel_archive.errors import KernelArchiveError, RecipeError
-from kernel_archive.gpus import GpuFacts, gpu_facts, is_known, same_gpu
+from kernel_archive.gpus import GpuFacts, gpu_facts, is_known
 from kernel_archive.ids import CANARY
 from kernel_archive.schema import TABLES
 from kernel_archive.storage import memory_database
@@ -232,6 +232,5 @@ def _reference_rows(runs: Sequence[StagedRun]) -> list[dict[str, Any]]:
 def _gpu_row(name: str, stated: Mapping[str, GpuFacts]) -> dict[str, Any]:
     """Make the row of ``gpus``: its facts, and whether this package or a recipe knows it."""
     facts = gpu_facts(name, stated)
-    known = is_known(name) or any(same_gpu(name, other) for other in stated)
     columns = {field: getattr(facts, field) for field in GpuFacts.__struct_fields__}
-    return {"gpu": name, "known": known, **columns}
+    return {"gpu": name, "known": is_known(name, stated), **columns}
