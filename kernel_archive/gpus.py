@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
+
+from kernel_archive.toml_files import toml_beside
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,7 +35,7 @@ class Gpu(GpuFacts, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()  # other names seen in logs (device names, cloud names)
 
 
-_TABLES: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_TABLES: Final = toml_beside(__file__)
 #: GPU by canonical name, from ``gpus.toml``.
 GPUS: Final[dict[str, Gpu]] = {
     name: msgspec.convert({"name": name, **facts}, Gpu) for name, facts in _TABLES.items()
@@ -60,9 +60,9 @@ def canonical_gpu(name: str) -> str:
     return _BY_ALIAS.get(_key(name), name.strip())
 
 
-def is_known(name: str) -> bool:
-    """Tell whether a name or alias is one of :data:`GPUS`."""
-    return _key(name) in _BY_ALIAS
+def is_known(name: str, stated: Iterable[str] = ()) -> bool:
+    """Tell whether a name or alias is one of :data:`GPUS`, or means one of those ``stated``."""
+    return _key(name) in _BY_ALIAS or any(same_gpu(name, other) for other in stated)
 
 
 def same_gpu(one: str, other: str) -> bool:
@@ -76,10 +76,14 @@ def same_gpu(one: str, other: str) -> bool:
     return len(names) == 1
 
 
-def gpu_facts(name: str, stated: Mapping[str, Gpu] | None = None) -> Gpu:
-    """Look up the facts of a GPU here, then among those that an archive states."""
+def gpu_facts(name: str, stated: Mapping[str, GpuFacts] | None = None) -> Gpu:
+    """Look up the facts of a GPU here, then among those that recipes or an archive state."""
     canonical = canonical_gpu(name)
-    return GPUS.get(canonical) or (stated or {}).get(canonical) or Gpu(name=canonical)
+    if canonical in GPUS:
+        return GPUS[canonical]
+    matches = (facts for other, facts in (stated or {}).items() if same_gpu(canonical, other))
+    facts = next(matches, GpuFacts())
+    return Gpu(**{**msgspec.structs.asdict(facts), "name": canonical})
 
 
 def gpu_lines(gpu: Gpu) -> Iterator[str]:

@@ -6,13 +6,13 @@ all made from :data:`TABLES`; nothing else states a column.
 
 from __future__ import annotations
 
-import tomllib
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 import msgspec
 import pyarrow as pa
+
+from kernel_archive.toml_files import toml_beside
 
 #: How an evaluation can end.
 Outcome = Literal[
@@ -77,7 +77,7 @@ def _column(name: str, fields: dict[str, Any]) -> Column:
 
 def _read_tables() -> dict[str, Table]:
     """Read ``schema.toml``: a column of a table is an entry, or the name of a shared one."""
-    content = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    content = toml_beside(__file__)
     shared = {name: _column(name, fields) for name, fields in content["columns"].items()}
     tables: dict[str, Table] = {}
     for name, facts in content["tables"].items():

@@ -7,13 +7,12 @@ a further split with the columns of an existing one is one more entry.
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
 from kernel_archive.errors import UsageError, printable, suggestion
+from kernel_archive.toml_files import toml_beside
 
 #: What the rows of a split are, which decides on the metrics: ``eval`` (a candidate against its
 #: reference), ``validity`` (whether one passes), ``close`` (two programs of one aimed speed),
@@ -74,8 +73,7 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 def _read_splits() -> dict[str, SplitSpec]:
     """Read ``splits.toml``; an entry that is ``like`` another states only where it differs."""
-    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    entries = tomllib.loads(text)
+    entries = toml_beside(__file__)
     splits: dict[str, SplitSpec] = {}
     for name, entry in entries.items():
         base = entries[entry.pop("like")] if "like" in entry else {}

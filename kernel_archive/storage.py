@@ -1,11 +1,10 @@
-"""Write files whole or not at all, lock and digest them, and find the shipped content."""
+"""Write files whole, lock and digest them, open databases in memory, find the shipped content."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import secrets
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from kernel_archive.errors import KernelArchiveError, TargetExistsError, UsageError, printable
 
 if TYPE_CHECKING:
+    import duckdb
     import jinja2
 
 #: A folder of reviewed content.
@@ -98,9 +98,13 @@ def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
         yield
 
 
-def toml_beside(module: str, name: str) -> dict[str, Any]:
-    """Read the table of data that lies beside a module, which names itself as ``__file__``."""
-    return tomllib.loads(Path(module).with_name(name).read_text(encoding="utf-8"))
+def memory_database(**settings: Any) -> duckdb.DuckDBPyConnection:
+    """Open a DuckDB database in memory; ``settings`` are DuckDB's."""
+    import duckdb
+
+    connection = duckdb.connect(":memory:", config=settings)
+    connection.execute("SET enable_progress_bar = false")  # it writes to stdout
+    return connection
 
 
 def content_path(folder: Content) -> Path:

@@ -123,8 +123,8 @@ class Build:
         about: About = common_table(recipes, "archive") or About(name=DATASET_NAME)
         self.options = options
         self.name = options.name or about.name
-        texts = {key: getattr(about, key) for key in ("title", "description", "citation")}
-        self.about = {key: text for key, text in texts.items() if text is not None}
+        texts = msgspec.structs.asdict(about)
+        self.about = {k: text for k, text in texts.items() if k != "name" and text is not None}
         self.evaluation: EvaluationRules | None = common_table(recipes, "eval")
         if self.evaluation is None and self.name != DATASET_NAME:
             self.evaluation = EvaluationRules()

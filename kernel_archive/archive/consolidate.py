@@ -29,9 +29,10 @@ from kernel_archive.archive.shards import SplitWriter, close_table, write_table
 from kernel_archive.archive.stage import StagedRun
 from kernel_archive.bins import Scheme, assign_bins
 from kernel_archive.errors import KernelArchiveError, RecipeError
-from kernel_archive.gpus import GpuFacts, gpu_facts, is_known, same_gpu
+from kernel_archive.gpus import GpuFacts, gpu_facts, is_known
 from kernel_archive.ids import CANARY
 from kernel_archive.schema import TABLES
+from kernel_archive.storage import memory_database
 
 #: DuckDB spills to disk above this; a process stays below 2 GB.
 MEMORY_LIMIT: Final = "800MB"
@@ -43,7 +44,7 @@ CHUNK_ROWS: Final = 20_000
 BATCH_ROWS: Final = 4000
 #: Which rows of the views in ``labels.sql`` each split of the large tables has.
 _LARGE_TABLES: Final = (
-    ("kernels", "train", "kept AND NOT held_out"),
+    ("kernels", "train", "not_withheld AND NOT held_out"),
     ("kernels", "test", "held_out"),
     ("evaluations", "train", "true"),
     ("failures", "train", "true"),
@@ -114,8 +115,8 @@ def consolidate(
         chunks = _chunks(connection, runs, store)
         _decide(connection, rules)
         (counts,) = connection.sql("FROM report").to_arrow_table().to_pylist()
-        flagged = ", ".join(f"count(*) FILTER ({f.name} AND kept) AS {f.name}" for f in FLAGS)
-        query = f"SELECT {flagged} FROM kernel"
+        flagged = ", ".join(f"count(*) FILTER ({flag.name}) AS {flag.name}" for flag in FLAGS)
+        query = f"SELECT {flagged} FROM kernel WHERE not_withheld"
         (counts["flags"],) = connection.sql(query).to_arrow_table().to_pylist()
         gpus = connection.sql("SELECT DISTINCT gpu FROM evaluation ORDER BY 1").fetchall()
         writers: dict[str, dict[str, SplitWriter]] = {}
@@ -145,15 +146,13 @@ def consolidate(
 @contextmanager
 def _merge_database(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a database that spills into a folder."""
-    settings: dict[str, Any] = {
-        "memory_limit": MEMORY_LIMIT,
-        "temp_directory": str(scratch),
-        "threads": min(MAX_THREADS, os.cpu_count() or 1),
-        "preserve_insertion_order": False,
-    }
     try:
-        with duckdb.connect(":memory:", config=settings) as connection:
-            connection.execute("SET enable_progress_bar = false")  # it writes to stdout
+        with memory_database(
+            memory_limit=MEMORY_LIMIT,
+            temp_directory=str(scratch),
+            threads=min(MAX_THREADS, os.cpu_count() or 1),
+            preserve_insertion_order=False,
+        ) as connection:
             connection.execute("SET parquet_metadata_cache = true")
             yield connection
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
@@ -189,22 +188,19 @@ def _chunks(
         place = literal_path(store.place(run.fragment.name))
         for search in run.searches:
             files.setdefault(str(search["search_id"]), set()).add(place)
-    query = "SELECT search_id, count(*) FROM fragment GROUP BY search_id ORDER BY search_id"
-    chunks: list[list[str]] = []
-    rows = CHUNK_ROWS  # the first search begins a chunk
-    for search, count in connection.sql(query).fetchall():
-        if rows >= CHUNK_ROWS:
-            chunks.append([])
-            rows = 0
-        chunks[-1].append(search)
-        rows += count
-    parts = [
-        (part, sorted({place for search in part for place in files[search]})) for part in chunks
-    ]
-    return [
-        f"SELECT * FROM read_parquet([{sql_texts(places)}]) WHERE search_id IN ({sql_texts(part)})"
-        for part, places in parts
-    ]
+    parts = connection.sql(
+        f"""SELECT list(search_id ORDER BY search_id)
+            FROM (SELECT search_id, sum(count(*)) OVER (ORDER BY search_id) - count(*) AS before
+                  FROM fragment GROUP BY search_id)
+            GROUP BY before // {CHUNK_ROWS} ORDER BY before // {CHUNK_ROWS}"""
+    )
+    chunks = []
+    for (part,) in parts.fetchall():
+        places = sql_texts(sorted(set().union(*(files[search] for search in part))))
+        chunks.append(
+            f"SELECT * FROM read_parquet([{places}]) WHERE search_id IN ({sql_texts(part)})"
+        )
+    return chunks
 
 
 def _rows(
@@ -234,7 +230,7 @@ def _reference_rows(runs: Sequence[StagedRun]) -> list[dict[str, Any]]:
 
 
 def _gpu_row(name: str, stated: Mapping[str, GpuFacts]) -> dict[str, Any]:
-    """Make the row of ``gpus``: facts that a recipe states, else ours."""
-    from_recipe = next((facts for other, facts in stated.items() if same_gpu(name, other)), None)
-    facts = msgspec.structs.asdict(from_recipe or gpu_facts(name))
-    return {"gpu": name, "known": from_recipe is not None or is_known(name), **facts}
+    """Make the row of ``gpus``: its facts, and whether this package or a recipe knows it."""
+    facts = gpu_facts(name, stated)
+    columns = {field: getattr(facts, field) for field in GpuFacts.__struct_fields__}
+    return {"gpu": name, "known": is_known(name, stated), **columns}

@@ -11,7 +11,8 @@ from kernel_archive.archive.labels import FLAGS
 from kernel_archive.bins import SCHEMES, assign_bins
 from kernel_archive.errors import UsageError, place_of, printable
 from kernel_archive.splits import SPLIT_TABLES
-from kernel_archive.storage import content_path, toml_beside
+from kernel_archive.storage import content_path
+from kernel_archive.toml_files import toml_beside
 
 if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive

@@ -25,6 +25,7 @@ from kernel_archive.archive.jobs import folder_name, jobs_of
 from kernel_archive.archive.open import literal_path
 from kernel_archive.archive.recipe import load_recipe
 from kernel_archive.archive.table_query import BY_FOLDER, write_query
+from kernel_archive.archive.table_rows import TableRows, is_table, look_at, uncompressed
 from kernel_archive.errors import (
     DataError,
     Finding,
@@ -50,6 +51,8 @@ _MAX_TEXT_BYTES: Final = 16 << 20
 _MAX_TABLES: Final = 20
 #: Name this many tables that are not read.
 _MAX_NAMED: Final = 8
+#: Columns that say how a program did.
+_RESULTS: Final = guesses.SPEED | {"correct", "compiled", "outcome"}
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -131,10 +134,10 @@ def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
 def _own_format(folder: Path, names: Sequence[str]) -> Draft | None:
     """Recognise a search log of a format with a file name of its own."""
     for name in names:
-        plain = guesses.uncompressed(name).name
+        plain = uncompressed(name).name
         spec = next((s for s in READERS.values() if plain in s.files[:1]), None)
         if spec is not None:
-            runs = [str(Path(n).parent) for n in names if guesses.uncompressed(n).name == plain]
+            runs = [str(Path(n).parent) for n in names if uncompressed(n).name == plain]
             sources = _sources(folder, runs, format=spec.name)
             return Draft(found=f"{spec.title} ({printable(name)})", sources=sources)
     return None
@@ -142,8 +145,7 @@ def _own_format(folder: Path, names: Sequence[str]) -> Draft | None:
 
 def _refuse_other_encodings(folder: Path, names: Sequence[str]) -> None:
     """Raise a DataError at the first line of a table of text that is not UTF-8."""
-    endings = {*guesses.KNOWN["tables"]} - {".parquet"}
-    for name in (n for n in names if guesses.uncompressed(n).suffix.lower() in endings):
+    for name in (name for name in names if is_table(name, is_text=True)):
         data = b""
         with suppress(UntrustedFileError), open_uncompressed(folder / name) as stream:
             data = stream.read(_MAX_TEXT_BYTES)
@@ -151,11 +153,14 @@ def _refuse_other_encodings(folder: Path, names: Sequence[str]) -> None:
             try:
                 line.decode()
             except UnicodeDecodeError:
-                value = printable(line.decode("latin-1"), 60)
-                fix = "Save it as UTF-8; from Latin-1: iconv -f ISO-8859-1 -t UTF-8 OLD > NEW"
-                where = {"file": name, "line": number, "value": value, "fix": fix}
-                message = "the file is not UTF-8"
-                raise DataError.of(code="bad-utf8", message=message, **where) from None
+                raise DataError.of(
+                    code="bad-utf8",
+                    message="the file is not UTF-8",
+                    file=name,
+                    line=number,
+                    value=printable(line.decode("latin-1"), 60),
+                    fix="Save it as UTF-8; from Latin-1: iconv -f ISO-8859-1 -t UTF-8 OLD > NEW",
+                ) from None
 
 
 def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft | None:
@@ -163,20 +168,16 @@ def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft |
 
     Programs are looked for in all the files ``around``.
     """
-    listed = [n for n in names if guesses.uncompressed(n).suffix.lower() in guesses.KNOWN["tables"]]
+    listed = [name for name in names if is_table(name)]
     seen, rest = listed[:_MAX_TABLES], listed[_MAX_TABLES:]
-    tables = {name: guesses.look_at(folder, name) for name in seen}
-    n_known = {n: len(guesses.matched(c)) + len(guesses.times(c)) for n, (_, c) in tables.items()}
+    tables = {name: look_at(folder, name) for name in seen}
+    n_known = {name: len(guesses.known(table.columns)) for name, table in tables.items()}
     best = max(n_known, key=n_known.__getitem__, default=None)
     if best is None or n_known[best] < 2:
         return None
-    # Read as JSON, a file may lack a column; the others are read by their very columns.
-    n = 1 if "read_json_objects(" in tables[best][0] else 2
-    same = [name for name in seen if tables[name][:n] == tables[best][:n]]
-    table = tables[best]
-    if table[0].startswith("read_json("):
-        union, same = guesses.united(table, tables)
-        table = union if rest or any(tables[name] != table for name in same) else table
+    same = [name for name in seen if _is_like(tables[name], tables[best])]
+    columns = {column: sql for name in same for column, sql in tables[name].columns.items()}
+    table = msgspec.structs.replace(tables[best], columns=tables[best].columns | columns)
     parents = {Path(name).parent for name in same}
     # Where the names of folders do not tell them apart they name no problem (run_0).
     is_each = 1 < len(parents) == len({folder_name(parent) for parent in parents})
@@ -190,15 +191,30 @@ def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft |
     more = f", and {len(same) - 1} like it" if len(same) > 1 else ""
     unread = [n for n in listed if n not in same and (n in seen or len(sources) >= len(same))]
     for name in unread[:_MAX_NAMED]:
-        why = f"only {_MAX_TABLES} tables are looked into"
-        if name in seen:
+        if name not in seen:
+            why = f"only {_MAX_TABLES} tables are looked into"
+        elif tables[name].columns:
             why = f"its columns are not those of {printable(best, 80)}"
-            why = why if tables[name][1] else guesses.why_unreadable(folder, name)
+        else:
+            why = tables[name].fault
         notes.append(f"not read: {printable(name, 80)}: {why}")
     if n := len(unread[_MAX_NAMED:]):
         notes.append(f"not read: {counted(n, 'more table')}")
     found = f"the table {printable(best, 80)}{more}"
     return Draft(found=found, sources=sources, query=query, notes=notes)
+
+
+def _is_like(table: TableRows, best: TableRows) -> bool:
+    """Tell whether one query can read a table and the best one.
+
+    A JSON file may lack columns or have more of its own. The columns of it that are known must lie
+    where the best one has them, and one of them must say how the program did.
+    """
+    if table.read != best.read or table.columns == best.columns or not table.is_json:
+        return (table.read, table.columns) == (best.read, best.columns)
+    known = guesses.known(table.columns)
+    known = {ours: c for ours, c in known.items() if not ours.startswith("error")}
+    return bool(_RESULTS & known.keys()) and known.items() <= guesses.known(best.columns).items()
 
 
 def query_of(recipe: Path) -> Path:
@@ -241,64 +257,84 @@ def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, st
 def preview(recipe: Path) -> dict[str, Any]:
     """Read what a recipe names, without building: counts, first rows, findings, what is missing."""
     jobs = jobs_of([load_recipe(recipe)])
-    counts = {name: Counter[str]() for name in ("outcome", "gpu", "problem")}
+    rows: list[dict[str, Any]] = []
     findings: list[Finding] = []
-    first: list[dict[str, Any]] = []
-    n_without = 0  # programs whose reference program nobody states
-    other_gpus: dict[str, list[tuple[str, int | None]]] = {}  # places of rows that name another
+    other_gpus: dict[tuple[str, str], list[Evaluation]] = {}  # those stated, and those of rows
     n_rows = 0
     for job in jobs[:_MAX_RUNS]:
-        stated_gpu = canonical_gpu(job.source.gpu or "")
         records = list(READERS[job.source.format].read(job.run_files))
         findings += [record for record in records if isinstance(record, Finding)]
         facts = next((r for r in records if isinstance(r, SearchFacts)), SearchFacts())
         evaluations = [record for record in records if isinstance(record, Evaluation)]
         n_rows += facts.counts.get("rows", len(evaluations))
+        stated_gpu = canonical_gpu(job.source.gpu or "")
         for record in evaluations:
-            gpu = canonical_gpu(record.gpu or facts.gpu or job.source.gpu or "")
+            gpu = canonical_gpu(record.gpu or facts.gpu or stated_gpu)
             problem = record.problem or facts.problem or job.problem or ""
-            outcome = "refused" if record.excluded else record.outcome
-            if stated_gpu and gpu != stated_gpu:
-                other_gpus.setdefault(gpu, []).append((record.source_file, record.source_line))
+            supplied = None
             try:
                 supplied = job.reference_text(problem, record.problem)
             except RecipeError as error:
-                supplied = None
                 findings += [fault for fault in error.findings if fault not in findings]
-            has_reference = record.reference_code or facts.reference_code or supplied
-            n_without += outcome == "success" and not has_reference
-            for name, value in (("outcome", outcome), ("gpu", gpu), ("problem", problem)):
-                counts[name][value] += 1
-            if len(first) < 3 and outcome == "success":
-                code = record.code.strip().split("\n", 1)[0][:80]
-                row = {"problem": problem, "gpu": gpu, "speedup": record.speedup, "code": code}
-                first.append(row | {"from": place_of(record.source_file, record.source_line)})
-    for gpu, places in other_gpus.items():
-        message = f"--gpu says {stated_gpu}, and {counted(len(places), 'row')} say {printable(gpu)}"
-        fix = "Leave --gpu out; where a row names none: coalesce(gpu, '...') AS gpu in the query"
-        file, line = places[0]
-        findings.append(
-            Finding(code="gpu-differs", message=message, file=file, line=line, field="gpu", fix=fix)
+            if stated_gpu and gpu != stated_gpu:
+                other_gpus.setdefault((stated_gpu, gpu), []).append(record)
+            row = {
+                "problem": problem,
+                "gpu": gpu,
+                "speedup": record.speedup,
+                "code": record.code.strip().split("\n", 1)[0][:80],
+                "from": place_of(record.source_file, record.source_line),
+                "outcome": "refused" if record.excluded else record.outcome,
+                "has_reference": record.reference_code or facts.reference_code or supplied,
+            }
+            rows.append(row)
+    for (stated, gpu), others in other_gpus.items():
+        finding = Finding(
+            code="gpu-differs",
+            message=f"--gpu says {stated}, and {counted(len(others), 'row')} say {printable(gpu)}",
+            file=others[0].source_file,
+            line=others[0].source_line,
+            field="gpu",
+            fix="Leave --gpu out; where a row names none: coalesce(gpu, '...') AS gpu in the query",
         )
-    n_unnamed = {name: counts[name].pop("", 0) for name in ("gpu", "problem")}
+        findings.append(finding)
     missing = [
         f"the {name} of {counted(n, 'row')}: type --{name} NAME, or return it in the query"
-        for name, n in n_unnamed.items()
-        if n
+        for name in ("gpu", "problem")
+        if (n := sum(not row[name] for row in rows))
     ]
-    if n_without:
-        programs = counted(n_without, "program")
+    successes = [row for row in rows if row["outcome"] == "success"]
+    if n := sum(not row["has_reference"] for row in successes):
         place = "--reference FILE, in the folder of the recipe ({problem} stands for its name)"
-        missing.append(f"the reference program of {programs}: type {place}")
+        missing.append(f"the reference program of {counted(n, 'program')}: type {place}")
+    shown = ("problem", "gpu", "speedup", "code", "from")
     return {
         "runs": len(jobs),
         "runs_read": min(len(jobs), _MAX_RUNS),
         "rows": n_rows,
-        "evaluations": counts["outcome"].total(),
-        "outcomes": dict(counts["outcome"].most_common()),
-        "problems": len(counts["problem"]),
-        "gpus": dict(counts["gpu"].most_common()),
-        "first": first,
+        "evaluations": len(rows),
+        "outcomes": dict(Counter(row["outcome"] for row in rows).most_common()),
+        "problems": len({row["problem"] for row in rows} - {""}),
+        "gpus": dict(Counter(row["gpu"] for row in rows if row["gpu"]).most_common()),
+        "first": [{name: row[name] for name in shown} for row in successes[:3]],
         "findings": findings,
         "missing": missing,
     }
+
+
+def why_no_build(shown: dict[str, Any]) -> str | None:
+    """Say of a preview why a build would end, or hold no program; ``None`` where it would not."""
+    if any(finding.code == "gpu-differs" for finding in shown["findings"]):
+        return "--gpu contradicts the files, so that build ends"
+    if any((finding.field or "").endswith(".reference") for finding in shown["findings"]):
+        return "--reference names no program that can be read, so that build ends"
+    if not shown["outcomes"].get("success"):
+        return (
+            "no row is a program with a speedup. Correct the query: findings and notes say why. "
+            "What it needs from another folder: name one above both (init FOLDER)"
+        )
+    if not shown["problems"]:
+        return "no row says its problem. Type --problem NAME, or correct the query: see the notes"
+    if not shown["gpus"]:
+        return "no row says its GPU. Type --gpu NAME, or return it in the query"
+    return None

@@ -6,12 +6,12 @@ split definition may. ``labels.sql`` decides which rows have them.
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
 from string import Template
 from typing import Final
 
 import msgspec
+
+from kernel_archive.toml_files import toml_beside
 
 # Reasons in ``evaluations.excluded``.
 #: A training measurement whose program is held out.
@@ -51,10 +51,13 @@ class Flag(msgspec.Struct, frozen=True):
     worst: str  # SQL order in which the audit lists examples
 
 
-_TEXT: Final = Template(Path(__file__).with_name("flags.toml").read_text(encoding="utf-8"))
-_WITH_THRESHOLDS: Final = _TEXT.safe_substitute(
-    drift=f"{DRIFT_RATIO:g}",
-    unstable=f"{UNSTABLE_RATIO - 1:.0%}",
-    implausible=f"{IMPLAUSIBLE_SPEEDUP:g}",
+#: The thresholds as a rule of ``flags.toml`` shows them.
+_SHOWN: Final = {
+    "drift": f"{DRIFT_RATIO:g}",
+    "unstable": f"{UNSTABLE_RATIO - 1:.0%}",
+    "implausible": f"{IMPLAUSIBLE_SPEEDUP:g}",
+}
+FLAGS: Final = tuple(
+    Flag(**{**flag, "rule": Template(flag["rule"]).substitute(_SHOWN)})
+    for flag in toml_beside(__file__, "flags.toml")["flag"]
 )
-FLAGS: Final = msgspec.convert(tomllib.loads(_WITH_THRESHOLDS)["flag"], tuple[Flag, ...])

@@ -99,7 +99,7 @@ QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY abs(e.speedup - m.spe
 CREATE TABLE kernel AS
 SELECT m.*, f.search_id, f.seq, n.label_search, n.label_seq,
        held_out OR NOT (program_id IN (SELECT program_id FROM measured WHERE held_out)
-                        OR token_id IN (SELECT token_id FROM measured WHERE held_out)) AS kept,
+                        OR token_id IN (SELECT token_id FROM measured WHERE held_out)) AS not_withheld,
        kernel_id IN (SELECT kernel_id FROM contested) AS contested,
        bin_of(speedup_min) <> bin_of(speedup_max) AS edge,
        speedup > $implausible AS implausible_speedup,
@@ -144,7 +144,7 @@ SELECT f.* REPLACE (k.speedup AS speedup,
                     CASE WHEN l.kernel_id IS NULL THEN f.reference_runtime_us
                          ELSE l.reference_runtime_us END AS reference_runtime_us,
                     CASE WHEN l.kernel_id IS NULL THEN f.cases ELSE l.cases END AS cases),
-       k.n_measurements, k.speedup_min, k.speedup_max, k.flags, k.held_out, k.kept, bin_of(k.speedup) AS bin
+       k.n_measurements, k.speedup_min, k.speedup_max, k.flags, k.held_out, k.not_withheld, bin_of(k.speedup) AS bin
 FROM (SELECT *, list_filter([$flags], lambda x: x IS NOT NULL) AS flags FROM kernel) k
 JOIN chunk f ON f.search_id = k.search_id AND f.seq = k.seq
 LEFT JOIN label l ON l.kernel_id = k.kernel_id;
@@ -159,7 +159,7 @@ JOIN chunk f ON f.search_id = r.search_id AND f.seq = r.seq
 LEFT JOIN refusal l ON l.kernel_id = r.kernel_id;
 
 CREATE VIEW evaluations AS
-SELECT f.* REPLACE (coalesce(e.excluded, CASE WHEN e.kernel_id IN (SELECT kernel_id FROM kernel WHERE NOT kept)
+SELECT f.* REPLACE (coalesce(e.excluded, CASE WHEN e.kernel_id IN (SELECT kernel_id FROM kernel WHERE NOT not_withheld)
                                               THEN '$withheld' END) AS excluded)
 FROM evaluation e JOIN chunk f ON f.search_id = e.search_id AND f.seq = e.seq;
 
@@ -169,5 +169,5 @@ SELECT count(*) FILTER (excluded = '$contested') AS contested_evaluations,
        count(*) FILTER (excluded NOT IN ('$superseded', '$contested')) AS excluded_evaluations,
        (SELECT count(*) FROM superseded) AS superseded_evaluations,
        (SELECT count(*) FROM kernel WHERE n_measurements > 1) AS remeasured_kernels,
-       (SELECT count(*) FROM kernel WHERE NOT kept) AS withheld_from_train
+       (SELECT count(*) FROM kernel WHERE NOT not_withheld) AS withheld_from_train
 FROM evaluation;

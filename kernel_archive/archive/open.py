@@ -25,6 +25,7 @@ from kernel_archive.errors import ArchiveMismatchError, UsageError, printable, s
 from kernel_archive.gpus import Gpu, GpuFacts, is_known
 from kernel_archive.ids import logical_digest
 from kernel_archive.schema import TABLES
+from kernel_archive.storage import memory_database
 
 if TYPE_CHECKING:
     import datasets
@@ -210,10 +211,7 @@ class Archive:
     @cached_property
     def connection(self) -> duckdb.DuckDBPyConnection:
         """A DuckDB connection to one view per table; it reaches the files of this archive only."""
-        import duckdb
-
-        connection = duckdb.connect(":memory:")
-        connection.execute("SET enable_progress_bar = false")  # it writes to stdout
+        connection = memory_database()
         # No query reads the footers of all shards again.
         connection.execute("SET parquet_metadata_cache = true")
         for name in self.tables:
@@ -293,7 +291,7 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as shard:
             yield shard
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: a null
         raise _unreadable(path, error) from None
 
 

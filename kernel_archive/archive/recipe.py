@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import glob
 import re
-import tomllib
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from kernel_archive.readers import READERS
 from kernel_archive.readers.sql import QueryError, check_query
 from kernel_archive.schema import ROLES, Role
 from kernel_archive.storage import content_path, file_sha256
+from kernel_archive.toml_files import toml_beside
 from kernel_archive.untrusted import (
     UntrustedFileError,
     misfit,
@@ -237,7 +237,7 @@ def recipe_facts(loaded: LoadedRecipe) -> dict[str, Any]:
 
 def key_meanings() -> dict[str, dict[str, str]]:
     """Read what the keys of each table mean."""
-    return tomllib.loads(Path(__file__).with_name("keys.toml").read_text(encoding="utf-8"))
+    return toml_beside(__file__, "keys.toml")
 
 
 def explained_keys() -> dict[str, str]:

@@ -115,27 +115,19 @@ def _lines(path: Path, kind: type[Line], code: str, fix: str) -> Iterator[tuple[
             raise fail(message=f"not valid JSON: {error}", line=number) from None
 
 
-def readings_of(loaded: LoadedRecipe) -> list[tuple[int, HumanReading]]:
-    """Read the readings that a recipe names, each with its line; none where it names no file."""
-    return [
-        line
-        for path in loaded.files_beside("readings")
-        for line in _lines(path, HumanReading, "bad-reading", _READ)
-    ]
-
-
 def reading_rows(recipes: Iterable[LoadedRecipe]) -> list[dict[str, Any]]:
-    """Put the readings of all recipes together: where each stands, and what it says."""
+    """Read the readings that recipes name: where each stands, and what it says."""
     return [
         {
             "builder": loaded.recipe.name,
             "program_id": reading.program,
             "unfit": reading.unfit,
-            "file": str(loaded.directory / str(loaded.recipe.readings)),
+            "file": str(path),
             "line": line,
         }
         for loaded in recipes
-        for line, reading in readings_of(loaded)
+        for path in loaded.files_beside("readings")
+        for line, reading in _lines(path, HumanReading, "bad-reading", _READ)
     ]
 
 

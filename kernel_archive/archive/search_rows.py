@@ -22,7 +22,7 @@ from kernel_archive.archive.fragments import (
 )
 from kernel_archive.archive.jobs import RunJob
 from kernel_archive.errors import Finding, RecipeError, counted, printable
-from kernel_archive.gpus import canonical_gpu, is_known, same_gpu
+from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.ids import evaluation_id, kernel_id
 from kernel_archive.problems import REFERENCE_IDS, family_of, get_problem, normalise_problem
 from kernel_archive.program_text import artificial_patterns
@@ -275,8 +275,7 @@ class SearchRows:
         """Report GPUs of which nobody states facts."""
         logged = [self.facts.gpu, *(record.gpu for record in self.evaluations)]
         for name in sorted({canonical_gpu(gpu) for gpu in logged if gpu is not None}):
-            stated = self.job.loaded.recipe.gpu
-            if is_known(name) or any(same_gpu(name, other) for other in stated):
+            if is_known(name, self.job.loaded.recipe.gpu):
                 continue
             shown = printable(name)
             message = f"unknown GPU {shown} in search {self.search_id}; its name is kept"

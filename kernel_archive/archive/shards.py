@@ -8,7 +8,6 @@ rows: a version that adds a search adds groups and leaves the bytes of all other
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -21,6 +20,7 @@ from kernel_archive.archive.manifest import ShardFacts, TableFacts
 from kernel_archive.ids import CANARY, logical_digest, row_digest
 from kernel_archive.schema import TABLES, shard_name
 from kernel_archive.storage import file_sha256
+from kernel_archive.toml_files import toml_beside
 
 #: A group has at least this many rows, unless it is the last one; short searches share one.
 GROUP_MIN: Final = 64
@@ -32,7 +32,7 @@ GROUP_FULL: Final = 200
 GROUP_RATE: Final = 400
 GROUP_MAX: Final = 600
 #: Columns that are worth a dictionary (``repeated``) or statistics (``sortable``).
-_COLUMNS: Final = tomllib.loads(Path(__file__).with_name("shards.toml").read_text(encoding="utf-8"))
+_COLUMNS: Final = toml_beside(__file__)
 #: Rows per file; a file of kernels of 6 KB each stays well under the Hub's recommended size.
 SHARD_ROWS: Final = 200_000
 

@@ -71,11 +71,10 @@ def _exchange(a: Path, b: Path) -> bool:
 
 def _sync_tree(directory: Path) -> None:
     """Flush a finished tree to the disk, contents before the names of their folder."""
-    for folder, _, names in os.walk(directory, topdown=False):
-        for path in (Path(folder, name) for name in names):
-            if path.is_file() and not path.is_symlink():
-                sync(path)
-        sync(Path(folder))
+    for path in sorted(directory.rglob("*"), reverse=True):
+        if not path.is_symlink() and (path.is_file() or path.is_dir()):
+            sync(path)
+    sync(directory)
 
 
 @contextmanager

@@ -6,9 +6,7 @@ are skipped, since they would only repeat it.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from string import Template
 from typing import Final, Literal
 
@@ -25,6 +23,7 @@ from kernel_archive.errors import ArchiveMismatchError, Finding, counted, printa
 from kernel_archive.ids import CANARY, token_id
 from kernel_archive.schema import OUTCOMES, ROLES, TABLES
 from kernel_archive.splits import SPLIT_TABLES
+from kernel_archive.toml_files import toml_beside
 
 Check = Callable[[Archive], Iterable[Finding]]
 
@@ -174,16 +173,21 @@ def _labels(archive: Archive) -> Iterator[Finding]:
 
 def _cross_references(archive: Archive) -> Iterator[Finding]:
     """Ask the queries of ``crosschecks.toml``; each returns the keys of the rows at fault."""
+    content = toml_beside(__file__, "crosschecks.toml")
     builders = archive.manifest.builders
-    unanimous = sql_texts(str(b.get("name")) for b in builders if b.get("unanimous"))
-    values = {"outcomes": sql_texts(OUTCOMES), "roles": sql_texts(ROLES), "unanimous": unanimous}
-    text = Path(__file__).with_name("crosschecks.toml").read_text(encoding="utf-8")
-    for check in tomllib.loads(text)["check"]:
-        filled = {
-            key: Template(value).substitute(SQL_NAMES, **values) for key, value in check.items()
-        }
-        keys = _sorted_column(archive, filled["query"])
-        yield from _rows(filled["code"], filled["message"], filled["table"], keys)
+    names = {
+        **SQL_NAMES,
+        "outcomes": sql_texts(OUTCOMES),
+        "roles": sql_texts(ROLES),
+        "unanimous": sql_texts(str(b.get("name")) for b in builders if b.get("unanimous")),
+    }
+    names["refused"] = Template(content["refused"]).substitute(names)
+    for check in content["check"]:
+        message = Template(check["message"]).substitute(names)
+        for table in check["tables"]:
+            query = Template(check["query"]).substitute(names, table=table, key=TABLES[table].key)
+            field = f"{table}.{check['column']}" if "column" in check else table
+            yield from _rows(check["code"], message, field, _sorted_column(archive, query))
 
 
 def _canary(archive: Archive) -> Iterator[Finding]:
@@ -226,9 +230,13 @@ def validate_measured(
     for name, check in (*_LAYERS.items(), *extra):
         findings = [] if stopped else list(_findings(archive, check))
         severities = {finding.severity for finding in findings}
-        status: Status = "skipped" if stopped else "ok"
-        status = "warning" if "warning" in severities else status
-        status = "error" if "error" in severities else status
+        status: Status = "ok"
+        if stopped:
+            status = "skipped"
+        elif "error" in severities:
+            status = "error"
+        elif "warning" in severities:
+            status = "warning"
         layers.append(Layer(name=name, status=status, findings=findings))
         unreadable = any(finding.code == "unreadable" for finding in findings)
         stopped = stopped or unreadable or (status == "error" and name in _BASIC_LAYERS)

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -26,6 +24,7 @@ from kernel_archive.baselines.pairs import ProgramPairs
 from kernel_archive.gpus import Gpu, gpu_facts
 from kernel_archive.ids import without_cpp_comments
 from kernel_archive.scoring.arrays import Floats
+from kernel_archive.toml_files import toml_beside
 
 #: Longer programs are cut here: no kernel that a search has written is near it.
 MAX_CHARACTERS: Final = 200_000
@@ -37,7 +36,7 @@ _BLOCK: Final = re.compile(r"(?m)^(?=[^ \t\n)\]])")
 _PYTHON_COMMENT: Final = re.compile(r"#[^\n]*")
 _TOKEN: Final = re.compile(r"[A-Za-z_]\w*|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[^\s\w]")
 #: Where it is counted (host, both, device) -> name of the feature -> pattern.
-_PATTERNS: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_PATTERNS: Final = toml_beside(__file__)
 _MARKS: Final = tuple(
     (name, place, re.compile(pattern))
     for place in ("host", "both", "device")

@@ -21,7 +21,7 @@ import click
 from kernel_archive._version import __version__
 from kernel_archive.cli import common
 from kernel_archive.errors import Finding, KernelArchiveError, printable, suggestion
-from kernel_archive.storage import toml_beside
+from kernel_archive.toml_files import toml_beside
 
 _TABLES: Final = toml_beside(__file__, "commands.toml")
 #: Command -> its module, and one line of help, so that ``--help`` imports no module.

@@ -38,7 +38,13 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     Example: kernel-archive init results/ --name me/my-kernels --gpu H100, then kernel-archive
     build builder.toml.
     """
-    from kernel_archive.archive.init import draft_recipe, preview, query_of, write_recipe
+    from kernel_archive.archive.init import (
+        draft_recipe,
+        preview,
+        query_of,
+        why_no_build,
+        write_recipe,
+    )
     from kernel_archive.archive.recipe import ARCHIVE_NAME
 
     target = Path(output)
@@ -55,18 +61,7 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     facts: dict[str, Any] = {"found": draft.found, **shown, "notes": draft.notes}
     facts |= {"sources": draft.sources, "recipe": str(target), "name": own_name}
     facts["next"] = f"read {target} and its query, then: {build}"
-    lack = ""
-    if any(finding.code == "gpu-differs" for finding in shown["findings"]):
-        lack = "--gpu contradicts the files, so that build ends"
-    elif any((finding.field or "").endswith(".reference") for finding in shown["findings"]):
-        lack = "--reference names no program that can be read, so that build ends"
-    elif not shown["outcomes"].get("success"):
-        lack = "no row is a program with a speedup. Correct the query: findings and notes say why. "
-        lack += "What it needs from another folder: name one above both (init FOLDER)"
-    elif not shown["problems"]:
-        lack = "no row says its problem. Type --problem NAME, or correct the query: see the notes"
-    elif not shown["gpus"]:
-        lack = "no row says its GPU. Type --gpu NAME, or return it in the query"
+    lack = why_no_build(shown)
     if lack:
         common.say(f"Error: {lack}")
     first = [{**row, "code": row["code"][:60]} for row in shown["first"]]

@@ -11,7 +11,7 @@ import msgspec
 import kernel_archive
 from kernel_archive.cli import common
 from kernel_archive.errors import Finding, counted
-from kernel_archive.storage import toml_beside
+from kernel_archive.toml_files import toml_beside
 
 #: Show this many examples per flag and kind of finding.
 _EXAMPLES: Final = 3

@@ -122,8 +122,8 @@ def read_answer(line: dict[str, Any], row_id: str, repeat: int) -> ModelAnswer |
         content=content,
         stop_reason=STOPS.get(stop, printable(stop, 40)) if isinstance(stop, str) else "stop",
         model=printable(model, 200) if isinstance(model, str) else None,
-        input_tokens=values.natural(read, 1 << 53),
-        output_tokens=values.natural(written, 1 << 53),
+        input_tokens=values.whole_number(read, 1 << 53),
+        output_tokens=values.whole_number(written, 1 << 53),
         latency_s=seconds if seconds is not None and seconds < 1e9 else None,
     )
 

@@ -24,7 +24,8 @@ from kernel_archive.publishing.templates import dump_yaml, render
 from kernel_archive.schema import TABLES
 from kernel_archive.scoring.metrics import HEADLINE
 from kernel_archive.splits import FORECAST_SPLITS, SPLIT_TABLES
-from kernel_archive.storage import toml_beside, write_atomically
+from kernel_archive.storage import write_atomically
+from kernel_archive.toml_files import toml_beside
 
 #: Files that a card consists of.
 CARD_FILES: Final = ("README.md", "eval.yaml")

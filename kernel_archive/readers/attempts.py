@@ -11,7 +11,13 @@ from kernel_archive.readers.events import Attempt
 from kernel_archive.readers.log_reader import LogReader, feedback_of
 from kernel_archive.readers.records import Evaluation
 from kernel_archive.readers.salvage import RowKind
-from kernel_archive.readers.values import natural, object_of, seconds_between, step_number, text_of
+from kernel_archive.readers.values import (
+    object_of,
+    seconds_between,
+    step_number,
+    text_of,
+    whole_number,
+)
 
 #: A program that was started later than this after the one before it begins a new batch.
 BATCH_SECONDS: Final = 1200
@@ -92,7 +98,7 @@ def batch_goals(goals: Sequence[Any], expected: Sequence[Sequence[int | None]]) 
     >>> batch_goals([1, 6], [[1, 1], [2, 1], [6, 5]])
     [1, 1, 6]
     """
-    known = all(natural(goal, N_BINS) for goal in goals)
+    known = all(whole_number(goal, N_BINS) for goal in goals)
     stated = len(goals) == 1 or not any(None in batch for batch in expected)
     if not known or not stated or max(len(goals), len(expected)) > MAX_ROUNDS:
         return [None] * len(expected)

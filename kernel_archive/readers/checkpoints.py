@@ -15,7 +15,7 @@ from kernel_archive.errors import Finding
 from kernel_archive.readers.events import Feedback, Node
 from kernel_archive.readers.log_reader import LogReader, feedback_of
 from kernel_archive.readers.records import EVALUATION_FAILED
-from kernel_archive.readers.values import inner_value, natural, object_of, objects_of, text_of
+from kernel_archive.readers.values import inner_value, object_of, objects_of, text_of, whole_number
 from kernel_archive.untrusted import misfit
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class Archived(Checkpoint):
         archive, seeds = state.get("archive"), state.get("seed_ids")
         if not isinstance(archive, list):
             return False
-        self.facts.counts["steps_completed"] += natural(state.get("current_step")) or 0
+        self.facts.counts["steps_completed"] += whole_number(state.get("current_step")) or 0
         for i, entry in enumerate(archive):
             node = self.decode_node(Node, entry, f"archive[{i}]")
             if node is None:

@@ -81,7 +81,7 @@ class Published(HubTable):
         fields: dict[str, Any] = {k: values.text_of(row.get(name)) for k, name in columns.items()}
         speedup = values.positive(row.get(columns["speedup"]))
         fields["speedup"] = speedup if speedup is not None and low <= speedup <= high else None
-        fields["label"] = values.natural(row.get(columns["label"]), N_BINS) or None
+        fields["label"] = values.whole_number(row.get(columns["label"]), N_BINS) or None
         device = values.inner_value(row, f"{columns['gpu']}.device_name")
         fields["gpu"] = fields["gpu"] or values.text_of(device)
         column = next((columns[k] for k, value in fields.items() if value is None), None)
@@ -161,7 +161,7 @@ class HubEvents(HubTable):
                 fault = printable(str(error))
                 self.error("bad-row", f"{fault}; the row is skipped", line=number, field="payload")
                 continue
-            index = values.natural(row.get("event_index"))
+            index = values.whole_number(row.get("event_index"))
             event = (number if index is None else index, number, line)
             lines.setdefault(values.text_of(row.get("source_search")), []).append(event)
         settings = self._settings() if lines else {}

@@ -20,7 +20,7 @@ from kernel_archive.readers.records import EVALUATION_FAILED, Case, Evaluation, 
 from kernel_archive.readers.run_facts import add_durations, add_facts
 from kernel_archive.readers.salvage import FindingLog, RowKind, Salvage
 from kernel_archive.readers.values import positive
-from kernel_archive.storage import toml_beside
+from kernel_archive.toml_files import toml_beside
 
 #: Format -> what it is; ``formats.toml`` says what each field means.
 FORMATS: Final[dict[str, dict[str, Any]]] = toml_beside(__file__, "formats.toml")

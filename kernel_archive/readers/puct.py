@@ -14,7 +14,7 @@ from kernel_archive.readers import events as ev
 from kernel_archive.readers.log_reader import LogReader, feedback_of
 from kernel_archive.readers.records import EVALUATION_FAILED, Evaluation
 from kernel_archive.readers.salvage import RowKind
-from kernel_archive.readers.values import natural, seconds_between, step_number
+from kernel_archive.readers.values import seconds_between, step_number, whole_number
 
 #: Kinds of events of which every one is counted -> name of the count, as ``steps_completed``.
 _COUNTED: Final = {
@@ -50,11 +50,11 @@ class EventLog(LogReader):
                 step = step if self.outer_step is None else self.outer_step
                 self._requests[row.request_id] = row, step
             case ev.MutationCompleted(llm_usage=ev.Usage() as usage):
-                sent, answered = natural(usage.input_tokens), natural(usage.output_tokens)
+                sent, answered = whole_number(usage.input_tokens), whole_number(usage.output_tokens)
                 self._tokens[row.request_id] = sent, answered
                 self.add_tokens(sent, answered)
             case ev.ForecastCompleted(llm_usage=ev.Usage() as usage):
-                self.add_tokens(natural(usage.input_tokens), natural(usage.output_tokens))
+                self.add_tokens(whole_number(usage.input_tokens), whole_number(usage.output_tokens))
             case ev.StepStarted():
                 self._step = step_number(row.step)
             case ev.StepCompleted():
@@ -69,7 +69,7 @@ class EventLog(LogReader):
         """Add the facts of the first event, and the starting program with its result."""
         root, facts, task = event.root, self.facts, event.kernel_task
         if task is not None and facts.problem is None:
-            is_kernelbench = natural(task.level_id) and natural(task.task_id)
+            is_kernelbench = whole_number(task.level_id) and whole_number(task.task_id)
             name = f"level{task.level_id}/{task.task_id}" if is_kernelbench else task.op_name
             facts.problem = name or None
         if event.hardware is not None and facts.gpu is None:

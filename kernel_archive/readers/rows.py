@@ -12,7 +12,7 @@ from kernel_archive.bins import bin_of
 from kernel_archive.readers.events import Feedback, Hardware
 from kernel_archive.readers.log_reader import LogReader
 from kernel_archive.readers.salvage import RowKind
-from kernel_archive.readers.values import natural, not_negative, step_number
+from kernel_archive.readers.values import not_negative, step_number, whole_number
 
 
 class _Call(msgspec.Struct):
@@ -83,7 +83,7 @@ class Rollouts(LogReader):
         """Add one rollout; without a program it was never run."""
         self.facts.counts["rollouts"] += 1
         self._places.add((row.step, row.group_index, row.rollout_index))
-        sent, answered = natural(row.prompt_tokens), natural(row.response_tokens)
+        sent, answered = whole_number(row.prompt_tokens), whole_number(row.response_tokens)
         self.add_tokens(sent, answered)
         if row.outcome.kind == "parse_failure" or row.parsed_code is None:
             self.facts.n_mutations_failed = (self.facts.n_mutations_failed or 0) + 1

@@ -23,8 +23,8 @@ from kernel_archive.readers.events import TimingLine
 from kernel_archive.readers.files import RunFiles
 from kernel_archive.readers.records import EVALUATION_FAILED, Evaluation, SearchFacts
 from kernel_archive.readers.salvage import FindingLog, RowKind, Salvage
-from kernel_archive.readers.values import natural, not_negative, object_of, text_of
-from kernel_archive.storage import toml_beside
+from kernel_archive.readers.values import not_negative, object_of, text_of, whole_number
+from kernel_archive.toml_files import toml_beside
 
 #: File -> column of the facts -> places in the file; ``run_facts.toml`` says how to read it.
 _FACTS: Final[dict[str, dict[str, str]]] = toml_beside(__file__, "run_facts.toml")
@@ -198,7 +198,10 @@ def _add_invocations(run: RunFiles, evaluations: list[Evaluation], findings: Fin
         if program is not None and wall is not None:
             seconds[program].append((str(value.get("timestamp_utc")), wall))
         elif child is not None:
-            counts = natural(value.get("input_tokens")), natural(value.get("output_tokens"))
+            counts = (
+                whole_number(value.get("input_tokens")),
+                whole_number(value.get("output_tokens")),
+            )
             tokens[child].append(counts)
     groups: dict[str, list[Evaluation]] = defaultdict(list)
     for record in evaluations if seconds or tokens else ():

@@ -32,6 +32,7 @@ from kernel_archive.readers.records import Evaluation, Record, SearchFacts
 from kernel_archive.readers.sql_doubts import COLUMNS
 from kernel_archive.readers.sql_sandbox import FIELD_BYTES, nodes_of
 from kernel_archive.readers.values import object_of
+from kernel_archive.storage import memory_database
 from kernel_archive.untrusted import UntrustedFileError, open_uncompressed
 
 # Beyond these bounds a query is refused.
@@ -67,7 +68,7 @@ def check_query(text: str) -> dict[str, Any]:
     Raises:
         QueryError: it isn't SQL, or isn't exactly one statement that only reads.
     """
-    with duckdb.connect(":memory:") as connection:
+    with memory_database() as connection:
         try:
             kinds = [statement.type.name for statement in connection.extract_statements(text)]
         except (duckdb.Error, RuntimeError, ValueError) as error:

@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from kernel_archive.errors import Finding, counted, printable
 from kernel_archive.gpus import same_gpu
-from kernel_archive.storage import toml_beside
+from kernel_archive.storage import memory_database
+from kernel_archive.toml_files import toml_beside
 
 #: Columns that a query may return -> their type in DuckDB, and what each means.
 COLUMNS: Final[dict[str, list[str]]] = toml_beside(__file__, "sql_columns.toml")
@@ -58,9 +59,7 @@ class Judge:
         self.refused = False  # whether no row counts; the findings say why
         self._file_of = file_of
         self._columns = [name for name in COLUMNS if name in answer.column_names]
-        self._connection = duckdb.connect(":memory:")
-        self._connection.execute(f"SET threads = 1; SET memory_limit = '{_MEMORY}'")
-        self._connection.execute("SET enable_progress_bar = false")  # it writes to stdout
+        self._connection = memory_database(threads=1, memory_limit=_MEMORY)
         text, truth = duckdb.sqltypes.VARCHAR, duckdb.sqltypes.BOOLEAN
         self._connection.create_function("same_gpu", same_gpu, [text, text], truth)
         self._connection.register("answer", answer)

@@ -9,57 +9,61 @@ SET VARIABLE path = '[\w./\\:@+-]{1,300}|[^\n]{1,300}\.(?:py|cu|cuh|cpp|cc|hip|t
 CREATE MACRO cell(x) AS CASE WHEN lower(trim(x::VARCHAR)) NOT IN ('', 'none', 'null', 'nan', 'na', 'n/a', '<na>') THEN x::VARCHAR END;
 CREATE VIEW cells AS SELECT row_number() OVER () AS n, {cells} FROM answer;
 CREATE TABLE given AS SELECT n, {values} FROM cells;
-CREATE TABLE judged AS
-WITH ended AS (
-  SELECT *, CASE WHEN NOT getvariable('has_outcome') THEN 'success'
-                 WHEN lower(outcome) IN ('success', 'compile_failed', 'runtime_error', 'incorrect', 'infrastructure_failure') THEN lower(outcome)
-                 WHEN lower(outcome) = 'compile_error' THEN 'compile_failed'
-                 WHEN lower(outcome) = 'true' THEN 'success'
-                 WHEN lower(outcome) = 'false' THEN 'incorrect' END AS ended
-  FROM given),
-timed AS (
-  SELECT * REPLACE (CASE WHEN isfinite(speedup) AND speedup > 0 THEN speedup END AS speedup,
-                    CASE WHEN isfinite(runtime_us) AND runtime_us > 0 THEN runtime_us END AS runtime_us,
-                    CASE WHEN isfinite(baseline_us) AND baseline_us > 0 THEN baseline_us END AS baseline_us,
-                    CASE WHEN isfinite(reference_runtime_us) AND reference_runtime_us > 0
-                         THEN reference_runtime_us END AS reference_runtime_us),
-         coalesce(ended = 'success', false) AS ok FROM ended),
-based AS (
-  SELECT * REPLACE (coalesce(reference_runtime_us, baseline_us) AS reference_runtime_us), reference_runtime_us AS own_us,
-         coalesce(reference_runtime_us, baseline_us) / runtime_us AS ratio, speedup * runtime_us AS implied,
-         greatest(reference_runtime_us / baseline_us, baseline_us / reference_runtime_us) AS from_own,
-         count(from_own) OVER () AS n_own, count(*) FILTER (from_own > getvariable('refused')) OVER () AS n_denied,
-         median(from_own) OVER () AS mid_own FROM timed),
-numbers AS (
-  SELECT *, CASE WHEN ok THEN coalesce(speedup, ratio) END AS x,
-         CASE WHEN ok THEN greatest(speedup / ratio, ratio / speedup) END AS apart,
-         greatest(runtime_us / mean_runtime_us, mean_runtime_us / runtime_us) AS apart_from_mean,
-         coalesce(NOT same_gpu(gpu, reference_gpu), false) AS two_gpus,
-         regexp_full_match(trim(code), getvariable('path')) AS is_path,
-         md5(code) AS text FROM based),
-groups AS (
-  SELECT *, count(text) OVER problem AS n_problem, count(text) OVER (PARTITION BY search, problem, text) AS n_text,
-         max(x) OVER same_text / min(x) OVER same_text AS spread,
-         min(reference_runtime_us) FILTER (ok) OVER same_text AS least_reference,
-         max(reference_runtime_us) FILTER (ok) OVER same_text AS most_reference,
-         median(implied) FILTER (ok AND ratio IS NULL) OVER problem_gpu AS usual
-  FROM numbers
-  WINDOW problem AS (PARTITION BY search, problem), same_text AS (PARTITION BY search, problem, gpu, text),
-         problem_gpu AS (PARTITION BY search, problem, gpu)),
-steady AS (
-  SELECT *, greatest(implied / usual, usual / implied) AS from_usual,
-         count(implied) OVER problem_gpu AS n_implied,
-         count(*) FILTER (greatest(implied / usual, usual / implied) <= getvariable('refused')) OVER problem_gpu AS n_steady
-  FROM groups WINDOW problem_gpu AS (PARTITION BY search, problem, gpu)),
-flagged AS (
-  SELECT *,
-    coalesce(n_text > n_problem / 2 AND n_problem >= getvariable('few') AND NOT coalesce(is_root, false)
-             AND NOT coalesce(most_reference > getvariable('spread') * least_reference, false)
-             AND (code = reference_code OR spread > getvariable('spread')), false) AS is_reference,
-    row_number() OVER (PARTITION BY code, {others} ORDER BY n) > 1 AS repeated,
-    coalesce(min(text) OVER of_row <> max(text) OVER of_row, false) AS joined_twice
-  FROM steady WINDOW of_row AS (PARTITION BY source_file, source_row, CASE WHEN source_row IS NULL THEN n END, {others})),
-sorted AS (
+CREATE MACRO positive(x) AS CASE WHEN isfinite(x) AND x > 0 THEN x END;
+CREATE MACRO factor(x, y) AS greatest(x / y, y / x);  -- how far two numbers are apart, from 1
+
+-- How each row ended, and its numbers without those that can be none.
+CREATE VIEW ended AS
+SELECT * REPLACE (positive(speedup) AS speedup, positive(runtime_us) AS runtime_us, positive(baseline_us) AS baseline_us,
+                  positive(reference_runtime_us) AS reference_runtime_us),
+       CASE WHEN NOT getvariable('has_outcome') THEN 'success'
+            WHEN lower(outcome) IN ('success', 'compile_failed', 'runtime_error', 'incorrect', 'infrastructure_failure') THEN lower(outcome)
+            WHEN lower(outcome) = 'compile_error' THEN 'compile_failed'
+            WHEN lower(outcome) = 'true' THEN 'success'
+            WHEN lower(outcome) = 'false' THEN 'incorrect' END AS ended,
+       coalesce(ended = 'success', false) AS ok
+FROM given;
+
+-- The reference's time: the row's own, else its baseline, which own times may deny.
+CREATE VIEW timed AS
+SELECT * REPLACE (coalesce(reference_runtime_us, baseline_us) AS reference_runtime_us), reference_runtime_us AS own_us,
+       factor(reference_runtime_us, baseline_us) AS from_own, count(from_own) OVER () AS n_own,
+       count(*) FILTER (from_own > getvariable('refused')) OVER () AS n_denied, median(from_own) OVER () AS mid_own
+FROM ended;
+
+-- What the numbers of a row say of each other. x is the speedup that counts.
+CREATE VIEW compared AS
+SELECT *, reference_runtime_us / runtime_us AS ratio, speedup * runtime_us AS implied,
+       CASE WHEN ok THEN coalesce(speedup, ratio) END AS x, CASE WHEN ok THEN factor(speedup, ratio) END AS apart,
+       factor(runtime_us, mean_runtime_us) AS apart_from_mean,
+       coalesce(NOT same_gpu(gpu, reference_gpu), false) AS two_gpus,
+       regexp_full_match(trim(code), getvariable('path')) AS is_path, md5(code) AS text
+FROM timed;
+
+-- What the other rows of its problem say of a row.
+CREATE VIEW grouped AS
+SELECT *, count(text) OVER problem AS n_problem, count(text) OVER (PARTITION BY search, problem, text) AS n_text,
+       max(x) OVER same_text / min(x) OVER same_text AS spread,
+       min(reference_runtime_us) FILTER (ok) OVER same_text AS least_reference,
+       max(reference_runtime_us) FILTER (ok) OVER same_text AS most_reference,
+       count(implied) OVER problem_gpu AS n_implied, median(implied) FILTER (ok AND ratio IS NULL) OVER problem_gpu AS usual,
+       row_number() OVER (PARTITION BY code, {others} ORDER BY n) > 1 AS repeated,
+       coalesce(min(text) OVER of_row <> max(text) OVER of_row, false) AS joined_twice
+FROM compared
+WINDOW problem AS (PARTITION BY search, problem), same_text AS (PARTITION BY search, problem, gpu, text),
+       problem_gpu AS (PARTITION BY search, problem, gpu),
+       of_row AS (PARTITION BY source_file, source_row, CASE WHEN source_row IS NULL THEN n END, {others});
+
+CREATE VIEW steady AS
+SELECT *, factor(implied, usual) AS from_usual,
+       count(*) FILTER (factor(implied, usual) <= getvariable('refused')) OVER (PARTITION BY search, problem, gpu) AS n_steady,
+       coalesce(n_text > n_problem / 2 AND n_problem >= getvariable('few') AND NOT coalesce(is_root, false)
+                AND NOT coalesce(most_reference > getvariable('spread') * least_reference, false)
+                AND (code = reference_code OR spread > getvariable('spread')), false) AS is_reference
+FROM grouped;
+
+-- Why a row is left out, or excluded; whether it is a ratio that its own times make.
+CREATE VIEW sorted AS
 SELECT *,
   CASE WHEN apart BETWEEN 500 AND 2000 OR apart BETWEEN 5e5 AND 2e6 THEN ' (is a time in another unit?)'
        WHEN speedup * ratio BETWEEN 0.98 AND 1.02 THEN ' (it is the inverse)' ELSE '' END AS hint,
@@ -75,12 +79,14 @@ SELECT *,
        WHEN ok AND own_us IS NULL AND baseline_us IS NOT NULL AND n_denied > n_own / 2
        THEN 'the reference''s time of its run contradicts its baseline'
        WHEN joined_twice THEN 'its join matches several programs'
-       WHEN is_reference THEN 'the reference stands in the place of its program' END AS excluded
-FROM flagged)
+       WHEN is_reference THEN 'the reference stands in the place of its program' END AS excluded,
+  coalesce(left_out IS NULL AND excluded IS NULL AND ok AND speedup IS NULL AND NOT coalesce(is_root, false), false) AS is_ratio
+FROM steady;
+
+CREATE TABLE judged AS
 SELECT *, count(*) FILTER (is_ratio) OVER () AS n_ratios, median(x) FILTER (is_ratio) OVER () AS middle,
-  count(*) FILTER (is_ratio AND x <= getvariable('lowest')) OVER () AS n_low
-FROM (SELECT *, coalesce(left_out IS NULL AND excluded IS NULL AND ok AND speedup IS NULL AND NOT coalesce(is_root, false),
-                         false) AS is_ratio FROM sorted);
+       count(*) FILTER (is_ratio AND x <= getvariable('lowest')) OVER () AS n_low
+FROM sorted;
 
 CREATE VIEW missing AS  -- files of programs that are not there, the first three by name
 WITH file AS (

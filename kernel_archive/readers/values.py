@@ -106,7 +106,7 @@ def not_negative(value: object) -> float | None:
     return number if number is not None and number >= 0.0 else None
 
 
-def natural(value: object, limit: int = _MAX_COUNT) -> int | None:
+def whole_number(value: object, limit: int = _MAX_COUNT) -> int | None:
     """Return an integer from 0 to ``limit``, also one written as a float; else ``None``."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -117,7 +117,7 @@ def natural(value: object, limit: int = _MAX_COUNT) -> int | None:
 
 def step_number(value: object) -> int | None:
     """Return a number that a step column can hold, else ``None``."""
-    return natural(value, 2**31 - 1)
+    return whole_number(value, 2**31 - 1)
 
 
 def seconds_between(start: str | None, end: str | None) -> float | None:

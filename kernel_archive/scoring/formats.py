@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.resources import files
 from typing import Annotated, Any, Final, get_type_hints
 
 import msgspec
@@ -19,6 +17,7 @@ from msgspec import Meta
 from kernel_archive.bins import BIN_NAMES, N_BINS
 from kernel_archive.errors import Finding, ForecastError, printable
 from kernel_archive.splits import Kind
+from kernel_archive.toml_files import toml_beside
 
 #: Repeats of one row are numbered 0 to 99; a higher number is refused.
 MAX_REPEATS: Final = 100
@@ -27,9 +26,7 @@ TOOL_FIELDS: Final = tuple(f"p_{name}" for name in BIN_NAMES)
 #: Fields by which a forecast can be told, one for each form.
 FORMS: Final = ("probabilities", "bin_probabilities", TOOL_FIELDS[0], "p_passes")
 
-_STATED: Final = tomllib.loads(
-    (files("kernel_archive.scoring") / "forecast_fields.toml").read_text(encoding="utf-8")
-)
+_STATED: Final = toml_beside(__file__, "forecast_fields.toml")
 #: Field -> what it holds, for the template and the JSON Schema.
 FIELDS: Final = {name: str(e["meaning"]) for name, e in _STATED.items() if "meaning" in e}
 #: Fields that only forecasts of outcomes have, and those that they lack.

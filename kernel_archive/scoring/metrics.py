@@ -5,10 +5,8 @@ Scores, comparisons, summaries, the board and the documentation are made from :d
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from functools import partial
-from importlib.resources import files
 from typing import Final, Literal, get_args
 
 import msgspec
@@ -19,6 +17,7 @@ from kernel_archive.scoring.arrays import Bools, Floats, Ints
 from kernel_archive.scoring.recovery import BUDGETS, fastest_tenth, recovery_area
 from kernel_archive.scoring.samples import ForecastRows, RowSample
 from kernel_archive.splits import Kind, SplitSpec
+from kernel_archive.toml_files import toml_beside
 
 __all__ = [
     "COMPARED",
@@ -196,9 +195,7 @@ _DRAWS: Final[dict[str, Callable[[RowSample], Floats]]] = {
     ),
     **{f"lift_{x:g}": partial(_lift, cutoff=x) for x in order.CUTOFFS},
 }
-_STATED: Final = tomllib.loads(
-    (files("kernel_archive.scoring") / "metrics.toml").read_text(encoding="utf-8")
-)
+_STATED: Final = toml_beside(__file__)
 #: Name -> metric, in the order in which they are shown.
 METRICS: Final = {
     name: msgspec.convert({"name": name, **entry}, MetricInfo) for name, entry in _STATED.items()

@@ -18,12 +18,9 @@ leak. Whether it is the reference is looked up in ``references``, not believed o
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
-import duckdb
 import msgspec
 import polars as pl
 
@@ -42,8 +39,10 @@ from kernel_archive.selection.selected import (
 from kernel_archive.selection.similarity import Grams, near_copies
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
+from kernel_archive.storage import memory_database
+from kernel_archive.toml_files import toml_beside
 
-_STATED: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_STATED: Final = toml_beside(__file__)
 #: Kind of leak -> its message and query.
 _CHECKS: Final = {check["code"]: check for check in _STATED["check"]}
 _FIX: Final = (
@@ -74,8 +73,7 @@ def _leaks(
         ),
         "held_out_problems": pl.DataFrame({"problem": sorted(HELD_OUT_PROBLEMS)}),
     }
-    with duckdb.connect() as connection:
-        connection.execute("SET enable_progress_bar = false")  # it writes to stdout
+    with memory_database() as connection:
         for name, rows in frames.items():  # without a copy: training may have a million programs
             connection.register(name, rows.to_arrow(compat_level=pl.CompatLevel.newest()))
         for name, query in _STATED["views"].items():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from kernel_archive.cli import common, run_command
-from kernel_archive.storage import toml_beside
+from kernel_archive.toml_files import toml_beside
 
 if TYPE_CHECKING:
     from kernel_measure.verdict import Measurement

@@ -34,7 +34,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from kernel_archive.errors import RecipeError, printable
-from kernel_archive.storage import toml_beside
+from kernel_archive.toml_files import toml_beside
 from kernel_archive.untrusted import misfit, read_toml
 from kernel_measure.chains import read_chain
 from kernel_measure.settings import Settings

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from kernel_archive.errors import KernelArchiveError
-from kernel_archive.storage import toml_beside
+from kernel_archive.toml_files import toml_beside
 from kernel_measure.settings import Settings
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from kernel_archive.errors import UsageError
-from kernel_archive.storage import toml_beside
+from kernel_archive.toml_files import toml_beside
 
 #: Raised when a change of the protocol makes older measurements not comparable.
 PROTOCOL_VERSION = 2

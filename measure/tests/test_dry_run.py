@@ -17,7 +17,7 @@ from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe_files import FULL_LAUNCH_LINE
 from kernel_archive.errors import TargetExistsError
 from kernel_archive.ids import program_id
-from kernel_archive.storage import toml_beside
+from kernel_archive.toml_files import toml_beside
 from kernel_archive.untrusted import Lines
 from kernel_measure import following, kernel_text
 from kernel_measure.cli import main
@@ -204,7 +204,7 @@ def test_a_program_sees_the_multiprocessors_of_its_gpu(tmp_path):
     """Those of an A100 in its archive: kernels that stay resident launch a block on each."""
     pytest.importorskip("torch")
     count = "torch.cuda.get_device_properties(0).multi_processor_count"
-    code = TORCH.replace("triton.cdiv(x.numel(), 256)", count)
+    code = PROGRAMS["torch"].replace("triton.cdiv(x.numel(), 256)", count)
     searches = [Search("s/1", "matmul_bf16", gpu="A100-80GB")]
     opened = open_archive(make_archive(tmp_path / "a", searches, [Run("s/1", code, 1.0)]))
     follow_programs(opened, tmp_path / "o.jsonl", FollowOptions(trusted=True))

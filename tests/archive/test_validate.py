@@ -9,6 +9,7 @@ import tracemalloc
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support.archives import validate_archive
 from support.puct import RunLog, program, recipe
@@ -19,6 +20,7 @@ from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.validate import validate_measured
 from kernel_archive.errors import ArchiveMismatchError, ArchiveNotFoundError
+from kernel_archive.storage import file_sha256
 
 
 @pytest.fixture
@@ -116,6 +118,22 @@ def test_a_careful_forgery_is_found(archive, table, change, code):
 
 
 SHARD = ("tables", "gpus", "splits", "train", 0)
+
+
+def test_a_missing_value_where_none_may_be_is_found(archive):
+    """A null in a column that is never empty: the file and the column are named."""
+    (shard,) = read_manifest(archive).shards("gpus")
+    path = archive / shard.path
+    rows = pq.read_table(path)
+    unnamed = pa.nulls(rows.num_rows, pa.string())
+    pq.write_table(rows.set_column(rows.schema.get_field_index("gpu"), "gpu", unnamed), path)
+    changed = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+    place = functools.partial(functools.reduce, operator.getitem, SHARD)
+    change_manifest(archive, lambda manifest: place(manifest).update(changed))
+    (finding,) = validate_archive(archive)
+    assert finding.code == "unreadable"
+    assert "gpus/train-00000-of-00001.parquet" in finding.message
+    assert "'gpu'" in finding.message
 
 
 @pytest.mark.parametrize(

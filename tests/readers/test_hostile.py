@@ -8,7 +8,6 @@ import gzip
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,12 +100,12 @@ BOMBS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_bombs_cost_less_than_a_gigabyte(tmp_path: Path, bomb: str) -> None:
     """A few kilobytes that stand for gigabytes, or many small values: a finding, within memory and
-    a minute.
+    a minute of a processor.
     """
     name, file, make = BOMBS[bomb]
     make(tmp_path / file)
     script = (
-        "from pathlib import Path\n"
+        "import time\nfrom pathlib import Path\n"
         "from kernel_archive.readers import READERS\n"
         "from kernel_archive.readers.files import RunFiles\n"
         f"spec = READERS[{name!r}]\npath = Path({str(tmp_path / file)!r})\n"
@@ -115,15 +114,14 @@ def test_bombs_cost_less_than_a_gigabyte(tmp_path: Path, bomb: str) -> None:
         # Not `ru_maxrss`: a process begins with that of the one that started it.
         "status = Path('/proc/self/status').read_text().splitlines()\n"
         "peak = next(x for x in status if x.startswith('VmHWM'))\n"
-        "print(int(peak.split()[1]) >> 10, *sorted(codes))\n"
+        "print(int(peak.split()[1]) >> 10, int(time.process_time()), *sorted(codes))\n"
     )
-    begin = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    memory, *codes = done.stdout.split()
-    assert time.monotonic() - begin < 60
+    memory, seconds, *codes = done.stdout.split()
     assert int(memory) < 1000, done.stdout
+    assert int(seconds) < 60, done.stdout
     assert {"file-too-large", "line-too-long", "bad-json", "wrong-format"} & set(codes), codes
 
 

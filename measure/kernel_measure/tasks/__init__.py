@@ -9,7 +9,7 @@ import msgspec
 
 from kernel_archive.errors import UsageError, suggestion
 from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, PROBLEMS, normalise_problem
-from kernel_archive.storage import toml_beside
+from kernel_archive.toml_files import toml_beside
 from kernel_measure.tasks.base import Task
 
 #: Names of the tasks that can be measured on a GPU.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from kernel_archive.storage import toml_beside
+from kernel_archive.toml_files import toml_beside
 from kernel_measure.measurer import Measurer
 from kernel_measure.verdict import Measurement
 

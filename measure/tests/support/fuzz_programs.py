@@ -28,7 +28,7 @@ import msgspec
 from support.cheats import NUMPY_HONEST
 from support.hostile import ATTACKS, facts_of
 
-from kernel_archive.storage import toml_beside
+from kernel_archive.toml_files import toml_beside
 from kernel_measure.measurer import Measurer
 from kernel_measure.settings import Settings
 from kernel_measure.verdict import evaluation
