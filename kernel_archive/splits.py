@@ -91,7 +91,7 @@ SPLIT_TABLES: Final = {split.table: split for split in SPLITS.values()}
 #: The splits whose rows are forecast and scored.
 FORECAST_SPLITS: Final = {name: split for name, split in SPLITS.items() if split.kind != "train"}
 #: The splits whose rows are candidates against a reference.
-EVALUATIONS: Final = {name: split for name, split in SPLITS.items() if split.shows_reference}
+REFERENCE_SPLITS: Final = {name: split for name, split in SPLITS.items() if split.shows_reference}
 
 
 def split_of(name: str) -> SplitSpec:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kernel_archive.archive.open import Archive
-from kernel_archive.bins import DEFAULT_SCHEME, Scheme, outcome_speedups, scheme
+from kernel_archive.bins import DEFAULT_SCHEME, Scheme, checked_scheme, outcome_speedups
 from kernel_archive.errors import ArchiveMismatchError, DataError
 from kernel_archive.gpus import Gpu
 from kernel_archive.scoring.arrays import Floats
@@ -131,7 +131,7 @@ def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
     known = ("known_gpu", spec.known) if spec.is_transfer else ()
     rows, columns = _read_rows(archive, spec, *known)
     shown = zip(*(rows[name].to_pylist() for name in known), strict=True)
-    labels = scheme(split_facts(archive, spec).scheme).name
+    labels = checked_scheme(split_facts(archive, spec).scheme)
     columns["known"] = tuple(shown) if known else (None,) * rows.num_rows
     return AskedPairs(split=spec, scheme=labels, **columns)
 

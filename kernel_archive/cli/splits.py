@@ -9,7 +9,7 @@ import click
 
 from kernel_archive.cli import common
 from kernel_archive.errors import counted
-from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES, SPLITS
+from kernel_archive.splits import REFERENCE_SPLITS, SPLIT_TABLES, SPLITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +68,7 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
         )
 
     # The definition of eval follows an archive's own recipe; the others are the shipped ones.
-    is_own = archive.manifest.evaluation is not None and table != "eval"
+    is_own = archive.manifest.eval_rules is not None and table != "eval"
     if is_own and not split.rows and not options["definition"] and "tasks" in split.parameters:
         _say_whose(table, split, archive)
     result = {"path": str(directory), "table": table, "changed": changed}
@@ -148,7 +148,7 @@ def _show_warnings(split: SplitFacts) -> None:
 
 
 @click.command("build-eval")
-@_which([*EVALUATIONS, "eval_close"])
+@_which([*REFERENCE_SPLITS, "eval_close"])
 @common.option(
     "--cap", type=common.FROM_1, help="Kernels per task and bin.  [default: the definition's]"
 )

@@ -13,7 +13,7 @@ import msgspec
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.baselines.pairs import AskedPairs, load_asked_pairs
-from kernel_archive.bins import scheme as scheme_of
+from kernel_archive.bins import checked_scheme
 from kernel_archive.errors import DataError, UsageError, printable
 from kernel_archive.ids import sha256_hex
 from kernel_archive.llm.prompts import TOOL_NAME, AnswerForm, Ask, Prompt, answer_schema, render
@@ -137,13 +137,13 @@ def load_questions(
     split: str = "eval",
     *,
     answer: AnswerForm = "json",
-    bins: str | None = None,
+    scheme: str | None = None,
     defer: bool = False,
     limit: int | None = None,
 ) -> Questions:
     """Load the questions that a split asks.
 
-    ``bins`` is the bin scheme to ask in, the split's own when not given. With ``defer`` the model
+    ``scheme`` is the bin scheme to ask in, the split's own when not given. With ``defer`` the model
     may leave a candidate to a measurement. ``limit`` takes the rows with the smallest hash.
 
     Raises:
@@ -166,7 +166,7 @@ def load_questions(
     prompt = Prompt(
         ask="defer" if defer else ask,
         answer=answer,
-        scheme=asked.scheme if bins is None else scheme_of(bins).name,
+        scheme=asked.scheme if scheme is None else checked_scheme(scheme),
     )
     hashes = [sha256_hex(f"ask:{row_id}".encode()) for row_id in asked.row_ids]
     chosen = sorted(range(len(asked)), key=hashes.__getitem__)[:limit]

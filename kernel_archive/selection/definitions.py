@@ -288,7 +288,7 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
     languages, methods and GPU that it has, and from what its recipe says (``[eval]``).
     """
     shipped = load_definition(split.name)
-    evaluation = tables.archive.manifest.evaluation
+    evaluation = tables.archive.manifest.eval_rules
     if evaluation is not None and split.name == "discovery":
         methods = sorted(set(tables.searches["generation_method"])) or ["none"]
         return with_changes(shipped, natural=False, methods=methods)

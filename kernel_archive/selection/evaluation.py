@@ -51,7 +51,7 @@ def candidates(
     ``gpu`` is the GPU, where the definition's rule should not choose; ``failures`` are programs
     that count besides. The facts are counts of what was left out, by reason.
     """
-    own_archive = tables.archive.manifest.evaluation is not None
+    own_archive = tables.archive.manifest.eval_rules is not None
     reference = pl.concat_str("reference_id", "problem", separator="\0")
     references = tables.references.select(reference)["reference_id"]
     reasons = {
@@ -151,7 +151,7 @@ def problems_left_out(archive: Archive) -> list[dict[str, Any]]:
 
     ``rows`` are kernels, or evaluations where no program passed.
     """
-    facts, evaluation = archive.manifest.splits.get("eval"), archive.manifest.evaluation
+    facts, evaluation = archive.manifest.splits.get("eval"), archive.manifest.eval_rules
     if facts is None or facts.origin != "selected" or evaluation is None:
         return []
     asked = [problem for problem, cells in facts.facts["cells"].items() if sum(cells)]

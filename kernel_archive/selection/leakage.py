@@ -41,7 +41,7 @@ from kernel_archive.selection.selected import (
 )
 from kernel_archive.selection.similarity import Grams, near_copies
 from kernel_archive.selection.tables import ArchiveTables
-from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
+from kernel_archive.splits import REFERENCE_SPLITS, SPLIT_TABLES
 
 _STATED: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 #: Kind of leak -> its message and query.
@@ -119,7 +119,7 @@ def _near_copies(
     ``trained`` are the token ids of all training programs.
     """
     foreign_grams = _foreign_grams(tables, foreign)
-    for split in EVALUATIONS.values():
+    for split in REFERENCE_SPLITS.values():
         chosen = selections.get(split.table)
         stated = chosen.base_facts if chosen else tables.archive.manifest.splits.get(split.table)
         limit = None if stated is None else stated.parameters.get("near_copy")

@@ -20,10 +20,10 @@ from kernel_archive.bins import (
     N_BINS,
     SCHEMES,
     assign_bins,
+    checked_scheme,
     outcome_speedups,
     representatives,
 )
-from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import printable
 from kernel_archive.ids import CANARY, ID_LENGTH, logical_digest, program_id, sha256_hex, token_id
 from kernel_archive.schema import TABLES
@@ -113,7 +113,7 @@ def label_rows(
     Raises:
         DataError: a value is not finite and above 0.
     """
-    scheme = scheme_of(stated.scheme).name
+    scheme = checked_scheme(stated.scheme)
     values, names = rows[split.value].to_numpy(), rows["row_id"].to_list()
     values = outcome_speedups(values) if split.kind == "validity" else values
     if bins is None:

@@ -16,7 +16,7 @@ from kernel_archive.selection.definitions import (
     load_definition,
 )
 from kernel_archive.selection.make import make_splits
-from kernel_archive.splits import EVALUATIONS
+from kernel_archive.splits import REFERENCE_SPLITS
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_rows_without_labels_are_those_of_the_evaluation_splits(place):
     archive = open_archive(place)
     names = archive.arrow("eval_inputs").column_names
     assert not {"speedup", "bin", "n_measurements", "search_id", "kernel_id"} & set(names)
-    for table in (n for n in EVALUATIONS if n != "eval_transfer"):
+    for table in (n for n in REFERENCE_SPLITS if n != "eval_transfer"):
         assert archive.arrow("eval_inputs", table).equals(archive.arrow(table, columns=names))
     assert archive.arrow("eval_inputs", "eval").num_rows > 0
     replant(place, "eval_inputs", first_row(candidate_code="x = 1"), part="eval")

@@ -109,7 +109,7 @@ def test_several_gpus_leave_eval_out_of_a_build_and_stop_a_command(tmp_path):
     runs = [Run(s.search_id, program(s.search_id), 2.0) for s in searches for _ in range(3)]
     own = make_archive(tmp_path / "own", searches, runs)
     assert make_splits(own).splits["eval"].parameters["gpu"] == "H200"
-    place = make_archive(tmp_path / "a", searches, runs, evaluation=None)
+    place = make_archive(tmp_path / "a", searches, runs, eval_rules=None)
     assert "H200, L40S" in make_splits(place).reports["splits_not_made"]["eval"]
     opened = open_archive(place)
     assert "eval" not in opened.manifest.tables
