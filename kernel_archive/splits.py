@@ -27,6 +27,9 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # what users call it, and the file name of its definition in ``splits/``
     table: str  # the table that holds its rows, which is also its configuration on the Hub
     kind: Kind  # what its rows are
+    #: What is asked about a row, by the name of its prompt; nothing about training pairs.
+    ask: str = ""
+    inputs: str = ""  # the table that has its rows without labels, where there is one
     title: str  # its name in headings
     rows: str  # what its rows are called in a sentence, in the plural
     ratio: str  # what its value column is, as a fraction of times
@@ -60,11 +63,6 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
     def programs(self) -> tuple[str, ...]:
         """List the columns with programs that searches wrote, so not the reference."""
         return (self.candidate,) if self.shows_reference else (self.anchor, self.candidate)
-
-    @property
-    def is_transfer(self) -> bool:
-        """Whether a row also shows the speedup on another GPU."""
-        return bool(self.known)
 
     @property
     def shows_reference(self) -> bool:

@@ -128,7 +128,7 @@ def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
             known=(None,) * len(texts),
             stated_gpus=archive.stated_gpus,
         )
-    known = ("known_gpu", spec.known) if spec.is_transfer else ()
+    known = ("known_gpu", spec.known) if spec.known else ()
     rows, columns = _read_rows(archive, spec, *known)
     shown = zip(*(rows[name].to_pylist() for name in known), strict=True)
     labels = checked_scheme(split_facts(archive, spec).scheme)

@@ -139,7 +139,7 @@ def build(builders: tuple[str, ...], **options: Any) -> None:
             why = why_empty(archive.manifest)
             common.say(f"Error: no program with a speedup came out: {why}")
         elif result.own and "eval" in result.rows:
-            from kernel_archive.selection.evaluation import problems_left_out
+            from kernel_archive.selection.own_archive import problems_left_out
 
             show_left_out(archive.manifest.splits["eval"], problems_left_out(archive))
             bare = archive.sql("SELECT 1 FROM eval WHERE reference_code = ''").num_rows

@@ -45,7 +45,7 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
     """Make one split of an archive, which is built first in an empty default place; show it."""
     from kernel_archive.archive.open import open_archive
     from kernel_archive.pipeline import ensure_archive, remake_split
-    from kernel_archive.selection.evaluation import problems_left_out
+    from kernel_archive.selection.own_archive import problems_left_out
 
     with common.progress("Reading") as advance:
         directory = ensure_archive(archive_path, notify=common.say, advance=advance)

@@ -88,7 +88,7 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
     cues = _read_cues(archive, codes, rows[spec.problem_column])
     languages = tuple(map(language_of, codes))
     surface = replace(Surface.plain(len(codes)), languages=languages, cues=cues)
-    if spec.is_transfer:
+    if spec.known:
         cues["same"] = np.array(rows[spec.known], np.float64)
     if spec.kind == "eval":
         columns = ("speedup_min", "speedup_max", "goal_bin")

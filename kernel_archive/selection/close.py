@@ -95,9 +95,7 @@ def draw_pairs(pairs: pl.DataFrame, classes: Mapping[str, str], rule: CloseDefin
     return drawn[: rule.pairs]
 
 
-def select_close(
-    tables: ArchiveTables, rule: CloseDefinition, gpu: str | None = None
-) -> ChosenRows:
+def select_close(tables: ArchiveTables, rule: CloseDefinition, gpu: str | None) -> ChosenRows:
     """Select the close pairs (docs/splits.md)."""
     kernels, excluded, chosen_gpu, gpus = candidates(tables, rule, gpu)
     kernels = _with_standard_errors(tables, kernels)

@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from kernel_archive.archive.manifest import SplitFacts
 from kernel_archive.archive.shards import digest_rows
@@ -102,13 +101,12 @@ def label_rows(
     split: SplitSpec,
     rows: pl.DataFrame,
     stated: SplitFacts,
-    *,
-    bins: NDArray[np.int8] | None = None,
     source: ArchiveTables | None = None,
 ) -> Selection:
     """Label rows, put them in the order of their table, and add facts of the labels.
 
-    ``stated`` are the other facts; ``bins`` the labels, where they are not made from the values.
+    ``stated`` are the other facts. The labels are made from the values, unless the rows have them
+    as ``bin``.
 
     Raises:
         DataError: a value is not finite and above 0.
@@ -116,15 +114,15 @@ def label_rows(
     scheme = checked_scheme(stated.scheme)
     values, names = rows[split.value].to_numpy(), rows["row_id"].to_list()
     values = outcome_speedups(values) if split.kind == "validity" else values
-    if bins is None:
-        bins = assign_bins(values, scheme, row_ids=names)
-    rows = rows.with_columns(pl.Series("bin", bins, pl.Int8), bin_scheme=pl.lit(scheme))
-    ends = representatives(values, bins, scheme)
-    paper, released = (assign_bins(values, name) for name in SCHEMES)
+    labels = {name: assign_bins(values, name, row_ids=names) for name in SCHEMES}
+    if "bin" not in rows.columns:
+        rows = rows.with_columns(pl.Series("bin", labels[scheme], pl.Int8))
+    rows = rows.with_columns(bin_scheme=pl.lit(scheme))
+    ends = representatives(values, rows["bin"].to_numpy(), scheme)
     facts = {
         "m_1": float(ends[0]),
         "m_8": float(ends[-1]),
-        "label_differences": int(np.count_nonzero(paper != released)),
+        "label_differences": int(np.count_nonzero(labels["paper"] != labels["released"])),
         "cells": cell_counts(rows.select(split.task, "bin").iter_rows()),
         "gpus": count_values(rows["gpu"]),
     }

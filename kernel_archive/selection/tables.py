@@ -173,11 +173,16 @@ def pair_key(first: str, second: str) -> pl.Expr:
     return pl.concat_str(pl.min_horizontal(ids), pl.max_horizontal(ids), separator=" ")
 
 
+def with_reason(rows: pl.DataFrame, reasons: Mapping[str, pl.Expr]) -> pl.DataFrame:
+    """Add ``reason``, the first that holds for a row, or null."""
+    first = pl.coalesce(pl.when(when).then(pl.lit(name)) for name, when in reasons.items())
+    return rows.with_columns(reason=first)
+
+
 def leave_out(
     rows: pl.DataFrame, reasons: Mapping[str, pl.Expr], dropped: Counter[str]
 ) -> pl.DataFrame:
     """Leave out the rows that a reason holds for, and count them by the first one."""
-    first = pl.coalesce(pl.when(when).then(pl.lit(name)) for name, when in reasons.items())
-    rows = rows.with_columns(reason=first)
+    rows = with_reason(rows, reasons)
     dropped.update(rows["reason"].drop_nulls().to_list())
     return rows.filter(pl.col("reason").is_null()).drop("reason")
