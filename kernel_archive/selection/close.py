@@ -21,7 +21,11 @@ from kernel_archive.selection.tables import ArchiveTables
 
 
 def _with_standard_errors(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Add ``standard_error`` of kernels measured twice or more, relative to the speedup."""
+    """Add ``standard_error`` of kernels measured twice or more, relative to the speedup.
+
+    A measurement that two searches share counts twice, so the errors are smaller than those of
+    :meth:`Archive.measurements`: the frozen pairs were chosen by them.
+    """
     columns = ["kernel_id", "speedup", "outcome", "excluded"]
     measured = tables.read("evaluations", columns).filter(
         pl.col("outcome") == "success", pl.col("excluded").is_null()
