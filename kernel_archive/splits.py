@@ -60,11 +60,6 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.problem or self.task
 
     @property
-    def programs(self) -> tuple[str, ...]:
-        """List the columns with programs that searches wrote, so not the reference."""
-        return (self.candidate,) if self.shows_reference else (self.anchor, self.candidate)
-
-    @property
     def shows_reference(self) -> bool:
         """Whether a row is one program, shown with its reference."""
         return self.kind in ("eval", "validity")
