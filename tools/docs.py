@@ -244,7 +244,7 @@ def _definition(kind: type[Definition], *tables: str) -> str:
     """List the keys of a definition; those that another one has, too, are explained there."""
     meanings = toml_beside(definitions.__file__, "keys.toml")
     said = {key: text for table in tables for key, text in meanings[table].items()}
-    shared = [f"`{f.encode_name}`" for f in msgspec.structs.fields(kind) if f.name not in said]
+    shared = [f"`{key}`" for key in kind.__struct_encode_fields__ if key not in said]
     as_above = f"Keys as in `eval`: {', '.join(shared)}. Further keys:\n\n" if shared else ""
     return as_above + _keys(kind, said)
 

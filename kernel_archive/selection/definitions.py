@@ -80,7 +80,7 @@ class CandidateDefinition(Definition, frozen=True, kw_only=True):
     selection_key: _Text
     languages: list[_Language] = []
     near_copy: Annotated[float, msgspec.Meta(gt=0, le=1)]
-    measured: _Positive = 1
+    min_measurements: _Positive = msgspec.field(default=1, name="measured")
 
     @property
     def problems(self) -> list[str]:
@@ -131,7 +131,7 @@ class DiscoveryDefinition(Definition, frozen=True, kw_only=True):
 
     methods: Annotated[list[_Text], _AtLeastOne]
     roles: Annotated[list[Literal["held_out", "archive"]], _AtLeastOne]
-    measured: _Positive = 1
+    min_measurements: _Positive = msgspec.field(default=1, name="measured")
 
 
 class TrainDefinition(Definition, frozen=True, kw_only=True):
@@ -169,7 +169,7 @@ def _converted(fields: Mapping[str, Any], kind: type[_Struct], place: str) -> _S
             field = message.partition(" ")[0]
         name = (field or "").partition("[")[0]
         value = printable(repr(fields[name])) if name in fields else None
-        fix = f"The fields are: {', '.join(sorted(kind.__struct_fields__))}"
+        fix = f"The fields are: {', '.join(sorted(kind.__struct_encode_fields__))}"
         raise RecipeError.of(
             code="bad-definition", message=message, file=place, field=field, value=value, fix=fix
         ) from None
@@ -203,7 +203,7 @@ def with_changes(definition: _Struct, **changes: Any) -> _Struct:
     20
     """
     fields = {field: value for field, value in changes.items() if value is not None}
-    return _converted({**msgspec.structs.asdict(definition), **fields}, type(definition), "given")
+    return _converted({**msgspec.to_builtins(definition), **fields}, type(definition), "given")
 
 
 def recorded_definition(split: SplitSpec, parameters: Mapping[str, Any]) -> Definition:

@@ -55,7 +55,7 @@ def reasons_against(tables: ArchiveTables, rule: CandidateDefinition) -> dict[st
         # The shipped definitions keep what they selected before this rule.
         "reference_itself": (pl.col("program_id") == pl.col("reference_id")) & own_archive,
         "flagged": has_flag(rule.exclude_flags),
-        "measured_too_seldom": pl.col("n_measurements") < rule.measured,
+        "measured_too_seldom": pl.col("n_measurements") < rule.min_measurements,
         "no_goal": pl.col("goal_bin").is_null() & isinstance(rule, CloseDefinition),
     }
 

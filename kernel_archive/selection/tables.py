@@ -42,20 +42,20 @@ class ArchiveTables:
         self,
         table: str,
         columns: Sequence[str],
-        split: str | None = None,
+        part: str | None = None,
         *,
         where: pl.Expr | None = None,
     ) -> pl.DataFrame:
-        """Read columns of a table (of one split); no rows where the archive has no such split.
+        """Read columns of a table (or of one part); no rows where the archive has no such part.
 
         With ``where``, rows are filtered as they are read: a table may have millions. It is asked
         of some thousand rows at a time, so it may not hold a long list.
         """
-        if split is not None and split not in self.archive.manifest.tables[table].splits:
+        if part is not None and part not in self.archive.manifest.tables[table].splits:
             return pl.DataFrame(TABLES[table].schema.empty_table()).select(columns)
         is_wanted = pl.lit(value=True) if where is None else where.cast(pl.Boolean)
         parts = [TABLES[table].schema.empty_table().select(columns)]
-        for batch in self.archive.batches(table, split, columns):
+        for batch in self.archive.batches(table, part, columns):
             # Filtered by Arrow, which copies: Polars keeps the texts of all rows.
             wanted = pl.DataFrame(batch).with_columns(is_wanted.alias("wanted"))["wanted"]
             parts.append(batch.filter(wanted.to_arrow()).select(columns))
@@ -64,14 +64,14 @@ class ArchiveTables:
         return rows
 
     def kernels(
-        self, split: str | None = None, columns: Sequence[str] = KERNEL_COLUMNS
+        self, part: str | None = None, columns: Sequence[str] = KERNEL_COLUMNS
     ) -> pl.DataFrame:
-        """Read columns of the kernels (of one split), each id once; ``kernel_id`` is one of them.
+        """Read columns of the kernels (of one part), each id once; ``kernel_id`` is one of them.
 
         What is read is not kept: an archive may have a million kernels.
         """
-        splits = TABLES["kernels"].splits if split is None else [split]
-        rows = pl.concat(self.read("kernels", columns, name) for name in splits)
+        parts = TABLES["kernels"].splits if part is None else [part]
+        rows = pl.concat(self.read("kernels", columns, name) for name in parts)
         return rows.unique("kernel_id", keep="last", maintain_order=True)
 
     @cached_property
