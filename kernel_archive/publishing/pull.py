@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -147,20 +148,10 @@ def _published_files(manifest: Manifest) -> list[str]:
 
 def _fetch(api: HfApi, repo: str, commit: str, manifest: Manifest) -> Path:
     """Fetch all files of a commit into the Hub's cache; what came damaged is fetched again."""
-
-    def fetch(names: list[str], again: bool) -> Path:
-        folder = api.snapshot_download(
-            repo,
-            repo_type="dataset",
-            revision=commit,
-            allow_patterns=names,
-            force_download=again,
-        )
-        return Path(folder)
-
-    folder = fetch(_published_files(manifest), False)
+    fetch = partial(api.snapshot_download, repo, repo_type="dataset", revision=commit)
+    folder = Path(fetch(allow_patterns=_published_files(manifest)))
     damaged = [s.path for s in manifest.shards() if any(shard_faults(folder, [s]))]
-    return fetch(damaged, True) if damaged else folder
+    return Path(fetch(allow_patterns=damaged, force_download=True)) if damaged else folder
 
 
 def pull(
