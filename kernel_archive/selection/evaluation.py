@@ -33,7 +33,7 @@ from kernel_archive.selection.selected import (
     rows_of,
     with_pair_ids,
 )
-from kernel_archive.selection.similarity import Grams, near_copies
+from kernel_archive.selection.similarity import is_near_copy, near_copies
 from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out
 
 
@@ -131,19 +131,19 @@ def _fill_cells(
 ) -> pl.DataFrame:
     """Take the kernels of the smallest hashes of each cell, without near copies of each other."""
     grams = tables.grams(kernels["program_id"])
-    cells: dict[tuple[str, int], dict[str, Grams]] = {}
+    cells: dict[tuple[str, int], list[str]] = {}
     chosen: list[str] = []
     columns = by_hash(kernels, "kernel_id", rule.selection_key).select(
         "kernel_id", "program_id", "problem", "bin"
     )
     for name, program, problem, number in columns.iter_rows():
-        cell = cells.setdefault((problem, number), {})
+        cell = cells.setdefault((problem, number), [])
         if len(cell) >= rule.cap:
             continue
-        if near_copies({program: grams[program]}, cell, rule.near_copy):
+        if any(is_near_copy(grams[program], grams[other], rule.near_copy) for other in cell):
             dropped["near_copy_in_cell"] += 1
         else:
-            cell[program] = grams[program]
+            cell.append(program)
             chosen.append(name)
     return kernels.filter(pl.col("kernel_id").is_in(chosen))
 
