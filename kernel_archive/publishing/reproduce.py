@@ -6,6 +6,7 @@ repositories of one Hub user, or a local copy: ``DIR/<repository>/<configuration
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -14,13 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernel_archive.bins import Scheme
 from kernel_archive.errors import ArchiveNotFoundError, DataError, printable
 from kernel_archive.problems import normalise_problem
 from kernel_archive.publishing.hub import connect, hub_errors
 from kernel_archive.scoring import Score, Split, read_forecasts, score
 from kernel_archive.scoring.cues import CUES
-from kernel_archive.scoring.split import SplitOptions, Surface
+from kernel_archive.scoring.split import Surface
 from kernel_archive.storage import toml_beside
 
 USER: Final = "codezakh"
@@ -161,11 +161,9 @@ def _splits(folder: Path) -> dict[str, Split]:
     surface = Surface(languages=("",) * len(ids), spreads=np.ones(len(ids)), cues=counts)
     tasks = [normalise_problem(pack) for pack in packs]
 
-    def split(scheme: Scheme, labels: list[int] | None) -> Split:
-        options: SplitOptions = {"scheme": scheme, "surface": surface}
-        if labels is not None:
-            options["bins"] = labels
-        return Split.from_arrays(row_ids=ids, tasks=tasks, speedups=speedups, **options)
-
-    splits = {"released": split("released", bins), "paper": split("paper", None)}
-    return splits | {"mixed": split("paper", bins)}
+    split = partial(Split.from_arrays, row_ids=ids, tasks=tasks, speedups=speedups, surface=surface)
+    return {
+        "released": split(scheme="released", bins=bins),
+        "paper": split(scheme="paper"),
+        "mixed": split(scheme="paper", bins=bins),
+    }
