@@ -41,7 +41,7 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str  # column with the kernel id of the candidate
     anchor_kernel: str = ""  # column with that of the anchor, where a search wrote it
     command: str  # the command that makes it
-    problem: str = ""  # column with the problem, where it is not the stratum of the bootstrap
+    problem: str  # column with the problem; the stratum, where the entry does not say
     #: Column with the problem, where the rows of a problem are drawn together for intervals; empty
     #: where those of an author are.
     cluster: str = ""
@@ -53,11 +53,6 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
     pair_type: str = ""
     #: In x; a row at or above one counts as a discovery. Empty where none are counted.
     cutoffs: tuple[float, ...] = ()
-
-    @property
-    def problem_column(self) -> str:
-        """Name the column with the problem."""
-        return self.problem or self.task
 
     @property
     def shows_reference(self) -> bool:
@@ -72,7 +67,8 @@ def _read_splits() -> dict[str, SplitSpec]:
     splits: dict[str, SplitSpec] = {}
     for name, entry in entries.items():
         base = entries[entry.pop("like")] if "like" in entry else {}
-        splits[name] = msgspec.convert({**base, **entry, "name": name}, SplitSpec)
+        fields = {**base, **entry, "name": name}
+        splits[name] = msgspec.convert({"problem": fields["task"], **fields}, SplitSpec)
     return splits
 
 

@@ -138,7 +138,7 @@ def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
 
 def _read_rows(archive: Archive, spec: SplitSpec, *more: str) -> tuple[pa.Table, dict[str, Any]]:
     """Read rows, and what forecasters see of them: ids, problems, GPUs and both programs."""
-    columns = {"row_ids": "row_id", "problems": spec.problem_column, "gpus": "gpu"}
+    columns = {"row_ids": "row_id", "problems": spec.problem, "gpus": "gpu"}
     columns |= {"anchors": spec.anchor, "candidates": spec.candidate}
     rows = archive.arrow(spec.table, columns=[*columns.values(), *more])
     if spec.kind == "train":

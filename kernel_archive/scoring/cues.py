@@ -85,7 +85,7 @@ MAX_MEASURED: Final = 5
 def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[Any]]) -> Surface:
     """Read the surface of rows from their columns, and from the archive's kernels and dry runs."""
     codes = rows[spec.candidate]
-    cues = _read_cues(archive, codes, rows[spec.problem_column])
+    cues = _read_cues(archive, codes, rows[spec.problem])
     languages = tuple(map(language_of, codes))
     surface = replace(Surface.plain(len(codes)), languages=languages, cues=cues)
     if spec.known:

@@ -130,7 +130,7 @@ def _near_copies(
         # The same tokens are a leak by every definition, which has a query of its own.
         tokens = pl.Series([*map(token_id, rows[split.candidate])], dtype=pl.String)
         rows = rows.filter(~tokens.is_in(trained.implode()))
-        for (problem,), group in rows.group_by(split.problem_column, maintain_order=True):
+        for (problem,), group in rows.group_by(split.problem, maintain_order=True):
             codes = dict(group.select("row_id", split.candidate).iter_rows())
             programs = dict(zip(codes, tables.text_grams(codes.values()), strict=True))
             kernels = tables.training_grams(str(problem))
@@ -148,7 +148,7 @@ def present_members(
     for name in names:
         if name in tables.archive.manifest.tables:
             split = SPLIT_TABLES[name]
-            columns = ["row_id", split.problem_column, "search_id", split.anchor, split.candidate]
+            columns = ["row_id", split.problem, "search_id", split.anchor, split.candidate]
             columns += ["pair_type"] if split.kind == "train" else []
             parts = [
                 members_of(split, with_ids(split, pl.DataFrame(batch)))

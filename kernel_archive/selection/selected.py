@@ -155,7 +155,7 @@ def with_ids(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
 def members_of(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     """Select what the check of leaks needs of rows with ids: :data:`MEMBER`."""
     kind = pl.col("pair_type") if split.kind == "train" else None
-    rows = rows.with_columns(problem=split.problem_column, pair_type=kind)
+    rows = rows.with_columns(problem=split.problem, pair_type=kind)
     return rows.select(MEMBER.names()).cast(MEMBER)
 
 
