@@ -24,14 +24,11 @@ def _with_standard_errors(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.Da
     """Add ``standard_error`` of kernels measured twice or more, relative to the speedup.
 
     A measurement that two searches share counts twice, so the errors are smaller than those of
-    :meth:`Archive.measurements`: the frozen pairs were chosen by them.
+    ``Archive.measurements``: the frozen pairs were chosen by them.
     """
-    columns = ["kernel_id", "speedup", "outcome", "excluded"]
-    measured = tables.read("evaluations", columns).filter(
-        pl.col("outcome") == "success", pl.col("excluded").is_null()
-    )
+    measured = tables.successes(["kernel_id", "speedup"]).group_by("kernel_id")
     error = pl.col("speedup").std() / pl.len().sqrt()
-    errors = measured.group_by("kernel_id").agg(error=error, measurements=pl.len())
+    errors = measured.agg(error=error, measurements=pl.len())
     rows = kernels.join(errors.filter(pl.col("measurements") > 1), on="kernel_id")
     return rows.with_columns(standard_error=pl.col("error") / pl.col("speedup"))
 

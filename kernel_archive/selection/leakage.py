@@ -57,9 +57,7 @@ def _leaks(
 ) -> Iterator[tuple[str, str, str]]:
     """Look for every kind of leak; yield the kind, the place in training and what is there."""
     pairs, edges = rows_of(members, "train"), rows_of(members, "close", "discovery")
-    columns = ["kernel_id", "search_id", "outcome", "excluded"]
-    counts = (pl.col("outcome") == "success") & pl.col("excluded").is_null()
-    successes = tables.read("evaluations", columns, where=counts).select(columns[:2])
+    successes = tables.successes(["kernel_id", "search_id"])
     frames = {
         "kernels": tables.training,
         "pairs": pairs,

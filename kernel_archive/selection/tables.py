@@ -74,6 +74,12 @@ class ArchiveTables:
         rows = pl.concat(self.read("kernels", columns, name) for name in parts)
         return rows.unique("kernel_id", keep="last", maintain_order=True)
 
+    def successes(self, columns: Sequence[str]) -> pl.DataFrame:
+        """Read columns of the evaluations that count for labels."""
+        counts = (pl.col("outcome") == "success") & pl.col("excluded").is_null()
+        rows = self.read("evaluations", [*columns, "outcome", "excluded"], where=counts)
+        return rows.select(columns)
+
     @cached_property
     def held_out(self) -> pl.DataFrame:
         """The held-out kernels without texts and cases, of which several splits are made."""
