@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from kernel_archive._version import __version__
 from kernel_archive.archive.labels import FLAGS
-from kernel_archive.archive.manifest import MANIFEST_NAME, SplitFacts
+from kernel_archive.archive.manifest import MANIFEST_NAME, Manifest, SplitFacts
 from kernel_archive.archive.open import DEFAULT_DIRECTORY, Archive, open_archive
 from kernel_archive.archive.validate import ValidationReport, validate_measured
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, assign_bins
@@ -38,6 +38,11 @@ _TAGS: Final = ["gpu", "cuda", "triton", "gpu-kernels", "performance-prediction"
 _LICENCES: Final = {"cc-by-4.0", "apache-2.0", "mit", "cc0-1.0", "cc-by-sa-4.0", "bsd-3-clause"}
 #: Fact -> query.
 _QUERIES: Final = toml_beside(__file__, "facts.toml")
+
+
+def published_files(manifest: Manifest) -> list[str]:
+    """List every file of a published archive by path; some need not be there."""
+    return [*(shard.path for shard in manifest.shards()), *CARD_FILES, *EXTRA_FILES, MANIFEST_NAME]
 
 
 def collect_facts(archive: Archive) -> dict[str, Any]:
