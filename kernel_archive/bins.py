@@ -68,11 +68,16 @@ SCHEMES: Final[dict[Scheme, BinScheme]] = {
 }
 
 
-def scheme(name: str) -> BinScheme:
-    """Look up a scheme by name; any other is a UsageError."""
+def checked_scheme(name: str) -> Scheme:
+    """Return the name of a scheme; any other is a UsageError."""
     if name not in SCHEMES:
         raise UsageError(f"unknown bin scheme {name!r}. {suggestion(name, SCHEMES)}")
-    return SCHEMES[name]
+    return name
+
+
+def scheme_of(name: str) -> BinScheme:
+    """Look up a scheme by name; any other is a UsageError."""
+    return SCHEMES[checked_scheme(name)]
 
 
 def bin_of(speedup: float, name: Scheme = DEFAULT_SCHEME) -> int:
@@ -106,7 +111,7 @@ def assign_bins(
             Finding(code="bad-speedup", message=message, field=f"speedup[{row}]", value=repr(value))
             for row, value in rows
         )
-    rule = scheme(name)
+    rule = scheme_of(name)
     side: Literal["left", "right"] = "left" if rule.right_closed else "right"
     return (np.searchsorted(np.asarray(rule.edges), s, side=side) + 1).astype(np.int8)
 
@@ -127,7 +132,7 @@ def representatives(
     Bins 2 to 7 take the geometric centre of their interval. Bins 1 and 8 take the arithmetic mean
     of the speedups in them (``speedups`` and ``bins``, of shape (n,)), or the scheme's fallback.
     """
-    rule = scheme(name)
+    rule = scheme_of(name)
     inner = np.asarray(rule.edges)
     m = np.concatenate(([0.0], np.sqrt(inner[:-1] * inner[1:]), [0.0]))
     for b, fallback in zip((1, N_BINS), rule.fallback_ends, strict=True):

@@ -26,6 +26,9 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # what users call it, and the file name of its definition in ``splits/``
     table: str  # the table that holds its rows, which is also its configuration on the Hub
     kind: Kind  # what its rows are
+    #: What is asked about a row, by the name of its prompt; nothing about training pairs.
+    ask: str = ""
+    inputs: str = ""  # the table that has its rows without labels, where there is one
     title: str  # its name in headings
     rows: str  # what its rows are called in a sentence, in the plural
     ratio: str  # what its value column is, as a fraction of times
@@ -37,7 +40,7 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str  # column with the kernel id of the candidate
     anchor_kernel: str = ""  # column with that of the anchor, where a search wrote it
     command: str  # the command that makes it
-    problem: str = ""  # column with the problem, where it is not the stratum of the bootstrap
+    problem: str  # column with the problem; the stratum, where the entry does not say
     #: Column with the problem, where the rows of a problem are drawn together for intervals; empty
     #: where those of an author are.
     cluster: str = ""
@@ -51,21 +54,6 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
     cutoffs: tuple[float, ...] = ()
 
     @property
-    def problem_column(self) -> str:
-        """Name the column with the problem."""
-        return self.problem or self.task
-
-    @property
-    def programs(self) -> tuple[str, ...]:
-        """List the columns with programs that searches wrote, so not the reference."""
-        return (self.candidate,) if self.shows_reference else (self.anchor, self.candidate)
-
-    @property
-    def is_transfer(self) -> bool:
-        """Whether a row also shows the speedup on another GPU."""
-        return bool(self.known)
-
-    @property
     def shows_reference(self) -> bool:
         """Whether a row is one program, shown with its reference."""
         return self.kind in ("eval", "validity")
@@ -77,7 +65,8 @@ def _read_splits() -> dict[str, SplitSpec]:
     splits: dict[str, SplitSpec] = {}
     for name, entry in entries.items():
         base = entries[entry.pop("like")] if "like" in entry else {}
-        splits[name] = msgspec.convert({**base, **entry, "name": name}, SplitSpec)
+        fields = {**base, **entry, "name": name}
+        splits[name] = msgspec.convert({"problem": fields["task"], **fields}, SplitSpec)
     return splits
 
 
@@ -89,7 +78,7 @@ SPLIT_TABLES: Final = {split.table: split for split in SPLITS.values()}
 #: The splits whose rows are forecast and scored.
 FORECAST_SPLITS: Final = {name: split for name, split in SPLITS.items() if split.kind != "train"}
 #: The splits whose rows are candidates against a reference.
-EVALUATIONS: Final = {name: split for name, split in SPLITS.items() if split.shows_reference}
+REFERENCE_SPLITS: Final = {name: split for name, split in SPLITS.items() if split.shows_reference}
 
 
 def split_of(name: str) -> SplitSpec:

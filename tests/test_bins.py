@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel_archive.bins import BIN_NAMES, SCHEMES, assign_bins, bin_of, representatives, scheme
+from kernel_archive.bins import BIN_NAMES, SCHEMES, assign_bins, bin_of, representatives, scheme_of
 from kernel_archive.errors import DataError, UsageError
 
 R, H = 2.0**0.5, 2.0**-0.5
@@ -44,7 +44,7 @@ def test_released_is_the_published_formula(speedup):
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30), st.sampled_from([*SCHEMES]))
 def test_arrays_agree_with_intervals(speedups, name):
     """The bin's interval holds the speedup, whatever the array's shape."""
-    rule = scheme(name)
+    rule = scheme_of(name)
     for s, b in zip(speedups, assign_bins(np.array(speedups)[:, None], name)[:, 0], strict=True):
         low, high = rule.interval(int(b))
         assert low < s <= high if rule.right_closed else low <= s < high
@@ -70,7 +70,7 @@ def test_representatives_are_geometric_centres_and_empirical_ends():
 def test_unknown_scheme_is_wrong_usage():
     """The error lists the schemes."""
     with pytest.raises(UsageError, match="paper, released"):
-        scheme("half")
+        scheme_of("half")
 
 
 def test_descriptions_and_names():

@@ -51,13 +51,16 @@ from kernel_archive.schema import TABLES
 from kernel_archive.scoring import METRICS, Forecasts, Split, read_record, score
 from kernel_archive.scoring.cues import CUES, EDIT_CUES, LAUNCH_CUES
 from kernel_archive.scoring.split import RowFacts
+from kernel_archive.selection import definitions
 from kernel_archive.selection.definitions import (
     CloseDefinition,
+    Definition,
     DiscoveryDefinition,
     EvalDefinition,
     TrainDefinition,
 )
 from kernel_archive.splits import SPLITS
+from kernel_archive.toml_files import toml_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -227,33 +230,27 @@ def _tables() -> str:
     return "\n\n".join(parts)
 
 
-def _type_name(annotation: str) -> str:
-    return re.sub(r"Annotated\[(.*), Meta.*|msgspec\.[\w.]*", r"\1", annotation).replace(
-        "typing.", ""
-    )
-
-
-def _attributes(kind: type) -> dict[str, str]:
-    """Map every attribute to its text in the docstring, those of the base classes included."""
-    docs = [inspect.cleandoc(cls.__doc__ or "") for cls in reversed(kind.__mro__)]
-    pattern = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
-    listed = [pattern.findall(doc.partition("Attributes:\n")[2]) for doc in docs]
-    return {n: " ".join(text.split()).replace("``", "`") for each in listed for n, text in each}
-
-
-def _keys(kind: type[msgspec.Struct], table: str | None = None) -> str:
-    said = _attributes(kind) if table is None else key_meanings()[table]
+def _keys(kind: type[msgspec.Struct], said: dict[str, str]) -> str:
     rows = []
     for f in msgspec.structs.fields(kind):
-        default = (
-            "required"
-            if f.required
-            else ""
-            if f.default in (msgspec.NODEFAULT, None)
-            else f"`{f.default!r}`"
-        )
-        rows.append((f"`{f.encode_name}`", said.get(f.name, ""), default))
+        default = "" if f.default in (msgspec.NODEFAULT, None) else f"`{f.default!r}`"
+        if f.encode_name in said:
+            shown = "required" if f.required else default
+            rows.append((f"`{f.encode_name}`", said[f.encode_name], shown))
     return _table(("key", "meaning", "default"), rows)
+
+
+def _definition(kind: type[Definition], *tables: str) -> str:
+    """List the keys of a definition; those that another one has, too, are explained there."""
+    meanings = toml_beside(definitions.__file__, "keys.toml")
+    said = {key: text for table in tables for key, text in meanings[table].items()}
+    shared = [f"`{key}`" for key in kind.__struct_encode_fields__ if key not in said]
+    as_above = f"Keys as in `eval`: {', '.join(shared)}. Further keys:\n\n" if shared else ""
+    return as_above + _keys(kind, said)
+
+
+def _recipe_keys(kind: type[msgspec.Struct], table: str) -> str:
+    return _keys(kind, key_meanings()[table])
 
 
 def _readers() -> str:
@@ -451,10 +448,10 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "api": _api,
     "baselines": _baselines,
     "bins": _bins,
-    "definition of eval_close": lambda: _keys(CloseDefinition),
-    "definition of discovery": lambda: _keys(DiscoveryDefinition),
-    "definition of eval": lambda: _keys(EvalDefinition),
-    "definition of train": lambda: _keys(TrainDefinition),
+    "definition of eval_close": lambda: _definition(CloseDefinition, "close"),
+    "definition of discovery": lambda: _definition(DiscoveryDefinition, "discovery"),
+    "definition of eval": lambda: _definition(EvalDefinition, "every", "candidates", "eval"),
+    "definition of train": lambda: _definition(TrainDefinition, "train"),
     "controls": _controls,
     "example of discovery": _edges,
     "example of eval": lambda: _example(EXAMPLE, "S"),
@@ -467,13 +464,13 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "columns": lambda: _table(
         ("our column", "meaning"), [(f"`{k}`", v) for k, (_, v) in COLUMNS.items()]
     ),
-    "recipe": lambda: _keys(Recipe, "recipe"),
-    "recipe archive": lambda: _keys(About, "archive"),
-    "recipe eval": lambda: _keys(EvaluationRules, "eval"),
-    "recipe gpu": lambda: _keys(GpuFacts, "gpu"),
-    "recipe exclude": lambda: _keys(Exclude, "exclude"),
-    "recipe reading": lambda: _keys(HumanReading, "reading"),
-    "recipe source": lambda: _keys(Source, "source"),
+    "recipe": lambda: _recipe_keys(Recipe, "recipe"),
+    "recipe archive": lambda: _recipe_keys(About, "archive"),
+    "recipe eval": lambda: _recipe_keys(EvaluationRules, "eval"),
+    "recipe gpu": lambda: _recipe_keys(GpuFacts, "gpu"),
+    "recipe exclude": lambda: _recipe_keys(Exclude, "exclude"),
+    "recipe reading": lambda: _recipe_keys(HumanReading, "reading"),
+    "recipe source": lambda: _recipe_keys(Source, "source"),
     "results of eval_search": lambda: _results("eval_search"),
     "results of discovery": lambda: _results("discovery"),
     "results of discovery_search": lambda: _results("discovery_search"),

@@ -125,9 +125,9 @@ class Build:
         self.name = options.name or about.name
         texts = msgspec.structs.asdict(about)
         self.about = {k: text for k, text in texts.items() if k != "name" and text is not None}
-        self.evaluation: EvaluationRules | None = common_table(recipes, "eval")
-        if self.evaluation is None and self.name != DATASET_NAME:
-            self.evaluation = EvaluationRules()
+        self.eval_rules: EvaluationRules | None = common_table(recipes, "eval")
+        if self.eval_rules is None and self.name != DATASET_NAME:
+            self.eval_rules = EvaluationRules()
         self.version = options.version or ("" if options.builders else DATA_VERSION)
         self.target = Path(options.out or self.name)
         check_target(self.target)
@@ -192,7 +192,6 @@ class Build:
         for run in self.runs:
             log_counts.update(run.counts)
         findings = [finding for run in self.runs for finding in run.findings]
-        evaluation = self.evaluation
         manifest = Manifest(
             format=FORMAT,
             name=self.name,
@@ -217,7 +216,7 @@ class Build:
             },
             canary=CANARY,
             about=self.about,
-            evaluation=None if evaluation is None else msgspec.to_builtins(evaluation),
+            eval_rules=msgspec.to_builtins(self.eval_rules),
         )
         return write_launches(directory, manifest, self.recipes)
 
@@ -251,7 +250,7 @@ class Build:
             findings=new.findings["total"],
             shown=msgspec.convert(new.findings["first"], list[Finding]),
             not_made=new.reports.get("splits_not_made", {}) | why_no_pairs,
-            own=new.evaluation is not None,
+            own=new.eval_rules is not None,
         )
 
 

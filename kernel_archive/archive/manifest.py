@@ -111,7 +111,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     reports: dict[str, Any]  # further counts (exclusions, rows withheld from train, ...)
     canary: str  # the text in every row
     about: dict[str, str] = {}  # title, description and citation of a user's own archive
-    evaluation: dict[str, Any] | None = None  # [eval] of a user's own archive
+    #: ``[eval]`` of a user's own archive; ``None`` in the shipped one.
+    eval_rules: dict[str, Any] | None = msgspec.field(default=None, name="evaluation")
     #: Of a folder of withheld labels; no archive has the field.
     kind: Literal["labels"] | msgspec.UnsetType = msgspec.UNSET
 

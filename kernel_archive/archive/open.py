@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kernel_archive.archive.manifest import (
@@ -187,6 +189,28 @@ class Archive:
         import polars as pl
 
         return pl.DataFrame(self.arrow(table, split, columns))
+
+    @cached_property
+    def measurements(self) -> dict[str, list[float]]:
+        """Speedups that count for the label of each kernel, in the order of the table.
+
+        What two searches share stands in both of their logs, and is one measurement (labels.sql).
+        """
+        columns = ("kernel_id", "speedup", "started_at", "evaluation_id", "search_id")
+        rows = self.arrow("evaluations", columns=[*columns, "outcome", "excluded"])
+        rows = rows.filter((pc.field("outcome") == "success") & pc.field("excluded").is_null())
+        # A list of times imports pandas.
+        rows = rows.set_column(2, "started_at", rows["started_at"].cast(pa.int64()))
+        speedups: dict[str, list[float]] = defaultdict(list)
+        kept, in_search = Counter[Any](), Counter[Any]()
+        values = (rows[column].to_pylist() for column in columns)
+        for name, speedup, started, evaluation, search in zip(*values, strict=True):
+            run = (name, speedup, evaluation if started is None else started)
+            in_search[run, search] += 1
+            if in_search[run, search] > kept[run]:
+                kept[run] += 1
+                speedups[name].append(speedup)
+        return speedups
 
     def datasets(
         self, table: str, split: str | None = None, columns: Sequence[str] | None = None

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from kernel_archive.archive.labels import SQL_NAMES
 from kernel_archive.archive.manifest import shard_faults
 from kernel_archive.archive.open import Archive, sql_texts
-from kernel_archive.bins import SCHEMES, assign_bins, outcome_speedups, scheme
+from kernel_archive.bins import SCHEMES, assign_bins, checked_scheme, outcome_speedups
 from kernel_archive.errors import ArchiveMismatchError, Finding, counted, printable
 from kernel_archive.ids import CANARY, token_id
 from kernel_archive.schema import OUTCOMES, ROLES, TABLES
@@ -165,7 +165,7 @@ def _labels(archive: Archive) -> Iterator[Finding]:
                 message, field = f"there is no scheme {printable(name)}", f"{table}.bin_scheme"
                 yield Finding(code="unknown-scheme", message=message, field=field)
                 continue
-            labels = assign_bins(part[value].to_numpy(), scheme(str(name)).name)
+            labels = assign_bins(part[value].to_numpy(), checked_scheme(str(name)))
             wrong = part.filter(part["bin"].to_numpy() != labels).to_series(0).to_list()
             message = f"the bin is not that of {value} under the scheme {name}"
             yield from _rows("wrong-label", message, table, wrong)

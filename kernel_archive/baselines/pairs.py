@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kernel_archive.archive.open import Archive
-from kernel_archive.bins import DEFAULT_SCHEME, Scheme, outcome_speedups, scheme
+from kernel_archive.bins import DEFAULT_SCHEME, Scheme, checked_scheme, outcome_speedups
 from kernel_archive.errors import ArchiveMismatchError, DataError
 from kernel_archive.gpus import Gpu
 from kernel_archive.scoring.arrays import Floats
@@ -128,17 +128,17 @@ def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
             known=(None,) * len(candidates),
             stated_gpus=archive.stated_gpus,
         )
-    known = ("known_gpu", spec.known) if spec.is_transfer else ()
+    known = ("known_gpu", spec.known) if spec.known else ()
     rows, columns = _read_rows(archive, spec, *known)
     shown = zip(*(rows[name].to_pylist() for name in known), strict=True)
-    labels = scheme(split_facts(archive, spec).scheme).name
+    labels = checked_scheme(split_facts(archive, spec).scheme)
     columns["known"] = tuple(shown) if known else (None,) * rows.num_rows
     return AskedPairs(split=spec, scheme=labels, **columns)
 
 
 def _read_rows(archive: Archive, spec: SplitSpec, *more: str) -> tuple[pa.Table, dict[str, Any]]:
     """Read rows, and what forecasters see of them: ids, problems, GPUs and both programs."""
-    columns = {"row_ids": "row_id", "problems": spec.problem_column, "gpus": "gpu"}
+    columns = {"row_ids": "row_id", "problems": spec.problem, "gpus": "gpu"}
     columns |= {"anchors": spec.anchor, "candidates": spec.candidate}
     rows = archive.arrow(spec.table, columns=[*columns.values(), *more])
     if spec.kind == "train":

@@ -95,12 +95,12 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
 )
 @common.option("--strict", is_flag=True, help="End with an error at the first damaged log.")
 @common.option("--replace", is_flag=True, help="Overwrite another release that stands in --out.")
-@common.option("--bins", type=common.SCHEME, default="paper", help="Bin scheme.")
+@common.option("--bins", "scheme", type=common.SCHEME, default="paper", help="Bin scheme.")
 @common.option(
     "--source", type=click.Path(), help="Local copy of the tables that a recipe reads from the Hub."
 )
 @common.json_option
-def build(builders: tuple[str, ...], bins: str, **options: Any) -> None:
+def build(builders: tuple[str, ...], **options: Any) -> None:
     """Consolidate raw search logs into an archive with splits and card.
 
     BUILDER is the name of a shipped builder or the path of a builder.toml. Without one, the
@@ -114,7 +114,7 @@ def build(builders: tuple[str, ...], bins: str, **options: Any) -> None:
     from kernel_archive.cli.splits import show_left_out
 
     with common.progress("Reading") as advance:
-        result = kernel_archive.build(builders, scheme=bins, advance=advance, **options)
+        result = kernel_archive.build(builders, advance=advance, **options)
     is_empty = not (result.rows.get("kernels") or result.rows.get("eval"))
 
     def text() -> None:
@@ -134,7 +134,7 @@ def build(builders: tuple[str, ...], bins: str, **options: Any) -> None:
             why = why_empty(archive.manifest)
             common.say(f"Error: no program with a speedup came out: {why}")
         elif result.own and "eval" in result.rows:
-            from kernel_archive.selection.evaluation import problems_left_out
+            from kernel_archive.selection.own_archive import problems_left_out
 
             show_left_out(archive.manifest.splits["eval"], problems_left_out(archive))
             bare = archive.sql("SELECT 1 FROM eval WHERE reference_code = ''").num_rows

@@ -138,7 +138,7 @@ split_option = option(
     help="Rows to forecast.",
 )
 bins_option = option(
-    "--bins", type=SCHEME, help="Bin scheme of the labels.  [default: the split's own]"
+    "--bins", "scheme", type=SCHEME, help="Bin scheme of the labels.  [default: the split's own]"
 )
 labels_option = option(
     "--labels", type=FOLDER, help="Folder with the labels, where they are withheld."

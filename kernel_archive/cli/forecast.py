@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from kernel_archive import Archive
 
 #: Options that say how rows are asked, and all that a log of Inspect decides.
-_ASKED: Final = ("answer", "bins", "defer")
+_ASKED: Final = ("answer", "scheme", "defer")
 _OF_A_LOG: Final = (
-    *("bins", "defer", "answer", "limit", "repeats"),
+    *("scheme", "defer", "answer", "limit", "repeats"),
     *("temperature", "max_tokens", "reasoning_effort", "seed"),
 )
 
@@ -75,7 +75,8 @@ def forecast(**options: Any) -> None:
         )
     # A log has the values of these options.
     if log and (stated := _stated(_OF_A_LOG)):
-        named = ", ".join(f"--{name.replace('_', '-')}" for name in stated)
+        flags = {option.name: option.opts[0] for option in forecast.params}
+        named = ", ".join(flags[name] for name in stated)
         raise UsageError(f"the log of --from-log decides this: leave out {named}")
     archive = kernel_archive.open_archive(options["archive_path"])
     if export:

@@ -104,7 +104,8 @@ def _show_reproduction(result: Reproduction) -> None:
         mean, std = (None if n is None else f"{n:.{decimals}f}" for n in figure)
         return " ± ".join(n for n in (mean, std) if n is not None) or "-"
 
-    titles = {name: title for name, (title, _) in FORECASTERS.items() if name not in result.missing}
+    present = {name: own for name, own in FORECASTERS.items() if name not in result.missing}
+    titles = {name: own["title"] for name, own in present.items()}
     titles |= {name: name for name in ("random order", "best control")}
     for metric, (heading, decimals) in _PAPER_METRICS.items():
         readings = [r for r in result.readings if r.metric == metric]

@@ -44,8 +44,9 @@ def _print(sheet: Sheet) -> None:
 
 def _load_split(options: dict[str, Any]) -> Split:
     """Load the split that options name, and take these out of the others."""
-    archive, split, bins, labels = map(options.pop, ("archive_path", "split", "bins", "labels"))
-    return kernel_archive.load_split(archive, split, bins, labels=labels)
+    names = ("archive_path", "split", "scheme", "labels")
+    archive, split, scheme, labels = map(options.pop, names)
+    return kernel_archive.load_split(archive, split, scheme, labels=labels)
 
 
 @click.command()

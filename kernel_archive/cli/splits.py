@@ -10,7 +10,7 @@ import click
 
 from kernel_archive.cli import common
 from kernel_archive.errors import counted
-from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES, SPLITS
+from kernel_archive.splits import REFERENCE_SPLITS, SPLIT_TABLES, SPLITS
 
 if TYPE_CHECKING:
     from kernel_archive.archive.manifest import SplitFacts
@@ -44,7 +44,7 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
     """Make one split of an archive, which is built first in an empty default place; show it."""
     from kernel_archive.archive.open import open_archive
     from kernel_archive.pipeline import ensure_archive, remake_split
-    from kernel_archive.selection.evaluation import problems_left_out
+    from kernel_archive.selection.own_archive import problems_left_out
 
     with common.progress("Reading") as advance:
         directory = ensure_archive(archive_path, notify=common.say, advance=advance)
@@ -67,7 +67,7 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
         )
 
     # The definition of eval follows an archive's own recipe; the others are the shipped ones.
-    is_own = archive.manifest.evaluation is not None and table != "eval"
+    is_own = archive.manifest.eval_rules is not None and table != "eval"
     if is_own and not split.rows and not options["definition"] and "tasks" in split.parameters:
         _say_whose(table, split, archive)
     result = {"path": str(directory), "table": table, "changed": changed}
@@ -147,7 +147,7 @@ def _show_warnings(split: SplitFacts) -> None:
 
 
 @click.command("build-eval")
-@_which([*EVALUATIONS, "eval_close"])
+@_which([*REFERENCE_SPLITS, "eval_close"])
 @common.option(
     "--cap", type=common.FROM_1, help="Kernels per task and bin.  [default: the definition's]"
 )

@@ -76,7 +76,7 @@ class Prompt:
     @property
     def options(self) -> dict[str, Any]:
         """Return it as arguments of ``load_questions``."""
-        return {"answer": self.answer, "bins": self.scheme, "defer": self.ask == "defer"}
+        return {"answer": self.answer, "scheme": self.scheme, "defer": self.ask == "defer"}
 
 
 def known_prompts() -> dict[str, Prompt]:

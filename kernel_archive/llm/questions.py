@@ -13,10 +13,10 @@ import msgspec
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.baselines.pairs import AskedPairs, load_asked_pairs
-from kernel_archive.bins import scheme as scheme_of
+from kernel_archive.bins import checked_scheme
 from kernel_archive.errors import DataError, UsageError, printable
 from kernel_archive.ids import sha256_hex
-from kernel_archive.llm.prompts import TOOL_NAME, AnswerForm, Ask, Prompt, answer_schema, render
+from kernel_archive.llm.prompts import TOOL_NAME, AnswerForm, Prompt, answer_schema, render
 
 #: Characters of program text in a token, at the least: an estimate errs upwards.
 CHARACTERS_PER_TOKEN: Final = 2.5
@@ -137,13 +137,13 @@ def load_questions(
     split: str = "eval",
     *,
     answer: AnswerForm = "json",
-    bins: str | None = None,
+    scheme: str | None = None,
     defer: bool = False,
     limit: int | None = None,
 ) -> Questions:
     """Load the questions that a split asks.
 
-    ``bins`` is the bin scheme to ask in, the split's own when not given. With ``defer`` the model
+    ``scheme`` is the bin scheme to ask in, the split's own when not given. With ``defer`` the model
     may leave a candidate to a measurement. ``limit`` takes the rows with the smallest hash.
 
     Raises:
@@ -156,17 +156,16 @@ def load_questions(
             f"the {asked.split.name} split of this archive has no rows to ask about; see "
             "docs/splits.md for what leaves them out"
         )
-    if defer and (asked.split.kind != "eval" or asked.split.is_transfer):
+    if defer and asked.split.ask != "forecast":
         raise UsageError(
             "predict-or-defer asks about candidates against their reference; ask about the "
             f"{asked.split.rows} of split {printable(asked.split.name)!r} without --defer"
         )
-    kind: Any = asked.split.kind  # called as its question is, but for one
-    ask: Ask = "transfer" if asked.split.is_transfer else "forecast" if kind == "eval" else kind
+    ask: Any = "defer" if defer else asked.split.ask
     prompt = Prompt(
-        ask="defer" if defer else ask,
+        ask=ask,
         answer=answer,
-        scheme=asked.scheme if bins is None else scheme_of(bins).name,
+        scheme=asked.scheme if scheme is None else checked_scheme(scheme),
     )
     hashes = [sha256_hex(f"ask:{row_id}".encode()) for row_id in asked.row_ids]
     chosen = sorted(range(len(asked)), key=hashes.__getitem__)[:limit]

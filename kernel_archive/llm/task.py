@@ -53,7 +53,9 @@ def forecast(
         raise UsageError(
             f"unknown form of answer {printable(answer)!r}. {suggestion(answer, ANSWER_FORMS)}"
         )
-    questions = load_questions(open_archive(archive), split, answer=answer, bins=bins, defer=defer)
+    questions = load_questions(
+        open_archive(archive), split, answer=answer, scheme=bins, defer=defer
+    )
     prompt, asked = questions.prompt, questions.asked
     name = asked.split.name
     rows = _rows(archive, name, prompt.scheme)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.baselines.pairs import ProgramPairs, load_asked_pairs, load_training_pairs
-from kernel_archive.bins import N_BINS, Scheme, assign_bins
-from kernel_archive.bins import scheme as scheme_of
+from kernel_archive.bins import N_BINS, Scheme, assign_bins, checked_scheme
 from kernel_archive.errors import DataError, UsageError, printable, suggestion
 from kernel_archive.gpus import Gpu
 from kernel_archive.ids import sha256_hex
@@ -145,7 +144,7 @@ def load_training_examples(
         )
     for kind in sorted(set(kinds) - set(_ASKED)):
         raise UsageError(f"unknown type of pair {printable(kind)!r}. {suggestion(kind, _ASKED)}")
-    scheme = scheme_of(split_facts(archive, spec).scheme).name
+    scheme = checked_scheme(split_facts(archive, spec).scheme)
     rows = [
         row for row in _rows(archive, spec, scheme) if spec.kind != "train" or row.kind in kinds
     ]

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from kernel_archive._version import __version__
 from kernel_archive.archive.labels import FLAGS
-from kernel_archive.archive.manifest import MANIFEST_NAME, ShardFacts, SplitFacts
+from kernel_archive.archive.manifest import MANIFEST_NAME, Manifest, SplitFacts
 from kernel_archive.archive.open import DEFAULT_DIRECTORY, Archive, open_archive
 from kernel_archive.archive.validate import ValidationReport, validate_measured
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, assign_bins
@@ -41,14 +41,9 @@ _LICENCES: Final = {"cc-by-4.0", "apache-2.0", "mit", "cc0-1.0", "cc-by-sa-4.0",
 _QUERIES: Final = toml_beside(__file__, "facts.toml")
 
 
-def splits_of(archive: Archive, table: str) -> list[tuple[str, list[ShardFacts], int]]:
-    """List the splits of a table as (name, shards, rows), in the order of the schema."""
-    shards = archive.manifest.tables[table].splits
-    return [
-        (split, shards[split], sum(shard.rows for shard in shards[split]))
-        for split in TABLES[table].splits
-        if split in shards
-    ]
+def published_files(manifest: Manifest) -> list[str]:
+    """List every file of a published archive by path; some need not be there."""
+    return [*(shard.path for shard in manifest.shards()), *CARD_FILES, *EXTRA_FILES, MANIFEST_NAME]
 
 
 def collect_facts(archive: Archive) -> dict[str, Any]:
@@ -75,6 +70,12 @@ def collect_facts(archive: Archive) -> dict[str, Any]:
     return facts
 
 
+def _rows(archive: Archive, table: str) -> dict[str, int]:
+    """Map the splits of a table to their rows, in the order of the schema."""
+    rows = archive.manifest.tables[table].rows
+    return {split: rows[split] for split in TABLES[table].splits if split in rows}
+
+
 def configs(archive: Archive) -> list[dict[str, Any]]:
     """List the card's ``configs``: every table with its shards by name.
 
@@ -82,10 +83,11 @@ def configs(archive: Archive) -> list[dict[str, Any]]:
     """
     listed = []
     for table in archive.tables:
+        shards = archive.manifest.tables[table].splits
         files = [
-            {"split": split, "path": [shard.path for shard in shards]}
-            for split, shards, rows in splits_of(archive, table)
-            if rows
+            {"split": split, "path": [shard.path for shard in shards[split]]}
+            for split, n in _rows(archive, table).items()
+            if n
         ]
         default = {"default": True} if table == "kernels" else {}
         if files:
@@ -154,10 +156,11 @@ def _flags(counted: dict[str, int]) -> list[dict[str, Any]]:
 def readme(archive: Archive, facts: dict[str, Any], name: str) -> str:
     """Render the card's text with its front matter, for the repository of that name."""
     manifest = archive.manifest
+    rows = {table: _rows(archive, table) for table in archive.tables}
     splits = {table: split for table, split in manifest.splits.items() if split.rows}
     text = render(
         "dataset.md",
-        has_references=any(rows for _, _, rows in splits_of(archive, "references")),
+        has_references=any(rows["references"].values()),
         front_matter=_front_matter(archive, facts["totals"]["kernels"]),
         manifest=manifest,
         builders=_builders(archive),
@@ -166,10 +169,8 @@ def readme(archive: Archive, facts: dict[str, Any], name: str) -> str:
         title=title_of(archive),
         tag=tag_of(manifest.version),
         configs=configs(archive),
-        first_split=next((s for s, _, rows in splits_of(archive, "kernels") if rows), "train"),
-        tables=[
-            {"spec": TABLES[table], "splits": splits_of(archive, table)} for table in archive.tables
-        ],
+        first_split=next((part for part, n in rows["kernels"].items() if n), "train"),
+        tables=[(TABLES[table], parts) for table, parts in rows.items()],
         type_name=_type_name,
         schemes=SCHEMES,
         bin_names=BIN_NAMES,
@@ -273,15 +274,15 @@ def check_card(archive: Archive, *, names: Sequence[str] = ()) -> list[Finding]:
     severity: Literal["error", "warning"]
     for name in CARD_FILES:
         path, content = archive.path / name, expected.get(name)
-        if (path.read_bytes() if path.is_file() else None) == content:
+        present = path.read_bytes() if path.is_file() else None
+        if present == content:
             continue
-        if content is not None and not path.is_file():
-            code, message, severity = "missing-card", "a file of the card is missing", "error"
-        else:
-            code, message, severity = "stale-card", "the card is not what the data gives", "error"
-            if content is not None and package != __version__:
-                severity = "warning"
-                message += f"; kernel-archive {package} wrote it, this is {__version__}"
+        code, message, severity = "stale-card", "the card is not what the data gives", "error"
+        if present is None:
+            code, message = "missing-card", "a file of the card is missing"
+        elif content is not None and package != __version__:
+            severity = "warning"
+            message += f"; kernel-archive {package} wrote it, this is {__version__}"
         fix = "Build or pull again; the card is never edited by hand"
         findings.append(
             Finding(code=code, message=message, severity=severity, file=str(path), fix=fix)

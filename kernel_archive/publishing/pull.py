@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +33,7 @@ from kernel_archive.errors import (
     TargetExistsError,
     printable,
 )
-from kernel_archive.publishing.card import CARD_FILES, EXTRA_FILES, check_card
+from kernel_archive.publishing.card import check_card, published_files
 from kernel_archive.publishing.hub import check_name, commit_at, connect, hub_errors, tag_of
 
 if TYPE_CHECKING:
@@ -140,27 +141,12 @@ def _find(api: HfApi, repo: str, version: str | None) -> tuple[str, Manifest]:
     raise HubError(f"{repo} has no version {printable(version)!r}; it has: {listed}")
 
 
-def _published_files(manifest: Manifest) -> list[str]:
-    """List every file of a published archive by path; nothing else is fetched."""
-    return [*(shard.path for shard in manifest.shards()), *CARD_FILES, *EXTRA_FILES, MANIFEST_NAME]
-
-
 def _fetch(api: HfApi, repo: str, commit: str, manifest: Manifest) -> Path:
     """Fetch all files of a commit into the Hub's cache; what came damaged is fetched again."""
-
-    def fetch(names: list[str], again: bool) -> Path:
-        folder = api.snapshot_download(
-            repo,
-            repo_type="dataset",
-            revision=commit,
-            allow_patterns=names,
-            force_download=again,
-        )
-        return Path(folder)
-
-    folder = fetch(_published_files(manifest), False)
+    fetch = partial(api.snapshot_download, repo, repo_type="dataset", revision=commit)
+    folder = Path(fetch(allow_patterns=published_files(manifest)))
     damaged = [s.path for s in manifest.shards() if any(shard_faults(folder, [s]))]
-    return fetch(damaged, True) if damaged else folder
+    return Path(fetch(allow_patterns=damaged, force_download=True)) if damaged else folder
 
 
 def pull(
@@ -211,7 +197,7 @@ def pull(
     with hub_errors(f"pulling {repo}", state=f"{state}. {_KEPT}"):
         folder = _fetch(api, repo, commit, manifest)
     with locked_stage(stage_directory(target)), replaced_directory(target) as new:
-        for name in _published_files(manifest):
+        for name in published_files(manifest):
             if (folder / name).is_file():
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(folder / name, new / name)

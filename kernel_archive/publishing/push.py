@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kernel_archive.archive.manifest import MANIFEST_NAME
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.errors import DataError, TargetExistsError, UsageError
-from kernel_archive.publishing.card import CARD_FILES, EXTRA_FILES, render_card, validate_whole
+from kernel_archive.publishing.card import CARD_FILES, published_files, render_card, validate_whole
 from kernel_archive.publishing.hub import check_name, commit_at, connect, hub_errors, tag_of
 
 if TYPE_CHECKING:
@@ -67,9 +66,9 @@ def _valid_files(archive: Archive, repo: str) -> dict[str, CommitOperationAdd]:
             "Build it again"
         )
         raise DataError.from_findings(errors, summary)
-    names = [*(shard.path for shard in archive.manifest.shards()), *EXTRA_FILES, MANIFEST_NAME]
-    present = {name: archive.path / name for name in names if (archive.path / name).is_file()}
-    files: dict[str, Path | bytes] = {**present, **render_card(archive, name=repo)}
+    paths = {name: archive.path / name for name in published_files(archive.manifest)}
+    files: dict[str, Path | bytes] = {n: path for n, path in paths.items() if path.is_file()}
+    files |= render_card(archive, name=repo)
     return {path: CommitOperationAdd(path, content) for path, content in files.items()}
 
 

@@ -7,6 +7,7 @@ repositories of one Hub user, or a local copy: ``DIR/<repository>/<configuration
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -14,13 +15,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernel_archive.bins import Scheme
 from kernel_archive.errors import ArchiveNotFoundError, DataError, printable
 from kernel_archive.problems import normalise_problem
 from kernel_archive.publishing.hub import connect, hub_errors
 from kernel_archive.scoring import Score, Split, read_forecasts, score
 from kernel_archive.scoring.cues import program_cues
-from kernel_archive.scoring.split import RowFacts, SplitOptions
+from kernel_archive.scoring.split import RowFacts
+from kernel_archive.toml_files import toml_beside
 
 USER: Final = "codezakh"
 EVAL_SET: Final = "gpu-forecasters-eval-set"
@@ -31,16 +32,8 @@ READINGS: Final = {
     "ece": ("argmax", "stated"),
     "forecast_error": ("argmax", "stated"),
 }
-#: Configuration of the predictions -> name in the paper, mean and deviation of each metric there.
-FORECASTERS: Final[dict[str, tuple[str, tuple[tuple[float, float], ...]]]] = {
-    "gemini3_flash": ("Gemini-3 Flash", ((93.12, 0.97), (0.624, 0.002), (0.421, 0.021))),
-    "gpt_oss_120b": ("GPT-OSS-120B", ((86.85, 2.51), (0.479, 0.005), (0.632, 0.029))),
-    "gpt_oss_20b_untrained": ("GPT-OSS-20B", ((82.88, 3.85), (0.441, 0.011), (0.643, 0.011))),
-    "deepseek_v4": ("DeepSeek-V4", ((79.86, 3.98), (0.401, 0.009), (0.805, 0.023))),
-    "trained_correctness": ("RL, correctness", ()),
-    "trained_correctness_brier": ("RL, + Brier", ()),
-    "trained_correctness_crps": ("RL, + CRPS", ()),
-}
+#: Configuration of the predictions -> title in the paper, and mean and deviation of each metric.
+FORECASTERS: Final = toml_beside(__file__, "paper.toml")
 
 
 class Figure(NamedTuple):
@@ -70,8 +63,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
 
 def printed(forecaster: str, metric: str) -> Figure:
     """Look up a figure of the paper; both numbers are ``None`` where none is printed."""
-    figures = FORECASTERS[forecaster][1]
-    return Figure(*figures[list(READINGS).index(metric)]) if figures else Figure(None)
+    return Figure(*FORECASTERS[forecaster].get(metric, (None, None)))
 
 
 def reproduce(source: str | Path | None = None) -> Reproduction:
@@ -168,9 +160,11 @@ def _splits(folder: Path) -> dict[str, Split]:
     row_facts = replace(RowFacts.plain(len(ids)), cues=program_cues(codes))
     tasks = [normalise_problem(pack) for pack in packs]
 
-    def split(scheme: Scheme, labels: list[int] | None) -> Split:
-        rows: SplitOptions = {"scheme": scheme, "bins": labels, "row_facts": row_facts}
-        return Split.from_arrays(row_ids=ids, tasks=tasks, speedups=speedups, **rows)
-
-    splits = {"released": split("released", bins), "paper": split("paper", None)}
-    return splits | {"mixed": split("paper", bins)}
+    split = partial(
+        Split.from_arrays, row_ids=ids, tasks=tasks, speedups=speedups, row_facts=row_facts
+    )
+    return {
+        "released": split(scheme="released", bins=bins),
+        "paper": split(scheme="paper"),
+        "mixed": split(scheme="paper", bins=bins),
+    }

@@ -7,7 +7,6 @@ to find out.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -92,11 +91,11 @@ def read_row_facts(
 ) -> RowFacts:
     """Read the facts of rows from their columns, and from the archive's kernels and dry runs."""
     codes = rows[spec.candidate]
-    where = rows[spec.problem_column], rows["gpu"]
+    where = rows[spec.problem], rows["gpu"]
     cues = read_cues(archive, codes, *where)
     languages = tuple(map(language_of, codes))
     row_facts = replace(RowFacts.plain(len(codes)), languages=languages, cues=cues)
-    if spec.is_transfer:
+    if spec.known:
         cues["same"] = np.array(rows[spec.known], np.float64)
     if spec.kind == "eval":
         columns = ("speedup_min", "speedup_max", "goal_bin")
@@ -175,25 +174,10 @@ def _of_kernels(archive: Archive, kernels: Sequence[str], columns: Sequence[str]
 
 def _repeated(archive: Archive, kernels: Sequence[str]) -> Floats | None:
     """Return the first measured speedups of kernels: shape (n, k); ``None`` without any."""
-    speedups = _measured(archive)
+    speedups = archive.measurements
     first = [speedups.get(name, [])[:MAX_MEASURED] for name in kernels]
     table = np.array([row + [np.nan] * (MAX_MEASURED - len(row)) for row in first])
     return None if np.isnan(table).all() else table
-
-
-@lru_cache(maxsize=1)  # read once for all splits
-def _measured(archive: Archive) -> dict[str, list[float]]:
-    """Map every kernel to its measured speedups, in the order of the table."""
-    speedups: dict[str, list[float]] = defaultdict(list)
-    seen = set()  # what two searches share is in both of their logs
-    columns = ("kernel_id", "speedup", "excluded", "started_at")
-    for name, speedup, excluded, started in table_rows(archive, "evaluations", *columns):
-        measurement = (name, started, speedup)
-        if speedup and not excluded and measurement not in seen:
-            speedups[name].append(speedup)
-            if started is not None:
-                seen.add(measurement)
-    return speedups
 
 
 def _spread(low: Floats, high: Floats, unknown: Floats | float = 1.0) -> Floats:

@@ -14,8 +14,7 @@ import numpy as np
 
 from kernel_archive.archive.manifest import WITHHELD_SUFFIX, SplitFacts, shard_faults
 from kernel_archive.archive.open import Archive, open_archive
-from kernel_archive.bins import assign_bins
-from kernel_archive.bins import scheme as scheme_of
+from kernel_archive.bins import assign_bins, checked_scheme
 from kernel_archive.errors import ArchiveMismatchError, UsageError
 from kernel_archive.schema import TABLES
 from kernel_archive.scoring.cues import read_row_facts
@@ -57,7 +56,7 @@ def load_split(
     if isinstance(archive, Split):
         if blind or labels is not None:
             raise UsageError("a split that is loaded has its labels: name the archive instead")
-        return archive if scheme is None else archive.under(scheme_of(scheme).name)
+        return archive if scheme is None else archive.under(checked_scheme(scheme))
     spec = forecast_split(split)
     opened = archive if isinstance(archive, Archive) else open_archive(archive)
     if spec.name == REPLAY.name:
@@ -95,7 +94,7 @@ def load_split(
         groups=rows[spec.group],
         speedups=rows[spec.value],
         bins=rows["bin"],
-        scheme=scheme_of(facts.scheme).name,
+        scheme=checked_scheme(facts.scheme),
         split=spec.name,
         ends=(ends[0], ends[1]) if len(ends) == 2 else None,
         row_facts=read_row_facts(opened, spec, rows),
@@ -114,7 +113,7 @@ def load_split(
         ),
     )
     loaded = replace(loaded, withheld=withheld, others=partial(_other_splits, opened.path, spec))
-    return loaded if scheme is None else loaded.under(scheme_of(scheme).name)
+    return loaded if scheme is None else loaded.under(checked_scheme(scheme))
 
 
 def read_zero(digest: str, version: str, spec: SplitSpec, row_ids: Sequence[str]) -> Zero | None:
@@ -153,7 +152,7 @@ def _with_labels(
     if labels is not None:
         whole, facts = labelled(archive, split.table, Path(labels))
         return {name: whole[name].to_pylist() for name in rows}, facts
-    n, blind_bin = len(rows["bin"]), int(assign_bins([1.0], scheme_of(facts.scheme).name)[0])
+    n, blind_bin = len(rows["bin"]), int(assign_bins([1.0], checked_scheme(facts.scheme))[0])
     return rows | {split.value: [1.0] * n, "bin": [blind_bin] * n}, facts
 
 

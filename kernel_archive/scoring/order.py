@@ -10,8 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from kernel_archive.bins import Scheme
-from kernel_archive.bins import scheme as scheme_of
+from kernel_archive.bins import Scheme, scheme_of
 from kernel_archive.scoring.arrays import Bools, Floats, Ints, group_ties, running
 from kernel_archive.splits import SPLITS
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from kernel_archive.bins import BIN_NAMES, SCHEMES
+from kernel_archive.schema import TABLES
 from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.formats import TOOL_FIELDS, fields_of
 from kernel_archive.scoring.split import Split
@@ -50,8 +51,7 @@ def explanation(split: Split, named: str = "") -> list[str]:
 
 def _inputs(spec: SplitSpec) -> str:
     """Say from which columns and table the texts come without the answers."""
-    if not spec.shows_reference and spec.kind != "close":
+    if not spec.inputs:
         return f"row_id, {spec.anchor}, {spec.candidate} FROM {spec.table}"
-    if spec.kind == "close" or spec.is_transfer:
-        return f"* FROM {spec.table}_inputs"
-    return f"* FROM eval_inputs WHERE split = '{spec.table}'"
+    of_several = len(TABLES[spec.inputs].splits) > 1
+    return f"* FROM {spec.inputs}" + (f" WHERE split = '{spec.table}'" if of_several else "")

@@ -21,13 +21,14 @@ from kernel_archive.selection.tables import ArchiveTables
 
 
 def _with_standard_errors(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Add ``standard_error`` of kernels measured twice or more, relative to the speedup."""
-    columns = ["kernel_id", "speedup", "outcome", "excluded"]
-    measured = tables.read("evaluations", columns).filter(
-        pl.col("outcome") == "success", pl.col("excluded").is_null()
-    )
+    """Add ``standard_error`` of kernels measured twice or more, relative to the speedup.
+
+    A measurement that two searches share counts twice, so the errors are smaller than those of
+    ``Archive.measurements``: the frozen pairs were chosen by them.
+    """
+    measured = tables.successes(["kernel_id", "speedup"]).group_by("kernel_id")
     error = pl.col("speedup").std() / pl.len().sqrt()
-    errors = measured.group_by("kernel_id").agg(error=error, measurements=pl.len())
+    errors = measured.agg(error=error, measurements=pl.len())
     rows = kernels.join(errors.filter(pl.col("measurements") > 1), on="kernel_id")
     return rows.with_columns(standard_error=pl.col("error") / pl.col("speedup"))
 
@@ -95,9 +96,7 @@ def draw_pairs(pairs: pl.DataFrame, classes: Mapping[str, str], rule: CloseDefin
     return drawn[: rule.pairs]
 
 
-def select_close(
-    tables: ArchiveTables, rule: CloseDefinition, gpu: str | None = None
-) -> ChosenRows:
+def select_close(tables: ArchiveTables, rule: CloseDefinition, gpu: str | None) -> ChosenRows:
     """Select the close pairs (docs/splits.md)."""
     kernels, excluded, chosen_gpu, gpus = candidates(tables, rule, gpu)
     kernels = _with_standard_errors(tables, kernels)

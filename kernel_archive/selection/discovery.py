@@ -160,7 +160,7 @@ def select_discovery(tables: ArchiveTables, rule: DiscoveryDefinition) -> Chosen
     flags = [has_flag(rule.exclude_flags, f"{side}_flags") for side in ("parent", "child")]
     refuse = {
         "flagged": pl.any_horizontal(flags),
-        "measured_too_seldom": pl.col("child_n_measurements") < rule.measured,
+        "measured_too_seldom": pl.col("child_n_measurements") < rule.min_measurements,
     }
     kernels = tables.kernels(columns=[*EDGE_ENDS, "language", "flags", "n_measurements"])
     edges, dropped = find_edges(evaluations, kernels, refuse)

@@ -8,24 +8,22 @@ to training, not the other way round.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import polars as pl
 
-from kernel_archive.archive.open import Archive
 from kernel_archive.bins import assign_bins
+from kernel_archive.errors import UsageError, printable
+from kernel_archive.gpus import canonical_gpu
 from kernel_archive.schema import OUTCOMES
 from kernel_archive.selection.definitions import (
     HELD_OUT,
-    LEAST_BINS,
+    CandidateDefinition,
     CloseDefinition,
     EvalDefinition,
-    KernelDefinition,
-    SplitNotMadeError,
     TransferDefinition,
-    choose_gpu,
-    recorded_definition,
+    ValidityDefinition,
 )
 from kernel_archive.selection.selected import (
     ChosenRows,
@@ -37,24 +35,18 @@ from kernel_archive.selection.selected import (
 )
 from kernel_archive.selection.similarity import is_near_copy, near_copies
 from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out
-from kernel_archive.splits import SPLIT_TABLES
 
 
-def candidates(
-    tables: ArchiveTables,
-    rule: KernelDefinition,
-    gpu: str | None,
-    failures: pl.DataFrame | None = None,
-) -> ChosenRows:
-    """Select the kernels of one GPU that a definition's words allow.
+class SplitNotMadeError(UsageError):
+    """Raised when an archive's kernels allow no split, or several without saying which."""
 
-    ``gpu`` is the GPU, where the definition's rule should not choose; ``failures`` are programs
-    that count besides. The facts are counts of what was left out, by reason.
-    """
-    own_archive = tables.archive.manifest.evaluation is not None
+
+def reasons_against(tables: ArchiveTables, rule: CandidateDefinition) -> dict[str, pl.Expr]:
+    """List what keeps a program from being asked about, in the order in which it is counted."""
+    own_archive = tables.archive.manifest.eval_rules is not None
     reference = pl.concat_str("reference_id", "problem", separator="\0")
     references = tables.references.select(reference)["reference_id"]
-    reasons = {
+    return {
         "other_problem": ~pl.col("problem").is_in(rule.problems),
         "not_held_out": ~tables.of_searches(pl.col("role") == HELD_OUT),
         "other_builder": ~tables.of_searches(rule.allows_builder(tables)),
@@ -63,15 +55,55 @@ def candidates(
         # The shipped definitions keep what they selected before this rule.
         "reference_itself": (pl.col("program_id") == pl.col("reference_id")) & own_archive,
         "flagged": has_flag(rule.exclude_flags),
-        "measured_too_seldom": pl.col("n_measurements") < rule.measured,
+        "measured_too_seldom": pl.col("n_measurements") < rule.min_measurements,
         "no_goal": pl.col("goal_bin").is_null() & isinstance(rule, CloseDefinition),
     }
+
+
+def candidates(
+    tables: ArchiveTables,
+    rule: CandidateDefinition,
+    gpu: str | None,
+    further: Sequence[pl.DataFrame] = (),
+) -> ChosenRows:
+    """Select the kernels of one GPU that a definition's words allow.
+
+    ``gpu`` is the GPU, where the definition's rule should not choose; ``further`` are programs
+    that count besides kernels. The facts are counts of what was left out, by reason.
+    """
     dropped: Counter[str] = Counter()
-    programs = [tables.held_out, *([] if failures is None else [failures])]
-    kernels = leave_out(pl.concat(programs, how="diagonal"), reasons, dropped)
+    programs = pl.concat([tables.held_out, *further], how="diagonal")
+    kernels = leave_out(programs, reasons_against(tables, rule), dropped)
     gpus = count_values(kernels["gpu"])
     chosen = choose_gpu(gpus, rule.gpu, gpu)
     return ChosenRows(kernels.filter(pl.col("gpu") == (chosen or "")), dropped, chosen, gpus)
+
+
+def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = None) -> str | None:
+    """Choose the one GPU of a split, of those that qualifying kernels were measured on.
+
+    The one that was asked for; else the preferred one when present; else the only one; ``None``
+    when no kernel qualifies.
+
+    Raises:
+        UsageError: the named GPU has no qualifying kernel.
+        SplitNotMadeError: there are several, and none of them is preferred or named.
+
+    >>> choose_gpu({"H200": 9}, "A100-80GB"), choose_gpu({"H200": 9, "A100-80GB": 1}, "A100-80GB")
+    ('H200', 'A100-80GB')
+    """
+    gpu = preferred if asked is None else canonical_gpu(asked)
+    if gpu in present:
+        return gpu
+    names = ", ".join(map(printable, sorted(present))) or "none"
+    if asked is not None:
+        message = f"no held-out kernel of these tasks was measured on GPU {printable(gpu)}"
+        raise UsageError(f"{message}. GPUs with such kernels: {names}")
+    if len(present) > 1:
+        message = f"held-out kernels were measured on several GPUs ({names}) and none of them is"
+        fix = "Choose one with build-eval --gpu"
+        raise SplitNotMadeError(f"{message} {printable(preferred)}. {fix}")
+    return next(iter(present), None)
 
 
 def without_near_training(
@@ -116,7 +148,7 @@ def _fill_cells(
     return kernels.filter(pl.col("kernel_id").is_in(chosen))
 
 
-def select_eval(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None = None) -> ChosenRows:
+def select_eval(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None) -> ChosenRows:
     """Select an evaluation split (docs/splits.md).
 
     Kernels of the definition's problems, languages and one GPU, measured often enough in searches
@@ -146,49 +178,7 @@ def select_eval(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None = N
     return ChosenRows(with_reference(tables, chosen), facts, chosen_gpu, gpus)
 
 
-def problems_left_out(archive: Archive) -> list[dict[str, Any]]:
-    """List the problems of a user's own archive of which nothing is asked, each with a reason.
-
-    ``rows`` are kernels, or evaluations where no program passed.
-    """
-    facts, evaluation = archive.manifest.splits.get("eval"), archive.manifest.evaluation
-    if facts is None or facts.origin != "selected" or evaluation is None:
-        return []
-    asked = [problem for problem, cells in facts.facts["cells"].items() if sum(cells)]
-    rule = cast("EvalDefinition", recorded_definition(SPLIT_TABLES["eval"], facts.parameters))
-    gpu, least = facts.parameters["gpu"] or rule.gpu, evaluation.get("bins") or LEAST_BINS
-    tables = ArchiveTables(archive)
-    columns = ["kernel_id", "problem", "language", "gpu", "speedup", "search_id"]
-    kernels = tables.kernels(columns=columns).filter(~pl.col("problem").is_in(asked))
-    is_written = pl.col("language").is_in(rule.languages) | (not rule.languages)
-    left_out = []
-    for (problem,), group in kernels.group_by("problem"):
-        held_out = group.filter(tables.of_searches(pl.col("role") == HELD_OUT))
-        written = held_out.filter(is_written)
-        of_gpu = written.filter(pl.col("gpu") == gpu)
-        bins = len(set(assign_bins(of_gpu["speedup"].to_numpy()).tolist()))
-        reasons = {
-            "its searches are not held out": held_out.is_empty(),
-            f"none is written in {', '.join(rule.languages)}": written.is_empty(),
-            f"none was measured on {gpu}": of_gpu.is_empty(),
-            "[eval] tasks does not name it": problem not in rule.problems and "tasks" in evaluation,
-            f"its speedups fall in {bins} of 8 bins, and {least} are needed ([eval] bins)": (
-                problem not in rule.problems
-            ),
-            "all are flagged, or near copies of training programs": True,
-        }
-        reason = next(reason for reason, holds in reasons.items() if holds)
-        left_out.append({"problem": problem, "reason": reason, "rows": len(group)})
-    others = tables.read("evaluations", ["problem"])["problem"]
-    others = others.filter(~others.is_in([*asked, *kernels["problem"]]))
-    for problem, n in count_values(others).items():
-        left_out.append({"problem": problem, "reason": "no program counts", "rows": n})
-    return sorted(left_out, key=lambda row: (-row["rows"], row["problem"]))
-
-
-def select_validity(
-    tables: ArchiveTables, rule: KernelDefinition, gpu: str | None = None
-) -> ChosenRows:
+def select_validity(tables: ArchiveTables, rule: ValidityDefinition, gpu: str | None) -> ChosenRows:
     """Select programs that pass and programs that fail (docs/splits.md).
 
     All that the definition's words allow and that a measurement judged, but for near copies of
@@ -196,7 +186,7 @@ def select_validity(
     """
     columns = ("kernel_id", "program_id", "token_id", "problem", "language", "gpu")
     failures = tables.read("failures", [*columns, "search_id", "reference_id"])
-    programs, reasons, chosen_gpu, gpus = candidates(tables, rule, gpu, failures)
+    programs, reasons, chosen_gpu, gpus = candidates(tables, rule, gpu, [failures])
     dropped = {**reasons, "other_gpu": sum(gpus.values()) - len(programs)}
     judged = tables.read("evaluations", ["kernel_id", "outcome", "excluded"]).filter(
         pl.col("excluded").is_null(), pl.col("outcome") != "infrastructure_failure"
@@ -246,8 +236,6 @@ def select_transfer(
         pl.col("program_id") != pl.col("reference_id"),
         ~pl.col("token_id").is_in(tables.training["token_id"].implode()),
     )
-    if kernels["gpu"].n_unique() < 2:
-        raise SplitNotMadeError("no held-out program was measured on two GPUs")
     kernels = by_hash(kernels, "kernel_id", rule.selection_key)
     # One program of each class of near duplicates, which share their tokens.
     program = ["problem", "reference_id", "token_id"]

@@ -192,7 +192,7 @@ def is_release(archive: Archive) -> bool:
     # Selection depends on what recipes say of their builders, too.
     recipes = [recipe_facts(recipe) for recipe in load_recipes(())]
     same_recipes = canonical_json(manifest.builders) == canonical_json(recipes)
-    return same_recipes and manifest.evaluation is None
+    return same_recipes and manifest.eval_rules is None
 
 
 def check_frozen(archive: Archive) -> Iterator[Finding]:

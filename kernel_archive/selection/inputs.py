@@ -15,15 +15,18 @@ from kernel_archive.archive.open import Archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.errors import Finding
 from kernel_archive.schema import TABLES
-from kernel_archive.splits import EVALUATIONS
+from kernel_archive.splits import SPLITS
 
 #: Table of inputs -> its splits, each with the table that it repeats.
 INPUTS: Final[dict[str, dict[str, str]]] = {
-    "eval_inputs": {
-        name: split.table for name, split in EVALUATIONS.items() if not split.is_transfer
-    },
-    "eval_transfer_inputs": {"test": "eval_transfer"},
-    "eval_close_inputs": {"test": "eval_close"},
+    inputs: dict(
+        zip(
+            TABLES[inputs].splits,
+            [split.table for split in SPLITS.values() if split.inputs == inputs],
+            strict=True,
+        )
+    )
+    for inputs in sorted({split.inputs for split in SPLITS.values()} - {""})
 }
 
 

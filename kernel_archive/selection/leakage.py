@@ -38,7 +38,7 @@ from kernel_archive.selection.selected import (
 )
 from kernel_archive.selection.similarity import Grams, near_copies
 from kernel_archive.selection.tables import ArchiveTables
-from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
+from kernel_archive.splits import REFERENCE_SPLITS, SPLIT_TABLES
 from kernel_archive.storage import memory_database
 from kernel_archive.toml_files import toml_beside
 
@@ -56,9 +56,7 @@ def _leaks(
 ) -> Iterator[tuple[str, str, str]]:
     """Look for every kind of leak; yield the kind, the place in training and what is there."""
     pairs, edges = rows_of(members, "train"), rows_of(members, "close", "discovery")
-    columns = ["kernel_id", "search_id", "outcome", "excluded"]
-    counts = (pl.col("outcome") == "success") & pl.col("excluded").is_null()
-    successes = tables.read("evaluations", columns, where=counts).select(columns[:2])
+    successes = tables.successes(["kernel_id", "search_id"])
     frames = {
         "kernels": tables.training,
         "pairs": pairs,
@@ -117,7 +115,7 @@ def _near_copies(
     ``trained`` are the token ids of all training programs.
     """
     foreign_grams = _foreign_grams(tables, foreign)
-    for split in EVALUATIONS.values():
+    for split in REFERENCE_SPLITS.values():
         chosen = selections.get(split.table)
         stated = chosen.base_facts if chosen else tables.archive.manifest.splits.get(split.table)
         limit = None if stated is None else stated.parameters.get("near_copy")
@@ -128,7 +126,7 @@ def _near_copies(
         # The same tokens are a leak by every definition, which has a query of its own.
         tokens = pl.Series([*map(token_id, rows[split.candidate])], dtype=pl.String)
         rows = rows.filter(~tokens.is_in(trained.implode()))
-        for (problem,), group in rows.group_by(split.problem_column, maintain_order=True):
+        for (problem,), group in rows.group_by(split.problem, maintain_order=True):
             codes = dict(group.select("row_id", split.candidate).iter_rows())
             programs = dict(zip(codes, tables.text_grams(codes.values()), strict=True))
             kernels = tables.training_grams(str(problem))
@@ -146,7 +144,7 @@ def present_members(
     for name in names:
         if name in tables.archive.manifest.tables:
             split = SPLIT_TABLES[name]
-            columns = ["row_id", split.problem_column, "search_id", split.anchor, split.candidate]
+            columns = ["row_id", split.problem, "search_id", split.anchor, split.candidate]
             columns += ["pair_type"] if split.kind == "train" else []
             parts = [
                 members_of(split, with_ids(split, pl.DataFrame(batch)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import msgspec
 import polars as pl
@@ -15,31 +16,46 @@ from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
 from kernel_archive.errors import UsageError
+from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.close import select_close
 from kernel_archive.selection.definitions import (
+    CandidateDefinition,
     CloseDefinition,
     Definition,
     DiscoveryDefinition,
     EvalDefinition,
-    KernelDefinition,
-    SplitNotMadeError,
     TrainDefinition,
     TransferDefinition,
-    canonical_definition,
+    ValidityDefinition,
     load_definition,
-    variant_name,
     with_changes,
 )
 from kernel_archive.selection.discovery import select_discovery
-from kernel_archive.selection.evaluation import select_eval, select_transfer, select_validity
+from kernel_archive.selection.evaluation import (
+    SplitNotMadeError,
+    choose_gpu,
+    select_eval,
+    select_transfer,
+    select_validity,
+)
 from kernel_archive.selection.inputs import write_inputs
 from kernel_archive.selection.leakage import present_members, refuse_leaks
+from kernel_archive.selection.own_archive import canonical_definition
 from kernel_archive.selection.published import read_published
-from kernel_archive.selection.selected import Selection, label_rows, members_of
+from kernel_archive.selection.selected import (
+    CANONICAL,
+    ChosenRows,
+    Selection,
+    label_rows,
+    members_of,
+)
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.training import select_train
 from kernel_archive.splits import SPLIT_TABLES, SplitSpec
+
+#: Field of a definition -> the word for it in the name of a variant; a digest tells all others.
+_WORDS: Final = {"cap": "cap", "pairs": "pairs", "pairs_per_task": "pairs", "seed": "seed"}
 
 
 class RemadeSplit(msgspec.Struct, kw_only=True):
@@ -75,7 +91,7 @@ def select_split(
             chosen = select_eval(tables, rule, gpu)
         case CloseDefinition():
             chosen = select_close(tables, rule, gpu)
-        case KernelDefinition():
+        case ValidityDefinition():
             chosen = select_validity(tables, rule, gpu)
         case TransferDefinition():
             chosen = select_transfer(tables, rule, members)
@@ -86,10 +102,10 @@ def select_split(
         case _:
             raise UsageError(f"no rule selects by a {type(rule).__name__}")
     parameters = rule.parameters
-    if isinstance(rule, KernelDefinition):
+    if isinstance(rule, CandidateDefinition):
         parameters |= {"preferred_gpu": rule.gpu, "gpu": chosen.gpu}
     stated = SplitFacts(
-        name=variant_name(split, rule, standard, chosen),
+        name=_variant_name(split, rule, standard, chosen),
         origin="selected",
         scheme=rule.scheme,
         logical_digest="",
@@ -97,7 +113,31 @@ def select_split(
         parameters=parameters,
         facts=dict(chosen.facts),
     )
-    return label_rows(split, chosen.rows, stated, source=tables)
+    return label_rows(split, chosen.rows, stated, tables)
+
+
+def _variant_name(
+    split: SplitSpec, rule: Definition, standard: Definition, choice: ChosenRows
+) -> str:
+    """Name a selection by how its definition, or its GPU, differs from the canonical one.
+
+    ``eval-cap20-h200`` has another cap and GPU; eight hex digits at the end stand for any other
+    field.
+    """
+    changed = {f for f in rule.__struct_fields__ if getattr(rule, f) != getattr(standard, f)}
+    gpu, canonical = "", None
+    if isinstance(standard, CandidateDefinition):
+        with suppress(SplitNotMadeError):
+            canonical = choose_gpu(choice.gpus, standard.gpu)
+        if choice.gpu != canonical:
+            gpu = re.sub(r"[^a-z0-9]+", "", (choice.gpu or "none").lower())
+    if not changed and not gpu:
+        return CANONICAL
+    parts = [f"{word}{getattr(rule, f)}" for f, word in _WORDS.items() if f in changed]
+    parts += [gpu, rule.scheme if "scheme" in changed else ""]
+    if changed - {*_WORDS, "scheme"}:
+        parts.append(sha256_hex(canonical_json(rule.parameters))[:8])
+    return "-".join([split.name, *filter(None, parts)])
 
 
 def _write_selections(

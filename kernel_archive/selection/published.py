@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
@@ -82,6 +81,7 @@ def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame)
         _kernel_ids(table, "candidate", reference, kernels).alias(split.kernel),
         _kernel_ids(table, "anchor", pl.lit(""), kernels).alias("parent_kernel_id"),
         anchor_program_id="anchor_program",
+        bin=rows["label"].cast(pl.Int8),
     )
     facts: dict[str, Any] = {}
     if split.cutoffs:
@@ -98,7 +98,7 @@ def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame)
         parameters={"files": files, "gpu": gpus.item() if len(gpus) == 1 else None},
         facts=facts,
     )
-    return label_rows(split, table, stated, bins=rows["label"].to_numpy().astype(np.int8))
+    return label_rows(split, table, stated)
 
 
 def _kernel_ids(

@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from kernel_archive.archive.manifest import SplitFacts
 from kernel_archive.archive.shards import digest_rows
@@ -20,10 +19,10 @@ from kernel_archive.bins import (
     N_BINS,
     SCHEMES,
     assign_bins,
+    checked_scheme,
     outcome_speedups,
     representatives,
 )
-from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import printable
 from kernel_archive.ids import CANARY, ID_LENGTH, logical_digest, program_id, sha256_hex, token_id
 from kernel_archive.schema import TABLES
@@ -102,29 +101,28 @@ def label_rows(
     split: SplitSpec,
     rows: pl.DataFrame,
     stated: SplitFacts,
-    *,
-    bins: NDArray[np.int8] | None = None,
     source: ArchiveTables | None = None,
 ) -> Selection:
     """Label rows, put them in the order of their table, and add facts of the labels.
 
-    ``stated`` are the other facts; ``bins`` the labels, where they are not made from the values.
+    ``stated`` are the other facts. The labels are made from the values, unless the rows have them
+    as ``bin``.
 
     Raises:
         DataError: a value is not finite and above 0.
     """
-    scheme = scheme_of(stated.scheme).name
+    scheme = checked_scheme(stated.scheme)
     values, names = rows[split.value].to_numpy(), rows["row_id"].to_list()
     values = outcome_speedups(values) if split.kind == "validity" else values
-    if bins is None:
-        bins = assign_bins(values, scheme, row_ids=names)
-    rows = rows.with_columns(pl.Series("bin", bins, pl.Int8), bin_scheme=pl.lit(scheme))
-    ends = representatives(values, bins, scheme)
-    paper, released = (assign_bins(values, name) for name in SCHEMES)
+    labels = {name: assign_bins(values, name, row_ids=names) for name in SCHEMES}
+    if "bin" not in rows.columns:
+        rows = rows.with_columns(pl.Series("bin", labels[scheme], pl.Int8))
+    rows = rows.with_columns(bin_scheme=pl.lit(scheme))
+    ends = representatives(values, rows["bin"].to_numpy(), scheme)
     facts = {
         "m_1": float(ends[0]),
         "m_8": float(ends[-1]),
-        "label_differences": int(np.count_nonzero(paper != released)),
+        "label_differences": int(np.count_nonzero(labels["paper"] != labels["released"])),
         "cells": cell_counts(rows.select(split.task, "bin").iter_rows()),
         "gpus": count_values(rows["gpu"]),
     }
@@ -145,19 +143,19 @@ def by_hash(rows: pl.DataFrame, id_column: str = "row_id", key: str = "order:") 
 
 def with_ids(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     """Add the ids of the rows' own texts (:data:`MEMBER`), whatever ids the table states."""
-    for column, side in ((split.anchor, "anchor"), (split.candidate, "candidate")):
-        texts = rows.select(pl.col(column).unique())
-        for name, make_id in (("program", program_id), ("token", token_id)):
-            ids = [make_id(code) for code in texts[column]]
-            texts = texts.with_columns(pl.Series(f"{side}_{name}", ids, pl.String))
-        rows = rows.join(texts, on=column, how="left", maintain_order="left")
-    return rows
+    anchor, candidate = pl.col(split.anchor), pl.col(split.candidate)
+    return rows.with_columns(
+        anchor_program=anchor.map_elements(program_id, pl.String),
+        anchor_token=anchor.map_elements(token_id, pl.String),
+        candidate_program=candidate.map_elements(program_id, pl.String),
+        candidate_token=candidate.map_elements(token_id, pl.String),
+    )
 
 
 def members_of(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     """Select what the check of leaks needs of rows with ids: :data:`MEMBER`."""
     kind = pl.col("pair_type") if split.kind == "train" else None
-    rows = rows.with_columns(problem=split.problem_column, pair_type=kind)
+    rows = rows.with_columns(problem=split.problem, pair_type=kind)
     return rows.select(MEMBER.names()).cast(MEMBER)
 
 

@@ -42,20 +42,20 @@ class ArchiveTables:
         self,
         table: str,
         columns: Sequence[str],
-        split: str | None = None,
+        part: str | None = None,
         *,
         where: pl.Expr | None = None,
     ) -> pl.DataFrame:
-        """Read columns of a table (of one split); no rows where the archive has no such split.
+        """Read columns of a table (or of one part); no rows where the archive has no such part.
 
         With ``where``, rows are filtered as they are read: a table may have millions. It is asked
         of some thousand rows at a time, so it may not hold a long list.
         """
-        if split is not None and split not in self.archive.manifest.tables[table].splits:
+        if part is not None and part not in self.archive.manifest.tables[table].splits:
             return pl.DataFrame(TABLES[table].schema.empty_table()).select(columns)
         is_wanted = pl.lit(value=True) if where is None else where.cast(pl.Boolean)
         parts = [TABLES[table].schema.empty_table().select(columns)]
-        for batch in self.archive.batches(table, split, columns):
+        for batch in self.archive.batches(table, part, columns):
             # Filtered by Arrow, which copies: Polars keeps the texts of all rows.
             wanted = pl.DataFrame(batch).with_columns(is_wanted.alias("wanted"))["wanted"]
             parts.append(batch.filter(wanted.to_arrow()).select(columns))
@@ -64,15 +64,21 @@ class ArchiveTables:
         return rows
 
     def kernels(
-        self, split: str | None = None, columns: Sequence[str] = KERNEL_COLUMNS
+        self, part: str | None = None, columns: Sequence[str] = KERNEL_COLUMNS
     ) -> pl.DataFrame:
-        """Read columns of the kernels (of one split), each id once; ``kernel_id`` is one of them.
+        """Read columns of the kernels (of one part), each id once; ``kernel_id`` is one of them.
 
         What is read is not kept: an archive may have a million kernels.
         """
-        splits = TABLES["kernels"].splits if split is None else [split]
-        rows = pl.concat(self.read("kernels", columns, name) for name in splits)
+        parts = TABLES["kernels"].splits if part is None else [part]
+        rows = pl.concat(self.read("kernels", columns, name) for name in parts)
         return rows.unique("kernel_id", keep="last", maintain_order=True)
+
+    def successes(self, columns: Sequence[str]) -> pl.DataFrame:
+        """Read columns of the evaluations that count for labels."""
+        counts = (pl.col("outcome") == "success") & pl.col("excluded").is_null()
+        rows = self.read("evaluations", [*columns, "outcome", "excluded"], where=counts)
+        return rows.select(columns)
 
     @cached_property
     def held_out(self) -> pl.DataFrame:
@@ -173,11 +179,16 @@ def pair_key(first: str, second: str) -> pl.Expr:
     return pl.concat_str(pl.min_horizontal(ids), pl.max_horizontal(ids), separator=" ")
 
 
+def with_reason(rows: pl.DataFrame, reasons: Mapping[str, pl.Expr]) -> pl.DataFrame:
+    """Add ``reason``, the first that holds for a row, or null."""
+    first = pl.coalesce(pl.when(when).then(pl.lit(name)) for name, when in reasons.items())
+    return rows.with_columns(reason=first)
+
+
 def leave_out(
     rows: pl.DataFrame, reasons: Mapping[str, pl.Expr], dropped: Counter[str]
 ) -> pl.DataFrame:
     """Leave out the rows that a reason holds for, and count them by the first one."""
-    first = pl.coalesce(pl.when(when).then(pl.lit(name)) for name, when in reasons.items())
-    rows = rows.with_columns(reason=first)
+    rows = with_reason(rows, reasons)
     dropped.update(rows["reason"].drop_nulls().to_list())
     return rows.filter(pl.col("reason").is_null()).drop("reason")

@@ -30,7 +30,7 @@ from kernel_archive.ids import program_id
 from kernel_archive.schema import OUTCOMES, TABLES
 from kernel_archive.selection.make import locked_archive, make_splits
 from kernel_archive.selection.selected import by_hash, name_rows
-from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
+from kernel_archive.splits import REFERENCE_SPLITS, SPLIT_TABLES
 
 #: Columns of an evaluation row that are withheld, and what the public part has in their place.
 LABELS: Final[dict[str, Any]] = {
@@ -83,7 +83,9 @@ def withheld_labels(directory: Path, folder: Path) -> Iterator[Path]:
         raise TargetExistsError(message)
     with locked_archive(directory) as archive:
         splits = archive.manifest.splits
-        hidden = [s.table for s in EVALUATIONS.values() if s.kind == "eval" and s.table in splits]
+        hidden = [
+            s.table for s in REFERENCE_SPLITS.values() if s.kind == "eval" and s.table in splits
+        ]
         wrong = [f"{n} is {splits[n].origin}" for n in hidden if splits[n].origin != "selected"]
         if wrong or not hidden:
             states = ", ".join(wrong) or "the archive has none"

@@ -99,6 +99,8 @@ def test_what_two_logs_share_is_one_measurement(tmp_path):
     assert counts[kid(program("shared"))] == (2, 2.0)
     assert counts[kid(program("twins"))] == (2, 1.5)
     assert len(rows(archive, "SELECT 1 FROM evaluations WHERE speedup = 3.0")) == 2
+    taken = {k: len(speedups) for k, speedups in archive.measurements.items()}
+    assert taken == {k: n for k, (n, _) in counts.items()}
 
 
 def test_train_keeps_nothing_of_test(made):

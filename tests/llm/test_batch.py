@@ -179,7 +179,7 @@ def test_every_fault_of_a_file_is_named(archive, tmp_path):
 
 def test_defer_and_the_other_scheme_are_found_by_their_digest(archive, tmp_path):
     """The import finds by the digest how the export asked."""
-    ids = ids_of(archive, defer=True, answer="tool", bins="released", limit=2)
+    ids = ids_of(archive, defer=True, answer="tool", scheme="released", limit=2)
     function = {"name": "forecast", "arguments": json.dumps({**FORECAST, "defer": True})}
     call = {"type": "function", "function": function}
     lines = [

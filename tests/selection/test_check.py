@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-
 import msgspec
 import pytest
-from support.archives import make_archive, remake, replant
-from support.parents import RUNS, SEARCHES
+from support.archives import remake, replant
 
 from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.selection.check import check_splits
-from kernel_archive.selection.definitions import (
-    load_definition,
-)
-from kernel_archive.selection.make import make_splits
-from kernel_archive.splits import EVALUATIONS
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A hand-made archive with its splits."""
-    directory = make_archive(tmp_path_factory.mktemp("made") / "a", SEARCHES, RUNS)
-    make_splits(directory)
-    return directory
-
-
-@pytest.fixture
-def place(made, tmp_path):
-    """A copy of it."""
-    return shutil.copytree(made, tmp_path / "a")
+from kernel_archive.selection.definitions import load_definition
+from kernel_archive.splits import REFERENCE_SPLITS
 
 
 def codes(place):
@@ -122,7 +102,7 @@ def test_rows_without_labels_are_those_of_the_evaluation_splits(place):
     archive = open_archive(place)
     names = archive.arrow("eval_inputs").column_names
     assert not {"speedup", "bin", "n_measurements", "search_id", "kernel_id"} & set(names)
-    for table in (n for n in EVALUATIONS if n != "eval_transfer"):
+    for table in (n for n in REFERENCE_SPLITS if n != "eval_transfer"):
         assert archive.arrow("eval_inputs", table).equals(archive.arrow(table, columns=names))
     assert archive.arrow("eval_inputs", "eval").num_rows > 0
     replant(place, "eval_inputs", first_row(candidate_code="x = 1"), part="eval")

@@ -6,8 +6,10 @@ import pytest
 
 from kernel_archive.errors import RecipeError, UsageError
 from kernel_archive.problems import GPU_MODE_TASKS, HELD_OUT_PROBLEMS
+from kernel_archive.selection import definitions
 from kernel_archive.selection.definitions import load_definition, with_changes
-from kernel_archive.storage import content_path
+from kernel_archive.splits import SPLITS
+from kernel_archive.storage import content_path, toml_beside
 
 
 def changed(tmp_path, name, old, new):
@@ -71,3 +73,11 @@ def test_changes_are_checked():
     """A wrong value is refused like in a file."""
     with pytest.raises(RecipeError, match="cap"):
         with_changes(load_definition("eval"), cap=0)
+
+
+def test_every_key_is_explained():
+    """In ``keys.toml``, and nothing else is."""
+    tables = toml_beside(definitions.__file__, "keys.toml").values()
+    explained = {key for meanings in tables for key in meanings}
+    rules = map(load_definition, SPLITS)
+    assert explained == {key for rule in rules for key in rule.__struct_encode_fields__}

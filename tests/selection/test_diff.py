@@ -18,19 +18,6 @@ from kernel_archive.splits import SPLIT_TABLES
 NAMES = kernel_ids(SEARCHES, RUNS)
 
 
-def archive(place, runs, version):
-    """A hand-made archive with splits."""
-    make_archive(place, SEARCHES, runs, version=version)
-    make_splits(place)
-    return place
-
-
-@pytest.fixture(scope="module")
-def old(tmp_path_factory):
-    """The version before."""
-    return archive(tmp_path_factory.mktemp("old") / "a", RUNS, "1.0")
-
-
 @pytest.fixture(scope="module")
 def new(tmp_path_factory):
     """One kernel gone, one new, one measured again into another bin, one hardly changed."""
@@ -38,7 +25,9 @@ def new(tmp_path_factory):
     runs[2] = dataclasses.replace(runs[2], speedup=3.3)
     runs[3] = dataclasses.replace(runs[3], speedup=RUNS[3].speedup * 1.0001)
     runs.insert(7, Run("held", program("new"), 0.9, parent="n0"))
-    return archive(tmp_path_factory.mktemp("new") / "a", runs, "1.1")
+    place = make_archive(tmp_path_factory.mktemp("new") / "a", SEARCHES, runs, version="1.1")
+    make_splits(place)
+    return place
 
 
 def by_table(found):
@@ -46,19 +35,19 @@ def by_table(found):
     return {t.table: t for t in found.tables}
 
 
-def test_same_archive(old):
+def test_same_archive(parents):
     """An archive is the same as itself, in every table."""
-    found = diff(old, old)
+    found = diff(parents, parents)
     assert found.same
     assert found.old_digest == found.new_digest
-    tables = open_archive(old).manifest.tables.items()
+    tables = open_archive(parents).manifest.tables.items()
     held = {name: sum(facts.rows.values()) for name, facts in tables if name not in INPUTS}
     assert {t.table: t.rows_new for t in found.tables} == held
 
 
-def test_every_kind_of_change_is_found(old, new):
+def test_every_kind_of_change_is_found(parents, new):
     """Rows added, removed, measured again and relabelled are named."""
-    found = by_table(diff(old, new))
+    found = by_table(diff(parents, new))
     added = kernel_ids(SEARCHES, [Run("held", program("new"))])
     for name in ("kernels", "eval"):
         table = found[name]
@@ -77,16 +66,16 @@ def test_every_kind_of_change_is_found(old, new):
     assert found["evaluations"].content
 
 
-def test_moved_kernels_under_one_digest(old, tmp_path):
+def test_moved_kernels_under_one_digest(parents, tmp_path):
     """Rows that only changed between train and test are found, though the digest."""
 
     def swap(rows):
         rows["kernels", "test"].append(rows["kernels", "train"].pop())
 
     place = make_archive(tmp_path / "moved", SEARCHES, RUNS, version="1.1", plant=swap)
-    digests = [open_archive(p).manifest.tables["kernels"].logical_digest for p in (old, place)]
+    digests = [open_archive(p).manifest.tables["kernels"].logical_digest for p in (parents, place)]
     assert digests[0] == digests[1]
-    found = diff(old, place)
+    found = diff(parents, place)
     table = by_table(found)["kernels"]
     assert [(c.id, c.old, c.new) for c in table.moved] == [(NAMES[-1], "train", "test")]
     assert (table.rows_old, table.rows_new, table.added, table.removed) == (16, 16, [], [])
@@ -94,12 +83,12 @@ def test_moved_kernels_under_one_digest(old, tmp_path):
     assert not found.same
 
 
-def test_tables_of_one_side_only(old, tmp_path):
+def test_tables_of_one_side_only(parents, tmp_path):
     """A split that one archive lacks is named, not compared; a missing path is an error."""
     plain = make_archive(tmp_path / "plain", SEARCHES, RUNS)
-    found = diff(plain, old)
+    found = diff(plain, parents)
     assert found.only_new == [name for name in SPLIT_TABLES if name != "eval_transfer"]
     assert not found.same
-    assert diff(old, plain).only_old == found.only_new
+    assert diff(parents, plain).only_old == found.only_new
     with pytest.raises(ArchiveNotFoundError):
-        diff(old, tmp_path / "none")
+        diff(parents, tmp_path / "none")

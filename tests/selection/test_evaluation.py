@@ -9,7 +9,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.archives import Run, Search, kernel_ids, make_tables, memory_tables, program, reference
+from support.archives import (
+    EVALUATION,
+    Run,
+    Search,
+    kernel_ids,
+    make_tables,
+    memory_tables,
+    program,
+    reference,
+)
 from support.programs import jaccard
 
 from kernel_archive.bins import bin_of
@@ -17,23 +26,15 @@ from kernel_archive.errors import DataError
 from kernel_archive.ids import program_id, sha256_hex
 from kernel_archive.problems import GPU_MODE_TASKS
 from kernel_archive.schema import TABLES
-from kernel_archive.selection import make
-from kernel_archive.selection.definitions import canonical_definition, load_definition, with_changes
+from kernel_archive.selection.definitions import load_definition, with_changes
 from kernel_archive.selection.make import select_split
+from kernel_archive.selection.own_archive import canonical_definition
 from kernel_archive.splits import SPLITS
 
 RULE = with_changes(load_definition("eval"), measured=1)
 S = Search("s")
 # One program per run keeps what the examples cost small; texts are made once.
 CODES = [program(f"e{i}") for i in range(64)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def measured_once():
-    """The canonical definition is the shipped one, but for programs that were measured once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(make, "canonical_definition", lambda split, tables: RULE)
-        yield
 
 
 def select(searches, runs, **options):
@@ -153,7 +154,7 @@ def test_the_reference_itself_is_not_asked_about_in_an_archive_of_ones_own():
     runs = [Run("s", code, n) for code, n in zip(codes, (1.0, 0.3, 1.2, 3.0), strict=True)]
     tables = make_tables([S], runs)
     assert len(select_tables(tables).rows) == 4
-    own = memory_tables(tables, evaluation={})
+    own = memory_tables(tables, eval_rules={})
     got = select_split(SPLITS["eval"], own, {}, canonical_definition(SPLITS["eval"], own))
     assert (len(got.rows), excluded(got)) == (3, {"reference_itself": 1})
 
@@ -182,7 +183,11 @@ def test_two_references_of_one_problem_stay_apart():
 def test_variants_say_what_differs(changes, name):
     """A split with another cap, GPU, scheme or task list is never called canonical."""
     searches = [Search("a", gpu="A100-80GB"), Search("b", gpu="H200")]
-    got = select(searches, [Run("a", CODES[0], 1.2), Run("b", CODES[1], 5.0)], **changes)
+    tables = make_tables(searches, [Run("a", CODES[0], 1.2), Run("b", CODES[1], 5.0)])
+    own = memory_tables(tables, eval_rules=EVALUATION)
+    rule = canonical_definition(SPLITS["eval"], own)
+    rule = with_changes(rule, **changes | {"gpu": None})
+    got = select_split(SPLITS["eval"], own, {}, rule, changes.get("gpu"))
     assert len(got.facts.name) == len(name)
     assert got.facts.name.startswith(name.rstrip("."))
 

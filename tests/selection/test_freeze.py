@@ -23,11 +23,9 @@ from kernel_archive.selection.make import make_splits
 
 
 @pytest.fixture
-def archive(tmp_path, monkeypatch):
+def archive(place, tmp_path, monkeypatch):
     """A hand-made archive with frozen splits of its own."""
     monkeypatch.setattr(module, "frozen_folder", lambda version: tmp_path / "frozen" / version)
-    place = make_archive(tmp_path / "a", SEARCHES, RUNS, version="1.0")
-    make_splits(place)
     freeze(place)
     return open_archive(place)
 

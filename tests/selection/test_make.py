@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 from support.archives import Run, Search, make_archive, program, remake, validate_archive
+from support.parents import RUNS, SEARCHES
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
@@ -15,32 +16,6 @@ from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.make import make_splits, remade_split
 from kernel_archive.splits import SPLIT_TABLES
 
-SEARCHES = [
-    Search("held/a", "trimul"),
-    Search("held/b", "fp8_quant", method="bin_filling"),
-    Search("old", "trimul", role="archive"),
-    Search("train", "trimul", role="training"),
-]
-RUNS = [
-    Run(s.search_id, program(f"{s.search_id}{i}"), 0.2 * 1.5**i, parent=parent)
-    for s in SEARCHES
-    for i, parent in enumerate([None, "n0", "n0", "n1", "n1", "n2", "n2", "n3", "n3"])
-]
-
-
-@pytest.fixture(scope="module")
-def made_archive(tmp_path_factory):
-    """A hand-made archive with its canonical splits."""
-    place = make_archive(tmp_path_factory.mktemp("made") / "archive", SEARCHES, RUNS)
-    make_splits(place)
-    return place
-
-
-@pytest.fixture
-def archive(made_archive, tmp_path):
-    """A copy of it."""
-    return shutil.copytree(made_archive, tmp_path / "archive")
-
 
 def contents(place):
     """Every file with its bytes."""
@@ -48,9 +23,9 @@ def contents(place):
     return {path.relative_to(place).as_posix(): path.read_bytes() for path in files}
 
 
-def test_makes_all_three_tables(archive):
+def test_makes_all_three_tables(place):
     """The archive holds the three tables with facts that agree, stays valid."""
-    opened = open_archive(archive)
+    opened = open_archive(place)
     empty = {"eval_problems", "eval_cuda", "eval_close", "eval_search", "discovery_search"}
     empty |= {"validity"}
     assert set(opened.manifest.splits) == set(SPLIT_TABLES) - {"eval_transfer"}
@@ -59,48 +34,50 @@ def test_makes_all_three_tables(archive):
         assert facts.logical_digest == opened.manifest.tables[name].logical_digest
         assert facts.rows == opened.arrow(name).num_rows
         assert (facts.rows > 0) == (name not in empty)
-    assert validate_archive(archive) == []
+    assert validate_archive(place) == []
     assert check_splits(opened) == []
-    plain = open_archive(make_archive(archive.parent / "plain", SEARCHES, RUNS)).manifest
+    plain = open_archive(
+        make_archive(place.parent / "plain", SEARCHES, RUNS, version="1.0")
+    ).manifest
     assert opened.manifest.measured_digest == plain.measured_digest
     assert opened.manifest.logical_digest != plain.logical_digest
     assert opened.manifest.tables.items() >= plain.tables.items()
 
 
-def test_same_input_same_bytes(archive, tmp_path):
+def test_same_input_same_bytes(place, tmp_path):
     """Made again elsewhere, or in the archive itself, every file has the same bytes."""
-    other = make_archive(tmp_path / "other", SEARCHES, RUNS)
+    other = make_archive(tmp_path / "other", SEARCHES, RUNS, version="1.0")
     make_splits(other)
-    assert contents(archive) == contents(other)
+    assert contents(place) == contents(other)
     for name in ("eval", "discovery_pairs", "train_pairs"):
-        assert not remake(archive, name).changed
-    assert contents(archive) == contents(other)
+        assert not remake(place, name).changed
+    assert contents(place) == contents(other)
 
 
-def test_variant_and_back(archive):
+def test_variant_and_back(place):
     """Another cap makes a variant that says so in name and facts."""
-    first = contents(archive)
-    assert remake(archive, "eval", cap=1).facts.name == "eval-cap1"
-    assert open_archive(archive).manifest.splits["eval"].parameters["cap"] == 1
-    assert check_splits(open_archive(archive)) == []
-    changed = {name for name, data in contents(archive).items() if first.get(name) != data}
+    first = contents(place)
+    assert remake(place, "eval", cap=1).facts.name == "eval-cap1"
+    assert open_archive(place).manifest.splits["eval"].parameters["cap"] == 1
+    assert check_splits(open_archive(place)) == []
+    changed = {name for name, data in contents(place).items() if first.get(name) != data}
     assert {name for name in changed if "/eval" not in name} == {"manifest.json"}
-    remake(archive, "eval")
-    assert contents(archive) == first
+    remake(place, "eval")
+    assert contents(place) == first
 
 
-def test_what_goes_wrong_leaves_the_archive_as_it_was(archive):
+def test_what_goes_wrong_leaves_the_archive_as_it_was(place):
     """When the card can't be written readers see the old archive; a damaged file is made again."""
-    first = contents(archive)
-    with pytest.raises(OSError, match="no room"), remade_split(archive, "eval", cap=1):
+    first = contents(place)
+    with pytest.raises(OSError, match="no room"), remade_split(place, "eval", cap=1):
         raise OSError("no room")
-    assert contents(archive) == first
-    (path,) = (archive / "data/eval").glob("*.parquet")
+    assert contents(place) == first
+    (path,) = (place / "data/eval").glob("*.parquet")
     data = path.read_bytes()
     path.unlink()
     path.write_bytes(data[:-9] + b"x" + data[-8:])
-    remake(archive, "eval")
-    assert contents(archive) == first
+    remake(place, "eval")
+    assert contents(place) == first
 
 
 def test_several_gpus_leave_eval_out_of_a_build_and_stop_a_command(tmp_path):
@@ -109,7 +86,7 @@ def test_several_gpus_leave_eval_out_of_a_build_and_stop_a_command(tmp_path):
     runs = [Run(s.search_id, program(s.search_id), 2.0) for s in searches for _ in range(3)]
     own = make_archive(tmp_path / "own", searches, runs)
     assert make_splits(own).splits["eval"].parameters["gpu"] == "H200"
-    place = make_archive(tmp_path / "a", searches, runs, evaluation=None)
+    place = make_archive(tmp_path / "a", searches, runs, eval_rules=None)
     assert "H200, L40S" in make_splits(place).reports["splits_not_made"]["eval"]
     opened = open_archive(place)
     assert "eval" not in opened.manifest.tables
@@ -151,29 +128,29 @@ def test_archive_without_anything(tmp_path):
     assert check_splits(opened) == []
 
 
-def test_what_another_process_finished_before_the_lock_is_kept(archive, monkeypatch):
+def test_what_another_process_finished_before_the_lock_is_kept(place, monkeypatch):
     """An archive replaced just before the lock is taken is the one that is read."""
-    runs = [*RUNS, Run("held/a", program("late"), 3.0)]
-    newer = make_archive(archive.parent / "newer", SEARCHES, runs, version="new")
+    runs = [*RUNS, Run("held", program("late"), 3.0)]
+    newer = make_archive(place.parent / "newer", SEARCHES, runs, version="new")
     make_splits(newer)
 
     @contextmanager
     def late(stage):
         with locked_stage(stage):
-            with replaced_directory(archive) as new:
+            with replaced_directory(place) as new:
                 shutil.copytree(newer, new, dirs_exist_ok=True)
             yield
 
     monkeypatch.setattr("kernel_archive.selection.make.locked_stage", late)
-    remake(archive, "eval", cap=1)
-    assert open_archive(archive).manifest.version == "new"
-    assert check_splits(open_archive(archive)) == []
+    remake(place, "eval", cap=1)
+    assert open_archive(place).manifest.version == "new"
+    assert check_splits(open_archive(place)) == []
 
 
-def test_another_build_at_work_is_said(archive):
+def test_another_build_at_work_is_said(place):
     """While another process holds the archive nothing is read from it."""
     with (
-        locked_stage(stage_directory(archive)),
+        locked_stage(stage_directory(place)),
         pytest.raises(KernelArchiveError, match="another build is at work"),
     ):
-        remake(archive, "eval")
+        remake(place, "eval")

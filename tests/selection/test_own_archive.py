@@ -19,7 +19,7 @@ from kernel_archive.errors import DataError, LogError, RecipeError
 from kernel_archive.ids import program_id
 from kernel_archive.pipeline import build, remake_split, validate
 from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, PROBLEMS, REFERENCE_IDS
-from kernel_archive.selection.evaluation import problems_left_out
+from kernel_archive.selection.own_archive import problems_left_out
 
 RECIPE = '''
 name = "mine"

@@ -338,18 +338,18 @@ def make_tables(
 class MemoryArchive:
     """What selection reads of an archive, without a directory: the tables of :func:`make_tables`.
 
-    ``kernels`` stands as ``kernels/train`` and ``kernels/test``. ``evaluation`` is ``[eval]`` of an
-    archive of one's own; the shipped definitions say what is asked about where it is ``None``.
+    ``kernels`` stands as ``kernels/train`` and ``kernels/test``. ``eval_rules`` are ``[eval]`` of
+    an archive of one's own; the shipped definitions say what is asked about without them.
     """
 
     def __init__(
-        self, tables: dict[str, pa.Table], evaluation: dict[str, Any] | None = None
+        self, tables: dict[str, pa.Table], eval_rules: dict[str, Any] | None = None
     ) -> None:
         self.by_name = tables
         self.manifest = SimpleNamespace(
             builders=[RECIPE],
             natural_builders=[RECIPE["name"]] if RECIPE.get("natural") is True else [],
-            evaluation=evaluation,
+            eval_rules=eval_rules,
             splits={},
             tables={
                 name: SimpleNamespace(splits=table.splits)
@@ -389,7 +389,7 @@ class MemoryArchive:
 
 def memory_tables(
     tables: dict[str, pa.Table],
-    evaluation: dict[str, Any] | None = None,
+    eval_rules: dict[str, Any] | None = None,
     rng: random.Random | None = None,
 ) -> ArchiveTables:
     """Tables in memory as selection reads them, their rows shuffled where ``rng`` is given."""
@@ -398,7 +398,7 @@ def memory_tables(
             name: rows.take(pa.array(rng.sample(range(len(rows)), len(rows)), pa.int64()))
             for name, rows in tables.items()
         }
-    return ArchiveTables(MemoryArchive(tables, evaluation))
+    return ArchiveTables(MemoryArchive(tables, eval_rules))
 
 
 def make_archive(
@@ -442,7 +442,7 @@ def make_archive(
         "writer": writer_version(),
         "bin_scheme": scheme,
         "builders": [RECIPE],
-        "evaluation": EVALUATION,
+        "eval_rules": EVALUATION,
         "tables": tables,
         "splits": {},
         "inputs": [],

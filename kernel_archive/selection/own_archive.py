@@ -1,0 +1,136 @@
+"""A user's own archive: what its splits ask about, and why nothing is asked about a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+import polars as pl
+
+from kernel_archive.archive.open import Archive
+from kernel_archive.bins import assign_bins
+from kernel_archive.gpus import canonical_gpu
+from kernel_archive.problems import normalise_problem
+from kernel_archive.selection.definitions import (
+    HELD_OUT,
+    Definition,
+    EvalDefinition,
+    load_definition,
+    recorded_definition,
+    with_changes,
+)
+from kernel_archive.selection.evaluation import reasons_against
+from kernel_archive.selection.selected import count_values
+from kernel_archive.selection.tables import ArchiveTables, has_flag, with_reason
+from kernel_archive.splits import SPLITS, SplitSpec
+
+#: A problem with kernels in fewer bins says too little about telling them apart.
+LEAST_BINS: Final = 3
+
+
+def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
+    """Make the canonical definition of an archive.
+
+    A user's own archive has other problems than the shipped one, so that the shipped
+    definitions would select nothing of it. Its splits follow from them with the problems,
+    languages, methods and GPU that it has, and from what its recipe says (``[eval]``).
+    """
+    shipped, rules = load_definition(split.name), tables.archive.manifest.eval_rules
+    if rules is not None and split.name == "discovery":
+        methods = sorted(set(tables.searches["generation_method"])) or ["none"]
+        return with_changes(shipped, natural=False, methods=methods)
+    if rules is None or split.name != "eval":
+        return shipped
+    languages = rules.get("languages") or []
+    kernels = tables.held_out.filter(
+        tables.of_searches(pl.col("role") == HELD_OUT),
+        pl.col("language").is_in(languages) | (not languages),
+        ~has_flag(["unfit"]),
+    )
+    gpu = canonical_gpu(rules.get("gpu") or "")
+    per_gpu = count_values(kernels["gpu"])
+    if gpu not in per_gpu:
+        gpu = max(per_gpu, key=lambda name: per_gpu[name], default=gpu)
+    if "tasks" in rules:
+        tasks = _named(rules["tasks"], tables)
+    else:
+        tasks = _in_enough_bins(kernels.filter(pl.col("gpu") == gpu), rules)
+    return with_changes(
+        shipped,
+        natural=False,
+        languages=languages,
+        tasks=tasks,
+        exclude_flags=["unfit"],  # which only readings of its own recipes give
+        measured=1,
+        gpu=gpu,
+        cap=rules.get("cap"),
+    )
+
+
+def _in_enough_bins(kernels: pl.DataFrame, rules: Mapping[str, Any]) -> list[str]:
+    """List the problems with kernels in enough bins.
+
+    All where the recipe does not say how many are enough, and none has :data:`LEAST_BINS`.
+    """
+    counts = _with_bins(kernels).group_by("problem").agg(pl.col("bin").n_unique()).sort("problem")
+    enough = counts.filter(pl.col("bin") >= (rules.get("bins") or LEAST_BINS))
+    if enough.is_empty() and not rules.get("bins"):
+        enough = counts
+    return enough["problem"].to_list()
+
+
+def _with_bins(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Add the bins of speedups, whatever scheme the archive is labelled by."""
+    return kernels.with_columns(bin=pl.Series(assign_bins(kernels["speedup"].to_numpy())))
+
+
+def _named(tasks: Sequence[str], tables: ArchiveTables) -> list[str]:
+    """Find the problems that a recipe names; one of our names may be kept as ``BUILDER.NAME``."""
+    present = set(tables.read("kernels", ["problem"])["problem"])
+    names: list[str] = []
+    for task in map(normalise_problem, tasks):
+        kept = [name for name in present if name.endswith(f".{task}")]
+        names += kept if task not in present and len(kept) == 1 else [task]
+    return names
+
+
+def problems_left_out(archive: Archive) -> list[dict[str, Any]]:
+    """List the problems of a user's own archive of which nothing is asked, each with a reason.
+
+    ``rows`` are kernels, or evaluations where no program passed.
+    """
+    facts, rules = archive.manifest.splits.get("eval"), archive.manifest.eval_rules
+    if facts is None or facts.origin != "selected" or rules is None:
+        return []
+    asked = [problem for problem, cells in facts.facts["cells"].items() if sum(cells)]
+    rule = cast("EvalDefinition", recorded_definition(SPLITS["eval"], facts.parameters))
+    gpu, tables = facts.parameters["gpu"] or rule.gpu, ArchiveTables(archive)
+    against = reasons_against(tables, rule)
+    unnamed, others = (
+        "[eval] tasks does not name it",
+        "all are flagged, or near copies of training programs",
+    )
+    reasons = {
+        "its searches are not held out": against["not_held_out"],
+        f"none is written in {', '.join(rule.languages)}": against["other_language"],
+        f"none was measured on {gpu}": pl.col("gpu") != gpu,
+        unnamed: against["other_problem"],
+        others: pl.lit(value=True),
+    }
+    columns = ["kernel_id", "problem", "language", "gpu", "speedup", "search_id"]
+    kernels = tables.kernels(columns=columns).filter(~pl.col("problem").is_in(asked))
+    rows = with_reason(_with_bins(kernels), reasons)
+    # The reason for a problem is the last one that a kernel of it gets as far as.
+    reason = pl.col("reason").cast(pl.Enum([*reasons]))
+    bins = pl.col("bin").filter(reason >= unnamed).n_unique()
+    problems = rows.group_by("problem").agg(reason.max().cast(pl.String), bins=bins, rows=pl.len())
+    if "tasks" not in rules:
+        least = pl.lit(rules.get("bins") or LEAST_BINS)
+        few = "its speedups fall in {} of 8 bins, and {} are needed ([eval] bins)"
+        reason = pl.when(pl.col("reason") == unnamed).then(pl.format(few, "bins", least))
+        problems = problems.with_columns(reason.otherwise("reason").alias("reason"))
+    failed = tables.read("evaluations", ["problem"])
+    failed = failed.filter(~pl.col("problem").is_in([*asked, *problems["problem"]]))
+    failed = failed.group_by("problem").agg(reason=pl.lit("no program counts"), rows=pl.len())
+    left_out = pl.concat([problems.drop("bins"), failed])
+    return left_out.sort("rows", "problem", descending=[True, False]).to_dicts()
