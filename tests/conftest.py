@@ -49,6 +49,16 @@ def shipped(tmp_path_factory):
     return base / "shipped"
 
 
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory):
+    """A small archive: two problems, three training searches and one held-out search each; 48 rows
+    of eval, their edges as discovery pairs. Read only.
+    """
+    from support.small_archive import write_archive
+
+    return write_archive(tmp_path_factory.mktemp("archive"))
+
+
 @pytest.fixture(scope="module")
 def cluster():
     """Give the address of a Dask scheduler with two workers, all processes."""

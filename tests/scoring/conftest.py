@@ -1,9 +1,8 @@
-"""Targets, forecasts and an archive for the scoring tests."""
+"""Targets and forecasts for the scoring tests."""
 
 import numpy as np
 import pytest
 from support.made_forecasts import make_forecasts, make_target
-from support.small_archive import write_archive
 
 
 @pytest.fixture
@@ -22,9 +21,3 @@ def target(rng):
 def forecasts(rng, target):
     """Two repeats of decent forecasts."""
     return make_forecasts(rng, target)
-
-
-@pytest.fixture(scope="session")
-def archive(tmp_path_factory):
-    """A small archive with an evaluation split and discovery pairs."""
-    return write_archive(tmp_path_factory.mktemp("archive"))

@@ -17,20 +17,25 @@ import json
 import statistics
 from collections import Counter
 from dataclasses import dataclass
-from types import SimpleNamespace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import polars as pl
 import pyarrow as pa
 
 from kernel_archive import __version__
 from kernel_archive.archive.labels import WITHHELD
-from kernel_archive.archive.manifest import FORMAT, Manifest, read_manifest, write_manifest
+from kernel_archive.archive.manifest import (
+    FORMAT,
+    Manifest,
+    TableFacts,
+    read_manifest,
+    write_manifest,
+)
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.shards import write_table, writer_version
 from kernel_archive.archive.validate import validate_measured
-from kernel_archive.bins import assign_bins
+from kernel_archive.bins import DEFAULT_SCHEME, bin_of
 from kernel_archive.gpus import is_known
 from kernel_archive.ids import CANARY, evaluation_id, kernel_id, program_id, token_id
 from kernel_archive.problems import GPU_MODE_TASKS, family_of
@@ -42,7 +47,6 @@ from kernel_archive.selection.tables import ArchiveTables
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from kernel_archive.errors import Finding
     from kernel_archive.selection.make import RemadeSplit
@@ -236,14 +240,15 @@ def _evaluations(searches: Sequence[Search], runs: Sequence[Run]) -> list[dict[s
     return rows
 
 
-def make_rows(searches: Sequence[Search], runs: Sequence[Run], *, scheme: str = "paper") -> Rows:
+def make_rows(
+    searches: Sequence[Search], runs: Sequence[Run], *, scheme: str = DEFAULT_SCHEME
+) -> Rows:
     """Rows of the measured tables, without canary; keyed by table and split."""
     evaluations = _evaluations(searches, runs)
-    ordered = sorted(evaluations, key=lambda r: (_RANK[r["role"]], r["search_id"], r["step"]))
+    passed = {r["kernel_id"] for r in evaluations if r["outcome"] == "success"}
     good: dict[str, list[dict[str, Any]]] = {}
     failed: dict[str, list[dict[str, Any]]] = {}
-    passed = {r["kernel_id"] for r in evaluations if r["outcome"] == "success"}
-    for row in ordered:
+    for row in sorted(evaluations, key=lambda r: (_RANK[r["role"]], r["search_id"], r["step"])):
         if row["excluded"] is None and row["outcome"] == "success":
             good.setdefault(row["kernel_id"], []).append(row)
         elif row["excluded"] is None and row["kernel_id"] not in passed:
@@ -258,25 +263,24 @@ def make_rows(searches: Sequence[Search], runs: Sequence[Run], *, scheme: str = 
                 if row["kernel_id"] == name:
                     row["excluded"] = row["excluded"] or WITHHELD
             continue
-        speedup = statistics.median_low(r["speedup"] for r in rows)
-        nearest = min(rows, key=lambda r: abs(r["speedup"] - speedup))
+        speedups = [r["speedup"] for r in rows]
+        speedup = statistics.median_low(speedups)
+        nearest = rows[speedups.index(speedup)]
         label = ("runtime_us", "reference_runtime_us", "cases")
         out["kernels", "test" if name in held_out else "train"].append(
             first
             | {column: nearest[column] for column in label}
             | {
                 "speedup": speedup,
-                "bin": int(assign_bins([speedup], scheme)[0]),
+                "bin": bin_of(speedup, scheme),
                 "bin_scheme": scheme,
                 "n_measurements": len(rows),
-                "speedup_min": min(r["speedup"] for r in rows),
-                "speedup_max": max(r["speedup"] for r in rows),
+                "speedup_min": min(speedups),
+                "speedup_max": max(speedups),
                 "flags": sorted({flag for r in rows for flag in r["flags"]}),
             }
         )
-    out["failures", "train"] = [
-        rows[0] | {"error_type": "MadeUp", "n_evaluations": len(rows)} for rows in failed.values()
-    ]
+    out["failures", "train"] = [rows[0] | {"n_evaluations": len(rows)} for rows in failed.values()]
     out["evaluations", "train"] = evaluations
     out["searches", "train"] = [
         _search_row(s, evaluations) for s in sorted(searches, key=lambda s: s.search_id)
@@ -328,54 +332,33 @@ def _table(name: str, rows: Sequence[dict[str, Any]]) -> pa.Table:
 
 
 def make_tables(
-    searches: Sequence[Search], runs: Sequence[Run], *, scheme: str = "paper"
+    searches: Sequence[Search], runs: Sequence[Run], *, scheme: str = DEFAULT_SCHEME
 ) -> dict[str, pa.Table]:
     """Measured tables in memory, by name; ``kernels`` by split, as ``kernels/train``."""
     rows = make_rows(searches, runs, scheme=scheme)
     return {f"{t}/{s}" if t == "kernels" else t: _table(t, part) for (t, s), part in rows.items()}
 
 
-class MemoryArchive:
-    """What selection reads of an archive, without a directory: the tables of :func:`make_tables`.
+class MemoryArchive(Archive):
+    """An archive without a directory: the tables of :func:`make_tables`, in groups of two rows."""
 
-    ``kernels`` stands as ``kernels/train`` and ``kernels/test``. ``evaluation`` is ``[eval]`` of an
-    archive of one's own; the shipped definitions say what is asked about where it is ``None``.
-    """
-
-    def __init__(
-        self, tables: dict[str, pa.Table], evaluation: dict[str, Any] | None = None
-    ) -> None:
-        self.by_name = tables
-        self.manifest = SimpleNamespace(
-            builders=[RECIPE],
-            natural_builders=[RECIPE["name"]] if RECIPE.get("natural") is True else [],
-            evaluation=evaluation,
-            splits={},
-            tables={
-                name: SimpleNamespace(splits=table.splits)
-                for name, table in TABLES.items()
-                if not table.derived
-            },
-        )
-
-    def arrow(
-        self, table: str, split: str | None = None, columns: Sequence[str] | None = None
-    ) -> pa.Table:
-        """A table, or one of its splits."""
-        parts = TABLES[table].splits if table == "kernels" else [None]
-        names = [f"{table}/{s}" if s else table for s in parts if split in (None, s)]
-        rows = pa.concat_tables([self.by_name[name] for name in names])
-        return rows.select(columns or rows.column_names)
-
-    def polars(self, *which: Any, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """A table, or one of its splits, as a data frame."""
-        return pl.DataFrame(self.arrow(*which, columns=columns))
+    def __init__(self, tables: dict[str, pa.Table], evaluation: dict[str, Any] | None) -> None:
+        facts = {
+            table.name: TableFacts(splits={name: [] for name in table.splits}, logical_digest="")
+            for table in TABLES.values()
+            if not table.derived
+        }
+        super().__init__(Path(), _manifest(facts, evaluation=evaluation))
+        self.rows = tables
 
     def batches(
         self, table: str, split: str | None = None, columns: Sequence[str] | None = None
     ) -> Iterator[pa.Table]:
-        """The whole table, or one of its splits, at once."""
-        yield self.arrow(table, split, columns=columns)
+        """The whole of every split, at once."""
+        for name in TABLES[table].splits:
+            if split in (None, name):
+                rows = self.rows[f"{table}/{name}" if table == "kernels" else table]
+                yield rows.select(columns or rows.column_names)
 
     def row_groups(
         self, table: str, columns: Sequence[str], numbers: Collection[int] | None = None
@@ -392,7 +375,11 @@ def memory_tables(
     evaluation: dict[str, Any] | None = None,
     rng: random.Random | None = None,
 ) -> ArchiveTables:
-    """Tables in memory as selection reads them, their rows shuffled where ``rng`` is given."""
+    """Tables in memory as selection reads them, their rows shuffled where ``rng`` is given.
+
+    ``evaluation`` is ``[eval]`` of an archive of one's own; the shipped definitions say what is
+    asked about where it is ``None``.
+    """
     if rng is not None:
         tables = {
             name: rows.take(pa.array(rng.sample(range(len(rows)), len(rows)), pa.int64()))
@@ -406,8 +393,7 @@ def make_archive(
     searches: Sequence[Search],
     runs: Sequence[Run],
     *,
-    version: str = "hand-made",
-    scheme: str = "paper",
+    scheme: str = DEFAULT_SCHEME,
     plant: Callable[[Rows], None] | None = None,
     **manifest: Any,
 ) -> Path:
@@ -417,10 +403,9 @@ def make_archive(
         directory: where.
         searches: the searches.
         runs: what they measured.
-        version: the archive's version.
         scheme: bin scheme of the labels.
         plant: changes the rows before they are written (leaks, damage).
-        manifest: further fields of the manifest.
+        manifest: fields of the manifest, among them the ``version``.
     """
     rows = make_rows(searches, runs, scheme=scheme)
     if plant is not None:
@@ -433,25 +418,29 @@ def make_archive(
                 table.name,
                 {s: _table(table.name, rows[table.name, s]) for s in table.splits},
             )
-    made: dict[str, Any] = {
+    stated: dict[str, Any] = {"bin_scheme": scheme, "evaluation": EVALUATION, **manifest}
+    write_manifest(directory, _manifest(tables, **stated))
+    return directory
+
+
+def _manifest(tables: dict[str, TableFacts], **stated: Any) -> Manifest:
+    """A manifest of these tables, which states nothing else but what is given."""
+    fields: dict[str, Any] = {
         "format": FORMAT,
         "name": "gpu-forecasters/kernels",
-        "version": version,
+        "version": "hand-made",
         "logical_digest": "",
         "package": __version__,
         "writer": writer_version(),
-        "bin_scheme": scheme,
+        "bin_scheme": DEFAULT_SCHEME,
         "builders": [RECIPE],
-        "evaluation": EVALUATION,
-        "tables": tables,
         "splits": {},
         "inputs": [],
         "findings": {"total": 0, "by_code": {}, "first": []},
         "reports": {},
         "canary": CANARY,
     }
-    write_manifest(directory, Manifest(**{**made, **manifest}))
-    return directory
+    return Manifest(**{**fields, "tables": tables, **stated})
 
 
 def replant(
