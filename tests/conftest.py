@@ -21,6 +21,9 @@ from kernel_archive.pipeline import build
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# No test pulls the plug, and none waits for the disk; tests/test_storage.py counts what is flushed.
+os.fsync = lambda descriptor: None
+
 
 def pytest_collection_finish():
     """Keep the garbage collector from looking through what was imported."""

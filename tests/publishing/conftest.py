@@ -1,4 +1,4 @@
-"""Shared pieces of the publishing tests: an archive with a card, a Hub, a client."""
+"""Shared pieces of the publishing tests: an archive with a card, the published tables, a Hub."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import pytest
 from support.archives import program
 from support.fake_hub import FakeHub
 from support.hub_client import Client
-from support.published_layout import use_shapes
+from support.published_layout import Published, use_shapes, write_published
 from support.puct import RunLog, recipe
 
 from kernel_archive.pipeline import build
 from kernel_archive.problems import GPU_MODE_TASKS
+from kernel_archive.publishing import push
+from kernel_archive.storage import file_sha256
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +49,16 @@ def build_archive(root: Path, version: str, *, added: bool = False) -> Path:
     return out
 
 
+def files_of(folder: Path) -> list[Path]:
+    """All files in a folder, in order."""
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The content of a folder by the names of its files, as a repository has them."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files_of(folder)}
+
+
 @pytest.fixture(scope="session")
 def archive_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A built archive, version 1.0.0; read only."""
@@ -57,6 +69,29 @@ def archive_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def next_archive_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The next version of it, 1.1.0, with one more search; read only."""
     return build_archive(tmp_path_factory.mktemp("next"), "1.1.0", added=True)
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
+    """A copy of the published layout; read only."""
+    return write_published(tmp_path_factory.mktemp("published"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _validated_once():
+    """Files that were valid, or not, are so each time that they are pushed."""
+    reports = {}
+    validate = push.validate_whole
+
+    def validate_once(archive):
+        key = str(archive.path), *map(file_sha256, files_of(archive.path))
+        if key not in reports:
+            reports[key] = validate(archive)
+        return reports[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(push, "validate_whole", validate_once)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from support.published_layout import Published, write_published
+from publishing.conftest import contents
+from support.published_layout import write_published
 
 from kernel_archive.bins import bin_of
 from kernel_archive.errors import ArchiveNotFoundError, DataError
@@ -17,12 +18,6 @@ from kernel_archive.publishing.reproduce import EVAL_SET, PREDICTIONS, printed, 
 
 if TYPE_CHECKING:
     from support.fake_hub import FakeHub
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory) -> Published:
-    """A copy of the published layout."""
-    return write_published(tmp_path_factory.mktemp("published"))
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +104,7 @@ def test_wrong_folders_are_refused(tmp_path):
 def test_reproduce_from_the_hub(client, hub: FakeHub, published, result):
     """The Hub gives the same figures as a folder; offline is an error."""
     for repository in (EVAL_SET, PREDICTIONS):
-        folder = published.root / repository
-        files = {
-            str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()
-        }
-        hub.create(f"codezakh/{repository}", files)
+        hub.add(f"codezakh/{repository}", contents(published.root / repository))
     done = client.cli("reproduce", "--json")
     assert done.status == 0, done.err
     shown = json.loads(done.out)["readings"][0]["figures"]["gemini3_flash"]
