@@ -1,7 +1,5 @@
 """What tests of several rooms share: the embedded archive, built once a run."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -1,7 +1,5 @@
 """Tests of tools/chains.py: recorded chains come back as the files that they were."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import sys

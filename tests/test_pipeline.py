@@ -1,7 +1,5 @@
 """The shipped archive, from the embedded logs to what a user loads."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """build-eval, build-discovery, build-train and diff as a user types them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -3,8 +3,6 @@
 Commands run behind a pseudo-terminal here, as colours and widths are for terminals only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

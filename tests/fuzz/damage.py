@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import random
 
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    import random
-
 
 #: Bytes that mean something to a reader of JSON, or break one.
 JSON_BYTES = b'\0\xff"{}[],:\n\\09eE-'

@@ -9,8 +9,6 @@
 No file may raise, and no file may take a gigabyte.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

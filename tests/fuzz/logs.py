@@ -16,9 +16,10 @@ import resource
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,9 +36,6 @@ from kernel_archive.errors import KernelArchiveError
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
 from kernel_archive.readers.records import Evaluation, PublishedRow
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MAX_MEMORY = 1 << 30
 #: One case in so many is staged as a build does it.

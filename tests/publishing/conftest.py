@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.archives import program
@@ -15,9 +15,6 @@ from kernel_archive.pipeline import build
 from kernel_archive.problems import GPU_MODE_TASKS
 from kernel_archive.publishing import push
 from kernel_archive.storage import file_sha256
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAME = "gpu-forecasters/kernels"
 SPEEDUPS = (0.2, 0.3, 0.6, 0.9, 1.2, 1.7, 3.0, 5.0)

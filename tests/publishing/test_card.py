@@ -1,7 +1,5 @@
 """The card: what it states is what the data gives, it loads, and its examples run as printed."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Publishing: what is sent, what is refused, and what a broken push leaves for the next one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

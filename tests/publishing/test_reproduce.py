@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
 from publishing.conftest import contents
-from support.published_layout import write_published
+from support.fake_hub import FakeHub
 
 from kernel_archive.bins import bin_of
 from kernel_archive.errors import ArchiveNotFoundError, DataError
 from kernel_archive.publishing.reproduce import EVAL_SET, PREDICTIONS, printed, reproduce
-
-if TYPE_CHECKING:
-    from support.fake_hub import FakeHub
 
 
 @pytest.fixture(scope="module")
@@ -74,20 +70,20 @@ def test_the_nearest_reading_stands_first(result):
     assert reading.distance == pytest.approx(fmean(off))
 
 
-def test_missing_forecasters_are_named(tmp_path):
+def test_missing_forecasters_are_named(published, tmp_path):
     """What is not in the copy is listed; the rest is computed."""
-    write_published(tmp_path)
-    shutil.rmtree(tmp_path / PREDICTIONS / "deepseek_v4")
-    result = reproduce(tmp_path)
+    copy = shutil.copytree(published.root, tmp_path / "copy")
+    shutil.rmtree(copy / PREDICTIONS / "deepseek_v4")
+    result = reproduce(copy)
     assert result.missing == ["deepseek_v4"]
     assert "gemini3_flash" in result.readings[0].figures
 
 
-def test_wrong_folders_are_refused(tmp_path):
+def test_wrong_folders_are_refused(published, tmp_path):
     """A folder that isn't there, isn't the layout, or lacks a column: one clear error each."""
     with pytest.raises(ArchiveNotFoundError, match=EVAL_SET):
         reproduce(tmp_path)
-    write_published(tmp_path)
+    shutil.copytree(published.root, tmp_path, dirs_exist_ok=True)
     combined = tmp_path / EVAL_SET / "combined"
     for path in combined.iterdir():
         pq.write_table(pq.read_table(path).drop_columns(["true_bin"]), path)

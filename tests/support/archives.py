@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import statistics
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -36,37 +38,14 @@ from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.shards import write_table, writer_version
 from kernel_archive.archive.validate import validate_measured
 from kernel_archive.bins import DEFAULT_SCHEME, bin_of
+from kernel_archive.errors import Finding
 from kernel_archive.gpus import is_known
 from kernel_archive.ids import CANARY, evaluation_id, kernel_id, program_id, token_id
 from kernel_archive.problems import GPU_MODE_TASKS, family_of
 from kernel_archive.schema import OUTCOMES, TABLES
 from kernel_archive.selection.inputs import write_inputs
-from kernel_archive.selection.make import remade_split
+from kernel_archive.selection.make import RemadeSplit, remade_split
 from kernel_archive.selection.tables import ArchiveTables
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
-    from kernel_archive.errors import Finding
-    from kernel_archive.selection.make import RemadeSplit
-
-__all__ = [
-    "RECIPE",
-    "Run",
-    "Search",
-    "kernel_ids",
-    "make_archive",
-    "make_rows",
-    "make_tables",
-    "memory_tables",
-    "program",
-    "reference",
-    "remake",
-    "replant",
-    "six_tasks",
-    "validate_archive",
-]
 
 Rows = dict[tuple[str, str], list[dict[str, Any]]]
 #: What the manifest of a hand-made archive says of its recipe.

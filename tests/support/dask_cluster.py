@@ -1,7 +1,5 @@
 """A Dask cluster on loopback: a scheduler and workers, all processes of their own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

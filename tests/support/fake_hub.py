@@ -17,15 +17,11 @@ import socket
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["READ_TOKEN", "WRITE_TOKEN", "FakeHub", "Fault", "Repo"]
 
 #: Look like real ones, so that a leak is found by searching any output for them.
 WRITE_TOKEN = "hf_WriteLoopbackTokenThatMustNeverBePrinted"

@@ -11,21 +11,14 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import pytest
 from huggingface_hub import HfFileSystem, constants, file_download
 from huggingface_hub.utils import _http
-from support.fake_hub import READ_TOKEN, SIGNATURE, WRITE_TOKEN
+from support.fake_hub import READ_TOKEN, SIGNATURE, WRITE_TOKEN, FakeHub
 
 from kernel_archive.cli import main
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-    from support.fake_hub import FakeHub
-
-__all__ = ["Client", "Done"]
 
 
 @dataclass

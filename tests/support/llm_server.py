@@ -1,7 +1,5 @@
 """A service in the OpenAI protocol on loopback, on good days and on bad ones."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

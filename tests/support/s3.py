@@ -1,7 +1,5 @@
 """An S3-compatible store on loopback that throttles and answers too little, when told to."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import urllib.request

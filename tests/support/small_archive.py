@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,9 +19,6 @@ from kernel_archive.selection.definitions import (
     with_changes,
 )
 from kernel_archive.selection.make import make_splits
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REFERENCE = (
     "import torch\n\n\ndef reference(data):\n    return torch.softmax(data.double(), -1).float()\n"
