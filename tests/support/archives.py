@@ -1,7 +1,7 @@
 """Hand-made archives: from searches and their measurements to tables or a directory.
 
-The consolidation here states the rules again (median of the measurements, held-out programs and
-near duplicates out of train), independent of the package's own::
+The merge here states its rules again (median of the measurements, held-out programs and near
+duplicates out of train), in a hundredth of the time that a build takes::
 
     make_archive(
         tmp_path / "a",
@@ -13,19 +13,20 @@ near duplicates out of train), independent of the package's own::
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 import statistics
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import asdict
 
 from kernel_archive import __version__
+from kernel_archive.archive.fragments import json_text
+from kernel_archive.archive.jobs import RunJob
 from kernel_archive.archive.labels import WITHHELD
 from kernel_archive.archive.manifest import (
     FORMAT,
@@ -35,19 +36,23 @@ from kernel_archive.archive.manifest import (
     write_manifest,
 )
 from kernel_archive.archive.open import Archive, open_archive
+from kernel_archive.archive.recipe import LoadedRecipe, Recipe, Source
+from kernel_archive.archive.search_rows import SearchRows
 from kernel_archive.archive.shards import write_table, writer_version
 from kernel_archive.archive.validate import validate_measured
 from kernel_archive.bins import DEFAULT_SCHEME, bin_of
 from kernel_archive.errors import Finding
 from kernel_archive.gpus import is_known
-from kernel_archive.ids import CANARY, evaluation_id, kernel_id, program_id, token_id
-from kernel_archive.problems import GPU_MODE_TASKS, family_of
-from kernel_archive.schema import OUTCOMES, TABLES
+from kernel_archive.ids import CANARY, sha256_hex
+from kernel_archive.problems import GPU_MODE_TASKS
+from kernel_archive.readers.records import Case, Evaluation, SearchFacts
+from kernel_archive.schema import TABLES
 from kernel_archive.selection.inputs import write_inputs
 from kernel_archive.selection.make import RemadeSplit, remade_split
 from kernel_archive.selection.tables import ArchiveTables
 
-Rows = dict[tuple[str, str], list[dict[str, Any]]]
+Row = dict[str, Any]
+Rows = dict[tuple[str, str], list[Row]]
 #: What the manifest of a hand-made archive says of its recipe.
 RECIPE: dict[str, Any] = {
     "name": "hand-made",
@@ -140,93 +145,91 @@ def six_tasks(n: int = 8) -> tuple[list[Search], list[Run]]:
     return searches, runs
 
 
-def kernel_ids(searches: Iterable[Search], runs: Iterable[Run]) -> list[str]:
+def kernel_ids(searches: Sequence[Search], runs: Sequence[Run]) -> list[str]:
     """Kernel id of every run, in order."""
-    by_id = {s.search_id: s for s in searches}
-    return [_row(by_id[run.search], run, 0)["kernel_id"] for run in runs]
+    return [row["kernel_id"] for row in _logged(searches, runs).evaluations]
 
 
-def _row(search: Search, run: Run, position: int) -> dict[str, Any]:
-    """All columns of one evaluation and of its program; a table takes those of its schema."""
-    node = run.node or f"n{position}"
+class Logged(NamedTuple):
+    """What a build makes of hand-made logs before it merges them."""
+
+    evaluations: list[Row]  # in the order of the runs, with their flags
+    searches: list[Row]
+    references: dict[tuple[str, str], Row]  # by problem and id
+
+
+def _logged(searches: Sequence[Search], runs: Sequence[Run]) -> Logged:
+    """Make the rows of runs and their searches as those of logs are made."""
+    logged = Logged([{} for _ in runs], [], {})
+    for search in sorted(searches, key=lambda search: search.search_id):
+        source = Source(format="puct-events", role=search.role, generation_method=search.method)
+        recipe = Recipe(name=search.builder, licence="", description="", source=[source])
+        job = RunJob(
+            search_id=search.search_id,
+            loaded=LoadedRecipe(recipe=recipe, file=Path("builder.toml")),
+            index=0,
+            path=Path(search.search_id),
+            base=Path(),
+        )
+        digest = search.source_digest or sha256_hex(search.search_id.encode())
+        vars(job).update(digest=digest, source_digests={})  # of files that nobody wrote
+        rows = SearchRows(job, search.search_id)
+        rows.facts = SearchFacts(
+            problem=search.problem,
+            gpu=search.gpu,
+            reference_code=search.reference_code,
+            finished=search.finished,
+        )
+        places = [i for i, run in enumerate(runs) if run.search == search.search_id]
+        rows.evaluations += [_evaluation(runs[i], position) for position, i in enumerate(places)]
+        own = rows.rows(0)
+        for i, row in zip(places, own, strict=True):
+            shapes = [{**asdict(case), "shape": json_text(case.shape)} for case in row["cases"]]
+            logged.evaluations[i] = row | {"cases": shapes, "flags": runs[i].flags}
+        logged.searches.append(rows.search_row(own))
+        logged.references.update(rows.references)
+    return logged
+
+
+def _evaluation(run: Run, position: int) -> Evaluation:
+    """What a reader would yield of a run."""
     good = run.speedup is not None
-    code = run.reference if run.reference is not None else search.reference_code
-    reference_id = "" if code is None else program_id(code)
-    gpu = run.gpu or search.gpu
-    runtime = 100.0 / run.speedup if run.speedup else None
-    cases = [
-        {"shape": json.dumps({"n": i}), "speedup": 100.0 / t, "runtime_us": t}
-        | {"reference_runtime_us": 100.0}
-        for i, t in enumerate(run.cases)
-    ]
-    kernel = kernel_id(
-        problem=search.problem,
-        reference_program_id=reference_id,
-        gpu=gpu,
-        program=program_id(run.code),
+    parent, ancestors = run.parent, ()
+    if run.parent is not None and run.distance > 1:
+        parent, ancestors = "gone", (run.parent,)
+    return Evaluation(
+        node_id=run.node or f"n{position}",
+        code=run.code,
+        source_file=f"{run.search}/events.jsonl",
+        source_line=position + 1,
+        outcome="success" if good else run.outcome,
+        parent_node_id=parent,
+        ancestor_node_ids=ancestors,
+        step=position,
+        is_root=run.parent is None and position == 0,
+        speedup=run.speedup,
+        runtime_us=100.0 / run.speedup if run.speedup else None,
+        reference_runtime_us=100.0 if good else None,
+        cases=tuple(Case({"n": i}, 100.0 / t, t, 100.0) for i, t in enumerate(run.cases)),
+        error_type=None if good else "MadeUp",
+        error_text=None if good else "made up",
+        gpu=run.gpu,
+        reference_code=run.reference,
+        excluded=run.excluded,
+        goal_bin=4,
+        aim="made by hand",
     )
-    return {
-        "evaluation_id": evaluation_id(search_id=run.search, node_id=node),
-        "kernel_id": kernel,
-        "program_id": program_id(run.code),
-        "token_id": token_id(run.code),
-        "problem": search.problem,
-        "family": family_of(search.problem),
-        "language": "triton",
-        "generation_method": search.method,
-        "gpu": gpu,
-        "reference_id": reference_id,
-        "search_id": run.search,
-        "node_id": node,
-        "parent_node_id": run.parent,
-        "parent_distance": None if run.parent is None else run.distance,
-        "step": position,
-        "goal_bin": 4,
-        "aim": "made by hand",
-        "is_root": run.parent is None and position == 0,
-        "outcome": "success" if good else run.outcome,
-        "error_type": None if good else "MadeUp",
-        "error_text": "made up",
-        "speedup": run.speedup,
-        "runtime_us": statistics.geometric_mean(run.cases) if good and run.cases else runtime,
-        "reference_runtime_us": 100.0 if good else None,
-        "cases": cases,
-        "n_logged": 1,
-        "excluded": run.excluded,
-        "builder": search.builder,
-        "source_file": f"{run.search}/events.jsonl",
-        "source_line": position + 1,
-        "source_digest": hashlib.sha256(run.search.encode()).hexdigest(),
-        "code": run.code,
-        "role": search.role,
-        "flags": run.flags,
-        "reference_code": code,
-    }
-
-
-def _evaluations(searches: Sequence[Search], runs: Sequence[Run]) -> list[dict[str, Any]]:
-    by_id = {s.search_id: s for s in searches}
-    counts: Counter[str] = Counter()
-    rows: list[dict[str, Any]] = []
-    for run in runs:
-        rows.append(_row(by_id[run.search], run, counts[run.search]))
-        counts[run.search] += 1
-    nodes = {(row["search_id"], row["node_id"]): row["kernel_id"] for row in rows}
-    for row in rows:
-        row["parent_kernel_id"] = nodes.get((row["search_id"], row["parent_node_id"]))
-        if row["parent_kernel_id"] is None:
-            row["parent_distance"] = None
-    return rows
 
 
 def make_rows(
     searches: Sequence[Search], runs: Sequence[Run], *, scheme: str = DEFAULT_SCHEME
 ) -> Rows:
     """Rows of the measured tables, without canary; keyed by table and split."""
-    evaluations = _evaluations(searches, runs)
+    logged = _logged(searches, runs)
+    evaluations = logged.evaluations
     passed = {r["kernel_id"] for r in evaluations if r["outcome"] == "success"}
-    good: dict[str, list[dict[str, Any]]] = {}
-    failed: dict[str, list[dict[str, Any]]] = {}
+    good: dict[str, list[Row]] = {}
+    failed: dict[str, list[Row]] = {}
     for row in sorted(evaluations, key=lambda r: (_RANK[r["role"]], r["search_id"], r["step"])):
         if row["excluded"] is None and row["outcome"] == "success":
             good.setdefault(row["kernel_id"], []).append(row)
@@ -261,50 +264,15 @@ def make_rows(
         )
     out["failures", "train"] = [rows[0] | {"n_evaluations": len(rows)} for rows in failed.values()]
     out["evaluations", "train"] = evaluations
-    out["searches", "train"] = [
-        _search_row(s, evaluations) for s in sorted(searches, key=lambda s: s.search_id)
-    ]
-    references = {
-        (row["problem"], row["reference_id"]): row
-        | {"title": row["problem"], "code": row["reference_code"]}
-        for row in evaluations
-        if row["reference_code"] is not None
-    }
-    out["references", "train"] = [references[key] for key in sorted(references)]
+    out["searches", "train"] = logged.searches
+    out["references", "train"] = [row for _, row in sorted(logged.references.items())]
     out["gpus", "train"] = [
         {"gpu": name, "known": is_known(name)} for name in sorted({r["gpu"] for r in evaluations})
     ]
     return out
 
 
-def _search_row(search: Search, evaluations: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    rows = [r for r in evaluations if r["search_id"] == search.search_id]
-    outcomes = [r["outcome"] for r in rows]
-    code = search.reference_code
-    log = hashlib.sha256(b"log of " + search.search_id.encode()).hexdigest()
-    return {
-        "search_id": search.search_id,
-        "builder": search.builder,
-        "format": "puct-events",
-        "role": search.role,
-        "generation_method": search.method,
-        "problem": search.problem,
-        "family": family_of(search.problem),
-        "gpu": search.gpu,
-        "reference_id": None if code is None else program_id(code),
-        "finished": search.finished,
-        "n_evaluations": len(rows),
-        "n_successes": outcomes.count("success"),
-        "n_kernels": len({r["kernel_id"] for r in rows if r["outcome"] == "success"}),
-        **{f"n_{name}": outcomes.count(name) for name in OUTCOMES[1:]},
-        **dict.fromkeys(("n_duplicates", "n_pending", "n_findings"), 0),
-        "best_speedup": max((r["speedup"] for r in rows if r["speedup"]), default=None),
-        "source_path": search.search_id,
-        "source_digest": search.source_digest or log,
-    }
-
-
-def _table(name: str, rows: Sequence[dict[str, Any]]) -> pa.Table:
+def _table(name: str, rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_pylist(
         [{**row, "canary": CANARY} for row in rows], schema=TABLES[name].schema
     )
@@ -425,7 +393,7 @@ def _manifest(tables: dict[str, TableFacts], **stated: Any) -> Manifest:
 def replant(
     directory: Path,
     table: str,
-    change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]],
+    change: Callable[[list[Row]], list[Row]],
     part: str | None = None,
     **facts: Any,
 ) -> None:
