@@ -127,8 +127,8 @@ class Run:
     distance: int = 1
 
 
-def six_tasks(n: int = 8) -> tuple[list[Search], list[Run]]:
-    """A held-out and a training search per task, each a chain of ``n`` kernels over all bins."""
+def six_tasks() -> tuple[list[Search], list[Run]]:
+    """A held-out and a training search per task, each a chain of 8 kernels over all bins."""
     roles = ("held_out", "training")
     searches = [Search(f"{task}/{role}", task, role) for task in GPU_MODE_TASKS for role in roles]
     speedups = [0.2, 0.3, 0.6, 0.9, 1.2, 1.7, 3.0, 5.0]
@@ -136,11 +136,11 @@ def six_tasks(n: int = 8) -> tuple[list[Search], list[Run]]:
         Run(
             s.search_id,
             program(f"{s.search_id}{i}"),
-            speedups[i % 8] * (1 + 0.01 * i),
+            speedup * (1 + 0.01 * i),
             parent=f"n{i - 1}" if i else None,
         )
         for s in searches
-        for i in range(n)
+        for i, speedup in enumerate(speedups)
     ]
     return searches, runs
 
@@ -221,9 +221,7 @@ def _evaluation(run: Run, position: int) -> Evaluation:
     )
 
 
-def make_rows(
-    searches: Sequence[Search], runs: Sequence[Run], *, scheme: str = DEFAULT_SCHEME
-) -> Rows:
+def make_rows(searches: Sequence[Search], runs: Sequence[Run]) -> Rows:
     """Rows of the measured tables, without canary; keyed by table and split."""
     logged = _logged(searches, runs)
     evaluations = logged.evaluations
@@ -254,8 +252,8 @@ def make_rows(
             | {column: nearest[column] for column in label}
             | {
                 "speedup": speedup,
-                "bin": bin_of(speedup, scheme),
-                "bin_scheme": scheme,
+                "bin": bin_of(speedup),
+                "bin_scheme": DEFAULT_SCHEME,
                 "n_measurements": len(rows),
                 "speedup_min": min(speedups),
                 "speedup_max": max(speedups),
@@ -278,11 +276,9 @@ def _table(name: str, rows: Sequence[Row]) -> pa.Table:
     )
 
 
-def make_tables(
-    searches: Sequence[Search], runs: Sequence[Run], *, scheme: str = DEFAULT_SCHEME
-) -> dict[str, pa.Table]:
+def make_tables(searches: Sequence[Search], runs: Sequence[Run]) -> dict[str, pa.Table]:
     """Measured tables in memory, by name; ``kernels`` by split, as ``kernels/train``."""
-    rows = make_rows(searches, runs, scheme=scheme)
+    rows = make_rows(searches, runs)
     return {f"{t}/{s}" if t == "kernels" else t: _table(t, part) for (t, s), part in rows.items()}
 
 
@@ -340,7 +336,6 @@ def make_archive(
     searches: Sequence[Search],
     runs: Sequence[Run],
     *,
-    scheme: str = DEFAULT_SCHEME,
     plant: Callable[[Rows], None] | None = None,
     **manifest: Any,
 ) -> Path:
@@ -350,11 +345,10 @@ def make_archive(
         directory: where.
         searches: the searches.
         runs: what they measured.
-        scheme: bin scheme of the labels.
         plant: changes the rows before they are written (leaks, damage).
         manifest: fields of the manifest, among them the ``version``.
     """
-    rows = make_rows(searches, runs, scheme=scheme)
+    rows = make_rows(searches, runs)
     if plant is not None:
         plant(rows)
     tables = {}
@@ -365,8 +359,7 @@ def make_archive(
                 table.name,
                 {s: _table(table.name, rows[table.name, s]) for s in table.splits},
             )
-    stated: dict[str, Any] = {"bin_scheme": scheme, "evaluation": EVALUATION, **manifest}
-    write_manifest(directory, _manifest(tables, **stated))
+    write_manifest(directory, _manifest(tables, **{"evaluation": EVALUATION, **manifest}))
     return directory
 
 
