@@ -10,6 +10,7 @@ from support.fake_hub import FakeHub
 from support.hub_client import Client
 from support.published_layout import Published, use_shapes, write_published
 from support.puct import RunLog, recipe
+from support.servers import running
 
 from kernel_archive.pipeline import build
 from kernel_archive.problems import GPU_MODE_TASKS
@@ -94,8 +95,8 @@ def _validated_once():
 @pytest.fixture(scope="session")
 def loopback():
     """A loopback Hub."""
-    with FakeHub() as running:
-        yield running
+    with running(FakeHub()) as hub:
+        yield hub
 
 
 @pytest.fixture

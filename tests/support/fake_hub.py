@@ -18,7 +18,7 @@ import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
@@ -127,34 +127,23 @@ class Request:
     body_bytes: int
 
 
-class FakeHub:
-    """The server; a context manager."""
+class FakeHub(ThreadingHTTPServer):
+    """The server (see :func:`support.servers.running`)."""
+
+    daemon_threads = True
 
     def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
         self.repos: dict[str, Repo] = {}  # by id
         self.store: dict[str, bytes] = {}  # LFS objects by sha256
         self.requests: list[Request] = []  # everything asked, in order
         self.tokens = {WRITE_TOKEN: "write", READ_TOKEN: "read"}
         self.faults: list[Fault] = []
         self.lock = threading.RLock()
-        self._server: ThreadingHTTPServer | None = None
-        self.url = ""
 
-    def __enter__(self) -> Self:
-        handler = type("Handler", (_Handler,), {"hub": self})
-        self._server = _Server(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-        )
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        assert self._server is not None
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Broken connections are what these tests make; nothing is printed for them."""
 
     def environment(self, home: Path, token: str | None = WRITE_TOKEN) -> dict[str, str]:
         """Environment of a client process: this endpoint, its own cache, no other Hub settings."""
@@ -205,13 +194,6 @@ class FakeHub:
         return sum(r.body_bytes for r in self.requests if r.method == "PUT")
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Broken connections are what these tests make; nothing is printed for them."""
-
-
 class _Answer(Exception):
     def __init__(
         self, status: int, body: Any = None, headers: dict[str, str] | None = None
@@ -245,12 +227,16 @@ _ROUTES: list[tuple[str, str, str]] = [
 class _Handler(BaseHTTPRequestHandler):
     """Answers requests; ``query``, ``body`` and ``token`` are those of the present one."""
 
-    hub: FakeHub
     protocol_version = "HTTP/1.1"
     wbufsize = -1
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
         pass
+
+    @property
+    def hub(self) -> FakeHub:
+        assert isinstance(self.server, FakeHub)
+        return self.server
 
     # -- one request ----------------
 
