@@ -358,6 +358,8 @@ class _Handler(BaseHTTPRequestHandler):
         asked = json.loads(self.body)
         repo_id = f"{asked['organization']}/{asked['name']}"
         self._may_write()
+        if repo_id in self.hub.repos:
+            raise _error(409, "You already created this dataset repo")
         private = bool(asked.get("private")) or asked.get("visibility") == "private"
         self.hub.create(repo_id, private=private)
         url = f"{self.hub.url}/datasets/{repo_id}"
