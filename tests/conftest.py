@@ -1,7 +1,5 @@
 """What tests of several rooms share: the embedded archive, built once a run."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys
@@ -20,6 +18,9 @@ from kernel_archive.pipeline import build
 # writes no bytecode.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# No test pulls the plug, and none waits for the disk; tests/test_storage.py counts what is flushed.
+os.fsync = lambda descriptor: None
 
 
 def pytest_collection_finish():
@@ -47,6 +48,16 @@ def shipped(tmp_path_factory):
         if not place.exists():
             build(out=place)
     return base / "shipped"
+
+
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory):
+    """A small archive: two problems, three training searches and one held-out search each; 48 rows
+    of eval, their edges as discovery pairs. Read only.
+    """
+    from support.small_archive import write_archive
+
+    return write_archive(tmp_path_factory.mktemp("archive"))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Speedup bins under both schemes."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests of the documentation: generated lists, words, and the commands and names it states."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import tomllib

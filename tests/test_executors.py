@@ -3,8 +3,6 @@
 Errors name the call at fault, and nobody is waited for in vain.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import subprocess

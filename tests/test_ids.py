@@ -1,7 +1,5 @@
 """Identity of programs and rows."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

@@ -5,8 +5,6 @@ help: that imports what it needs, and sends nothing. The pages say ``pip install
 same words, resolves the same packages, and is many times faster.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Language of a program, patterns that only lose time, telling words."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernel_archive.program_text import artificial_patterns, language_of

@@ -1,7 +1,5 @@
 """Files are written whole or not at all, locked by one process at a time, and digested."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

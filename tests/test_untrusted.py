@@ -130,8 +130,8 @@ def test_small_compressed_files_may_not_come_to_much(tmp_path, pack):
 
 def test_flipped_bits_of_gzip_never_go_unnoticed(tmp_path):
     """Only a file that was read as it was written counts as read to its end."""
-    path = tmp_path / "f"
-    packed, rows = gzip.compress(TEXT), TEXT.decode().splitlines()
+    path, text = tmp_path / "f", TEXT[:400]
+    packed, rows = gzip.compress(text), text.decode().splitlines()
     for bit in range(16, 8 * len(packed), 3):
         data = bytearray(packed)
         data[bit // 8] ^= 1 << bit % 8

@@ -1,7 +1,5 @@
 """Hostile Parquet files, read in a child process with limits."""
 
-from __future__ import annotations
-
 import io
 import os
 

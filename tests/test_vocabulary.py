@@ -1,7 +1,5 @@
 """GPUs, problems, the schema and errors."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 from hypothesis import given

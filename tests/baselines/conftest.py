@@ -1,17 +1,10 @@
-"""A small archive, and pairs of programs that are numbers."""
+"""Pairs of programs that are numbers."""
 
 import numpy as np
 import pytest
-from support.small_archive import write_archive
 
 from kernel_archive.baselines.pairs import AskedPairs, TrainingPairs
 from kernel_archive.splits import SPLITS
-
-
-@pytest.fixture(scope="session")
-def archive(tmp_path_factory):
-    """An archive of two problems, three training searches and one held-out search each."""
-    return write_archive(tmp_path_factory.mktemp("archive"))
 
 
 def shown(values, problems):

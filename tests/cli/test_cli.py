@@ -1,7 +1,5 @@
 """The command line as a whole: help, lazy imports, exit statuses, errors."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Exit statuses and errors: one line with the way out, or JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """``init`` as a user types it."""
 
-from __future__ import annotations
-
 import pytest
 
 PROGRAM = '"def k():\n    return 1\n"'

@@ -1,7 +1,5 @@
 """build, info, show, sql, audit and readers as a user types them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """build-eval, build-discovery, build-train and diff as a user types them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 
@@ -10,13 +8,11 @@ from support.archives import Run, Search, make_archive, program, reference
 from support.published_rows import ROWS, staged
 from support.puct import RunLog, recipe
 
-from kernel_archive import DATA_VERSION
 from kernel_archive.archive import build as archive_build
 from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe import load_recipe
 from kernel_archive.publishing.card import write_card
-from kernel_archive.selection.freeze import frozen_folder, read_frozen
 from kernel_archive.selection.make import make_splits, store_published
 
 SEARCHES = [
@@ -169,20 +165,7 @@ def test_builds_the_embedded_archive_first(tmp_path, monkeypatch, run):
     assert status == 0
     assert "No archive in gpu-forecasters/kernels: the embedded one is built first" in err
     facts = open_archive("gpu-forecasters/kernels").manifest.splits["eval"]
-    assert f"eval (canonical), {facts.rows} rows, {facts.logical_digest}" in out
-
-
-def test_prints_the_shipped_split(shipped, monkeypatch, run):
-    """The shipped split is the frozen one, and the command leaves it as it is."""
-    monkeypatch.chdir(shipped)
-    status, out, _ = run("build-eval", "--cap", "10")
-    facts = open_archive("gpu-forecasters/kernels").manifest.splits["eval"]
-    assert status == 0
     assert f"eval (canonical), {facts.rows} rows, {facts.logical_digest}, as it was" in out
-    assert facts.rows > 300
-    # Between two releases nothing is frozen yet.
-    frozen = frozen_folder(DATA_VERSION) / "eval.json"
-    assert not frozen.exists() or read_frozen(frozen).facts.logical_digest == facts.logical_digest
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path, monkeypatch, run):

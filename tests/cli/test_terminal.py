@@ -3,8 +3,6 @@
 Commands run behind a pseudo-terminal here, as colours and widths are for terminals only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -135,7 +133,7 @@ def test_no_control_of_a_stranger_reaches_the_terminal(place, arguments):
 @pytest.mark.parametrize(
     "redirected", [">&-", "2>&-", ">&- 2>&-", ">/dev/full", ">/dev/full 2>/dev/full"]
 )
-@pytest.mark.parametrize("arguments", ["info a", "info a --json", "--help", "info nowhere --json"])
+@pytest.mark.parametrize("arguments", ["info a", "readers --json", "--help", "info nowhere --json"])
 def test_streams_that_are_closed_or_full(place, arguments, redirected):
     """Neither the program nor the interpreter complains; a full disk is one clear error."""
     line = f"{sys.executable} -m kernel_archive {arguments} {redirected}"

@@ -23,10 +23,10 @@ def main() -> int:
     options = parser.parse_args()
     tests = Path(__file__).parents[1]
     measure = tests.parent / "measure"
-    sys.path[:0] = [str(path) for path in (tests / "fuzz", tests, measure, measure / "tests")]
+    sys.path[:0] = [str(path) for path in (tests, measure, measure / "tests")]
     names = options.only or list(PORTIONS)
     for name in names:
-        module = "support.fuzz_programs" if name == "programs" else name
+        module = "support.fuzz_programs" if name == "programs" else f"fuzz.{name}"
         run = import_module(module).run
         until = time.monotonic() + 60 * options.minutes / len(names)
         portion = 0

@@ -31,20 +31,9 @@ def _made(folder: Path) -> Path:
 
 
 def _build(path: Path, out: Path) -> subprocess.Popen[bytes]:
-    command = [
-        sys.executable,
-        "-m",
-        "kernel_archive",
-        "build",
-        str(path),
-        "--out",
-        str(out),
-        "--jobs",
-        "2",
-        "--json",
-    ]
+    command = f"{sys.executable} -m kernel_archive build {path} --out {out} --jobs 2 --json"
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        command.split(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )
 
 

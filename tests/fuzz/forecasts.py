@@ -9,8 +9,6 @@
 No file may raise, and no file may take a gigabyte.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -23,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fuzz.damage import mutate_bytes, zstd
 
 from kernel_archive.scoring import Split, check_forecasts, score
 from kernel_archive.scoring.formats import TOOL_FIELDS
@@ -34,40 +33,27 @@ TARGET = Split.from_arrays(
     tasks=["a", "a", "a", "b", "b", "b", "b"],
     speedups=[0.2, 0.6, 0.9, 1.1, 1.6, 2.5, 5.0],
 )
-MASSES = pa.list_(pa.struct([("bin", pa.int64()), ("p", pa.float64())]))
 COLUMNS = {
     "row_id": pa.string(),
     "comparison_id": pa.string(),
     "repeat": pa.int64(),
     "probabilities": pa.list_(pa.float64()),
-    "rationale": pa.string(),
-    "latency_s": pa.float64(),
+    "bin_probabilities": pa.list_(pa.struct([("bin", pa.int64()), ("p", pa.float64())])),
     **dict.fromkeys(TOOL_FIELDS, pa.float64()),
 }
 
 
-def zstd(data):
-    """One frame."""
-    return pa.Codec("zstd").compress(data, asbytes=True)
-
-
-# --- forms: (row id, repeat, probabilities) -> the fields of a line ---
+# --- forms: (row id, probabilities) -> the fields of a line beside repeat ---
 
 FORMS = (
-    lambda name, repeat, p: {"row_id": name, "repeat": repeat, "probabilities": p},
-    lambda name, repeat, p: {
-        "row_id": name,
-        "repeat": repeat,
-        **dict(zip(TOOL_FIELDS, p, strict=True)),
-    },
-    lambda name, repeat, p: {
+    lambda name, p: {"row_id": name, "probabilities": p},
+    lambda name, p: {"row_id": name, **dict(zip(TOOL_FIELDS, p, strict=True))},
+    lambda name, p: {
         "comparison_id": name,
-        "repeat": repeat,
         "bin_probabilities": [{"bin": b, "p": v} for b, v in enumerate(p, 1)],
     },
-    lambda name, repeat, p: {
+    lambda name, p: {
         "comparison_id": name,
-        "repeat": repeat,
         "bin_probabilities": {str(b): v for b, v in enumerate(p, 1)},
     },
 )
@@ -77,14 +63,12 @@ TABULAR = FORMS[:3]
 def made(rng, form):
     """A whole file's rows in a form, and the arrays that they mean."""
     repeats = rng.choice((1, 1, 2))
-    p = np.round(
-        np.array([[[rng.random() + 0.01 for _ in range(8)] for _ in IDS] for _ in range(repeats)]),
-        4,
-    )
+    drawn = [[[rng.random() + 0.01 for _ in range(8)] for _ in IDS] for _ in range(repeats)]
+    p = np.round(drawn, 4)
     p /= p.sum(axis=-1, keepdims=True)
     cells = [(r, i) for r in range(repeats) for i in range(len(IDS))]
     rng.shuffle(cells)
-    return [form(IDS[i], r, p[r, i].tolist()) for r, i in cells], p
+    return [form(IDS[i], p[r, i].tolist()) | {"repeat": r} for r, i in cells], p
 
 
 def lines(rows):
@@ -94,13 +78,7 @@ def lines(rows):
 
 def table(rng, rows):
     """Rows as a Parquet file, in row groups of any size."""
-    columns = {}
-    for key in rows[0]:
-        values = [row[key] for row in rows]
-        if key != "bin_probabilities":
-            columns[key] = pa.array(values, COLUMNS[key])
-        else:
-            columns[key] = pa.array(values, MASSES)
+    columns = {key: pa.array([row[key] for row in rows], COLUMNS[key]) for key in rows[0]}
     out = io.BytesIO()
     pq.write_table(
         pa.table(columns),
@@ -138,9 +116,8 @@ def harmless(rng):
         + rng.choice(("\n", "\r\n", "\n\n", " \n"))
         for row in rows
     )
-    data = (
-        "\ufeff" * (rng.random() < 0.2) + (text.rstrip() if rng.random() < 0.2 else text)
-    ).encode()
+    text = "\ufeff" * (rng.random() < 0.2) + (text.rstrip() if rng.random() < 0.2 else text)
+    data = text.encode()
     return rng.choice((bytes, gzip.compress, zstd, split_gzip))(data), p
 
 
@@ -160,23 +137,9 @@ def damaged(rng):
     pack = rng.choice((bytes, gzip.compress, zstd))
     data = table(rng, rows) if form in TABULAR and rng.random() < 0.5 else pack(lines(rows))
     protected = p if data.startswith(b"\x1f\x8b") else None
-    raw = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 8))):
-        at = rng.randrange(len(raw))
-        how = rng.randrange(5)
-        if how == 0:
-            raw[at] ^= 1 << rng.randrange(8)
-        elif how == 1:
-            raw[at] = rng.choice(b'\0\xff"{}[],:\n\\09eE-')
-        elif how == 2:
-            del raw[at : at + rng.randrange(1, 9)]
-        elif how == 3:
-            raw[at:at] = rng.randbytes(rng.randrange(1, 9))
-        else:
-            raw[at:at] = raw[at : at + rng.randrange(1, 200)]
-        if not raw:
-            break
-    return bytes(raw), protected
+        data = mutate_bytes(rng, data)
+    return data, protected
 
 
 def same(forecasts, p):

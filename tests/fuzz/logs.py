@@ -16,12 +16,14 @@ import resource
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fuzz.damage import mutate_bytes, zstd
 from readers.conftest import unpack
 from readers.reading import SAMPLE_FILES
 from support.puct import gpu_mode
@@ -34,9 +36,6 @@ from kernel_archive.errors import KernelArchiveError
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
 from kernel_archive.readers.records import Evaluation, PublishedRow
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MAX_MEMORY = 1 << 30
 #: One case in so many is staged as a build does it.
@@ -171,11 +170,6 @@ def mutate_value(rng: random.Random, value: Any) -> None:
 # -- mutations of bytes
 
 
-def zstd(data: bytes) -> bytes:
-    """Compressed as one frame."""
-    return pa.Codec("zstd").compress(data, asbytes=True)
-
-
 def mutate_lines(rng: random.Random, data: bytes) -> bytes:
     """Lose, double, move, cut or glue lines, or put junk between: no line says anything else."""
     lines = data.split(b"\n")[:-1]
@@ -199,20 +193,6 @@ def mutate_lines(rng: random.Random, data: bytes) -> bytes:
             lines.insert(i, rng.choice((b"", b"  ", b"\r")))
     end = rng.choice((b"\n", b"\r\n", b"\n\n"))
     return b"\xef\xbb\xbf" * (rng.random() < 0.1) + end.join(lines) + end * (rng.random() < 0.8)
-
-
-def mutate_bytes(rng: random.Random, data: bytes) -> bytes:
-    """A bit flipped, bytes cut off, taken out, put in or doubled."""
-    if not data:
-        return data
-    at, what = rng.randrange(len(data)), rng.randrange(5)
-    if what == 0:
-        return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
-    if what == 1:
-        return data[:at]
-    until = min(len(data), at + rng.randint(1, 40))
-    middle = (b"", rng.randbytes(until - at), data[at:until] * 2)[what - 2]
-    return data[:at] + middle + data[until:]
 
 
 # -- writing

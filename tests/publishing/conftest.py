@@ -1,21 +1,21 @@
-"""Shared pieces of the publishing tests: an archive with a card, a Hub, a client."""
+"""Shared pieces of the publishing tests: an archive with a card, the published tables, a Hub."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.archives import program
 from support.fake_hub import FakeHub
 from support.hub_client import Client
-from support.published_layout import use_shapes
+from support.published_layout import Published, use_shapes, write_published
 from support.puct import RunLog, recipe
+from support.servers import running
 
 from kernel_archive.pipeline import build
 from kernel_archive.problems import GPU_MODE_TASKS
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from kernel_archive.publishing import push
+from kernel_archive.storage import file_sha256
 
 NAME = "gpu-forecasters/kernels"
 SPEEDUPS = (0.2, 0.3, 0.6, 0.9, 1.2, 1.7, 3.0, 5.0)
@@ -47,6 +47,16 @@ def build_archive(root: Path, version: str, *, added: bool = False) -> Path:
     return out
 
 
+def files_of(folder: Path) -> list[Path]:
+    """All files in a folder, in order."""
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The content of a folder by the names of its files, as a repository has them."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files_of(folder)}
+
+
 @pytest.fixture(scope="session")
 def archive_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A built archive, version 1.0.0; read only."""
@@ -60,10 +70,33 @@ def next_archive_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
+    """A copy of the published layout; read only."""
+    return write_published(tmp_path_factory.mktemp("published"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _validated_once():
+    """Files that were valid, or not, are so each time that they are pushed."""
+    reports = {}
+    validate = push.validate_whole
+
+    def validate_once(archive):
+        key = str(archive.path), *map(file_sha256, files_of(archive.path))
+        if key not in reports:
+            reports[key] = validate(archive)
+        return reports[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(push, "validate_whole", validate_once)
+        yield
+
+
+@pytest.fixture(scope="session")
 def loopback():
     """A loopback Hub."""
-    with FakeHub() as running:
-        yield running
+    with running(FakeHub()) as hub:
+        yield hub
 
 
 @pytest.fixture

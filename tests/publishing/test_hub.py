@@ -1,7 +1,5 @@
 """Messages about the Hub: nothing secret in them, and our own errors left as they are."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernel_archive.errors import HubError, UsageError

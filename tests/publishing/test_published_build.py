@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.published_layout import REPEATS, Published, write_published
+from publishing.conftest import contents
+from support.published_layout import REPEATS
 
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.bins import bin_of
@@ -15,12 +16,6 @@ from kernel_archive.publishing.reproduce import EVAL_SET, reproduce
 from kernel_archive.scoring import load_split, read_forecasts, score
 
 BUILDER = "gpu-forecasters-2026"
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory) -> Published:
-    """A copy of the published layout."""
-    return write_published(tmp_path_factory.mktemp("published"))
 
 
 @pytest.fixture(scope="module")
@@ -116,17 +111,14 @@ def test_source_without_the_tables_is_refused(client, tmp_path):
 def test_build_from_the_hub(client, hub, published, archive):
     """The Hub gives the same archive; a second build fetches no file again."""
     for folder in published.root.iterdir():
-        files = {
-            str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()
-        }
-        hub.create(f"codezakh/{folder.name}", files)
-    done = client.fresh("-m", "kernel_archive", "build", BUILDER, "--out", "out", "--json")
+        hub.add(f"codezakh/{folder.name}", contents(folder))
+    done = client.cli("build", BUILDER, "--out", "out", "--json")
     assert done.status == 0, done.err
     built = open_archive(client.cwd / "out")
     assert built.manifest.logical_digest == archive.manifest.logical_digest
     for name, facts in archive.manifest.splits.items():
         assert built.manifest.splits[name].logical_digest == facts.logical_digest, name
     fetched = hub.count("GET", r"/resolve/.*\.parquet")
-    done = client.fresh("-m", "kernel_archive", "build", BUILDER, "--out", "out", "--json")
+    done = client.cli("build", BUILDER, "--out", "out", "--json")
     assert json.loads(done.out)["unchanged"]
     assert hub.count("GET", r"/resolve/.*\.parquet") == fetched

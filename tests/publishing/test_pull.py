@@ -11,7 +11,7 @@ import msgspec
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from publishing.conftest import NAME
+from publishing.conftest import NAME, contents
 
 import kernel_archive
 from kernel_archive.archive.manifest import read_manifest
@@ -25,22 +25,9 @@ ESCAPE = "\x1b]0;owned\x07\x1b[31m\u202e"
 def publish(hub, *paths, repo=NAME):
     """Archives as if they had been pushed one after the other, each tagged with its version."""
     for path in paths:
-        files = {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
-        if repo in hub.repos:
-            commit = hub.add(repo, files)
-        else:
-            hub.create(repo, files)
-            commit = hub.repos[repo].commits[hub.repos[repo].main]
+        commit = hub.add(repo, contents(path))
         hub.repos[repo].tags["v" + read_manifest(path).version] = commit.oid
     return hub.repos[repo]
-
-
-def same_content(a, b):
-    """Whether two archive directories hold the same files."""
-    names = [{str(p.relative_to(d)) for p in d.rglob("*") if p.is_file()} for d in (a, b)]
-    return names[0] == names[1] and all(
-        (a / n).read_bytes() == (b / n).read_bytes() for n in names[0]
-    )
 
 
 def test_pull_makes_the_directory_that_was_pushed(client, hub, archive_path):
@@ -48,7 +35,7 @@ def test_pull_makes_the_directory_that_was_pushed(client, hub, archive_path):
     assert client.cli("push", NAME, "--archive", str(archive_path)).status == 0
     done = client.cli("pull", NAME)
     assert done.status == 0, done.text
-    assert same_content(client.cwd / NAME, archive_path)
+    assert contents(client.cwd / NAME) == contents(archive_path)
     again = client.cli("pull", NAME, "--json")
     assert json.loads(again.out)["unchanged"]
 
@@ -60,9 +47,9 @@ def test_pull_of_a_version(client, hub, archive_path, next_archive_path, asked):
     digest = read_manifest(archive_path).logical_digest
     version = {"commit": repo.tags["v1.0.0"], "digest": digest}.get(asked, asked)
     assert client.cli("pull", NAME, "--version", version, "--out", "old").status == 0
-    assert same_content(client.cwd / "old", archive_path)
+    assert contents(client.cwd / "old") == contents(archive_path)
     assert client.cli("pull", NAME, "--out", "new").status == 0
-    assert same_content(client.cwd / "new", next_archive_path)
+    assert contents(client.cwd / "new") == contents(next_archive_path)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +70,7 @@ def test_a_pull_that_is_refused_writes_nothing(
     tags = publish(hub, archive_path, next_archive_path).tags
     if arguments[-1] == "v1.0.0":
         tags["v1.0.0"] = tags["v1.1.0"]
-    hub.create("other/kernels", {"README.md": b"# other\n"})
+    hub.add("other/kernels", {"README.md": b"# other\n"})
     publish(hub, archive_path, repo="secret/kernels").private = True
     (client.cwd / "mine").mkdir()
     (client.cwd / "mine" / "thesis.txt").write_text("years")
@@ -100,14 +87,14 @@ def test_own_split_is_not_overwritten(client, hub, archive_path):
     shard = client.cwd / NAME / "data/gpus/train-00000-of-00001.parquet"
     shard.write_bytes(b"")
     assert client.cli("pull", NAME).status == 0
-    assert same_content(client.cwd / NAME, archive_path)
+    assert contents(client.cwd / NAME) == contents(archive_path)
     assert client.cli("build-eval", "--cap", "1", "--archive", NAME).status == 0
     done = client.cli("pull", NAME)
     assert done.status == 1
     assert "other splits" in done.err
-    assert not same_content(client.cwd / NAME, archive_path)
+    assert contents(client.cwd / NAME) != contents(archive_path)
     assert client.cli("pull", NAME, "--replace").status == 0
-    assert same_content(client.cwd / NAME, archive_path)
+    assert contents(client.cwd / NAME) == contents(archive_path)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +121,7 @@ def test_a_pull_that_breaks_off_writes_nothing(client, hub, archive_path, place,
     assert not list(client.cwd.rglob("*.parquet"))
     hub.faults.clear()
     assert client.cli("pull", NAME).status == 0
-    assert same_content(client.cwd / NAME, archive_path)
+    assert contents(client.cwd / NAME) == contents(archive_path)
 
 
 def test_a_file_that_came_damaged_is_fetched_again(client, hub, archive_path):
@@ -142,7 +129,7 @@ def test_a_file_that_came_damaged_is_fetched_again(client, hub, archive_path):
     publish(hub, archive_path)
     hub.fail("GET", r"/resolve/.*kernels.*\.parquet", flip=True, times=1)
     assert client.cli("pull", NAME).status == 0
-    assert same_content(client.cwd / NAME, archive_path)
+    assert contents(client.cwd / NAME) == contents(archive_path)
 
 
 def last_row_removed(files):

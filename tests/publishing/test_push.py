@@ -1,7 +1,5 @@
 """Publishing: what is sent, what is refused, and what a broken push leaves for the next one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 
@@ -10,7 +8,7 @@ from support.fake_hub import READ_TOKEN
 
 from kernel_archive.publishing.card import write_card
 
-from .conftest import NAME
+from .conftest import NAME, contents
 
 
 def push(client, path, *more, repo=NAME, **kwargs):
@@ -27,12 +25,8 @@ def test_push_publishes_everything_and_tags_it(client, hub, archive_path):
     assert result["tagged"]
     assert repo.tags == {"v1.0.0": result["commit"]}
     assert len(repo.commits) == 2  # the Hub's own first one, and ours
-    published = {path for path in repo.files if path != ".gitattributes"}
-    assert published == {
-        str(p.relative_to(archive_path)) for p in archive_path.rglob("*") if p.is_file()
-    }
-    for path in published:
-        assert repo.files[path].data == (archive_path / path).read_bytes(), path
+    sent = {path: file.data for path, file in repo.files.items() if path != ".gitattributes"}
+    assert sent == contents(archive_path)
     asked = ("PUT /lfs", "POST /commit/", "POST /tag/")
     before = [hub.count(*which.split()) for which in asked]
     assert "published already" in push(client, archive_path).out
@@ -58,7 +52,7 @@ def test_push_removes_files_of_ours_that_are_gone_and_no_others(
 ):
     """A shard that is gone is deleted in the same commit; others' files stay."""
     old = "data/kernels/train-00000-of-00002.parquet"
-    hub.create(NAME, {old: b"old", "NOTES.txt": b"mine", "README.md": b"# hand-made\n"})
+    hub.add(NAME, {old: b"old", "NOTES.txt": b"mine", "README.md": b"# hand-made\n"})
     assert push(client, archive_path).status == 0
     files = hub.repos[NAME].files
     assert old not in files

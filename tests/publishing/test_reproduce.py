@@ -5,24 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from support.published_layout import Published, write_published
+from publishing.conftest import contents
+from support.fake_hub import FakeHub
 
 from kernel_archive.bins import bin_of
 from kernel_archive.errors import ArchiveNotFoundError, DataError
 from kernel_archive.publishing.reproduce import EVAL_SET, PREDICTIONS, printed, reproduce
-
-if TYPE_CHECKING:
-    from support.fake_hub import FakeHub
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory) -> Published:
-    """A copy of the published layout."""
-    return write_published(tmp_path_factory.mktemp("published"))
 
 
 @pytest.fixture(scope="module")
@@ -79,20 +70,20 @@ def test_the_nearest_reading_stands_first(result):
     assert reading.distance == pytest.approx(fmean(off))
 
 
-def test_missing_forecasters_are_named(tmp_path):
+def test_missing_forecasters_are_named(published, tmp_path):
     """What is not in the copy is listed; the rest is computed."""
-    write_published(tmp_path)
-    shutil.rmtree(tmp_path / PREDICTIONS / "deepseek_v4")
-    result = reproduce(tmp_path)
+    copy = shutil.copytree(published.root, tmp_path / "copy")
+    shutil.rmtree(copy / PREDICTIONS / "deepseek_v4")
+    result = reproduce(copy)
     assert result.missing == ["deepseek_v4"]
     assert "gemini3_flash" in result.readings[0].figures
 
 
-def test_wrong_folders_are_refused(tmp_path):
+def test_wrong_folders_are_refused(published, tmp_path):
     """A folder that isn't there, isn't the layout, or lacks a column: one clear error each."""
     with pytest.raises(ArchiveNotFoundError, match=EVAL_SET):
         reproduce(tmp_path)
-    write_published(tmp_path)
+    shutil.copytree(published.root, tmp_path, dirs_exist_ok=True)
     combined = tmp_path / EVAL_SET / "combined"
     for path in combined.iterdir():
         pq.write_table(pq.read_table(path).drop_columns(["true_bin"]), path)
@@ -109,11 +100,7 @@ def test_wrong_folders_are_refused(tmp_path):
 def test_reproduce_from_the_hub(client, hub: FakeHub, published, result):
     """The Hub gives the same figures as a folder; offline is an error."""
     for repository in (EVAL_SET, PREDICTIONS):
-        folder = published.root / repository
-        files = {
-            str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()
-        }
-        hub.create(f"codezakh/{repository}", files)
+        hub.add(f"codezakh/{repository}", contents(published.root / repository))
     done = client.cli("reproduce", "--json")
     assert done.status == 0, done.err
     shown = json.loads(done.out)["readings"][0]["figures"]["gemini3_flash"]

@@ -6,6 +6,7 @@ import math
 import random
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,9 +31,17 @@ def select(searches, runs, definition=RULE, rng=None):
     return select_split(SPLITS["discovery"], tables, {}, definition)
 
 
-def edges(searches, runs):
-    """Edges as positions of parent and child among the runs, counts of the rest, and the ratios."""
+def edges(searches, runs, **columns):
+    """Edges as positions of parent and child among the runs, counts of the rest, and the ratios.
+
+    ``columns`` are values of evaluations that no build writes, by run.
+    """
     tables = make_tables(searches, runs)
+    for name in ("evaluations", "kernels/test"):
+        for column, values in columns.items():
+            at = tables[name].schema.get_field_index(column)
+            if at >= 0:
+                tables[name] = tables[name].set_column(at, column, pa.array(values))
     kernels = pl.concat([pl.DataFrame(tables[f"kernels/{part}"]) for part in ("train", "test")])
     found, dropped = find_edges(pl.DataFrame(tables["evaluations"]), kernels, {})
     names = kernel_ids(searches, runs)
@@ -49,12 +58,6 @@ def edges(searches, runs):
             [(0, 1), (1, 2), (0, 3)],
             {"root": 1},
             id="direct children",
-        ),
-        pytest.param(
-            [Run("s", A, node="n"), Run("s", B, node="n"), Run("s", C, parent="n")],
-            [(1, 2)],
-            {"root": 2},
-            id="of nodes of one name the last",
         ),
         pytest.param(
             [Run("s", A), Run("s", B, None, parent="n0"), Run("s", C, parent="n1")],
@@ -99,17 +102,21 @@ def edges(searches, runs):
             {"root": 1, "excluded": 2},
             id="excluded",
         ),
-        pytest.param(
-            [Run("s", A, 1e-320), Run("s", B, 1e300, parent="n0")],
-            [],
-            {"root": 1, "ratio_out_of_range": 1},
-            id="a ratio that no number holds",
-        ),
     ],
 )
 def test_which_evaluations_are_edges(runs, found, dropped):
     """Each evaluation is an edge or counted by the reason why it is none."""
     assert edges([S, T], runs)[:2] == (found, dropped)
+
+
+def test_rows_that_no_build_writes():
+    """Of nodes of one name the last is meant; a ratio that no number holds is none."""
+    runs = [Run("s", A), Run("s", B), Run("s", C, parent="n0")]
+    found, dropped, _ = edges([S], runs, node_id=["n0", "n0", "n2"])
+    assert (found, dropped) == ([(1, 2)], {"root": 2})
+    runs = [Run("s", A), Run("s", B, parent="n0")]
+    found, dropped, _ = edges([S], runs, speedup=[1e-320, 1e300])
+    assert (found, dropped) == ([], {"root": 1, "ratio_out_of_range": 1})
 
 
 def test_withheld_rows_give_no_edge():

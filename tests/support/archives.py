@@ -1,7 +1,7 @@
 """Hand-made archives: from searches and their measurements to tables or a directory.
 
-The consolidation here states the rules again (median of the measurements, held-out programs and
-near duplicates out of train), independent of the package's own::
+The merge here states its rules again (median of the measurements, held-out programs and near
+duplicates out of train), in a hundredth of the time that a build takes::
 
     make_archive(
         tmp_path / "a",
@@ -13,58 +13,46 @@ near duplicates out of train), independent of the package's own::
 from __future__ import annotations
 
 import hashlib
-import json
+import random
 import statistics
-from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
-import polars as pl
 import pyarrow as pa
+from msgspec.structs import asdict
 
 from kernel_archive import __version__
+from kernel_archive.archive.fragments import json_text
+from kernel_archive.archive.jobs import RunJob
 from kernel_archive.archive.labels import WITHHELD
-from kernel_archive.archive.manifest import FORMAT, Manifest, read_manifest, write_manifest
+from kernel_archive.archive.manifest import (
+    FORMAT,
+    Manifest,
+    TableFacts,
+    read_manifest,
+    write_manifest,
+)
 from kernel_archive.archive.open import Archive, open_archive
+from kernel_archive.archive.recipe import LoadedRecipe, Recipe, Source
+from kernel_archive.archive.search_rows import SearchRows
 from kernel_archive.archive.shards import write_table, writer_version
 from kernel_archive.archive.validate import validate_measured
-from kernel_archive.bins import assign_bins
+from kernel_archive.bins import DEFAULT_SCHEME, bin_of
+from kernel_archive.errors import Finding
 from kernel_archive.gpus import is_known
-from kernel_archive.ids import CANARY, evaluation_id, kernel_id, program_id, token_id
-from kernel_archive.problems import GPU_MODE_TASKS, family_of
-from kernel_archive.schema import OUTCOMES, TABLES
+from kernel_archive.ids import CANARY, sha256_hex
+from kernel_archive.problems import GPU_MODE_TASKS
+from kernel_archive.readers.records import Case, Evaluation, SearchFacts
+from kernel_archive.schema import TABLES
 from kernel_archive.selection.inputs import write_inputs
-from kernel_archive.selection.make import remade_split
+from kernel_archive.selection.make import RemadeSplit, remade_split
 from kernel_archive.selection.tables import ArchiveTables
 
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from kernel_archive.errors import Finding
-    from kernel_archive.selection.make import RemadeSplit
-
-__all__ = [
-    "RECIPE",
-    "Run",
-    "Search",
-    "kernel_ids",
-    "make_archive",
-    "make_rows",
-    "make_tables",
-    "memory_tables",
-    "program",
-    "reference",
-    "remake",
-    "replant",
-    "six_tasks",
-    "validate_archive",
-]
-
-Rows = dict[tuple[str, str], list[dict[str, Any]]]
+Row = dict[str, Any]
+Rows = dict[tuple[str, str], list[Row]]
 #: What the manifest of a hand-made archive says of its recipe.
 RECIPE: dict[str, Any] = {
     "name": "hand-made",
@@ -139,8 +127,8 @@ class Run:
     distance: int = 1
 
 
-def six_tasks(n: int = 8) -> tuple[list[Search], list[Run]]:
-    """A held-out and a training search per task, each a chain of ``n`` kernels over all bins."""
+def six_tasks() -> tuple[list[Search], list[Run]]:
+    """A held-out and a training search per task, each a chain of 8 kernels over all bins."""
     roles = ("held_out", "training")
     searches = [Search(f"{task}/{role}", task, role) for task in GPU_MODE_TASKS for role in roles]
     speedups = [0.2, 0.3, 0.6, 0.9, 1.2, 1.7, 3.0, 5.0]
@@ -148,102 +136,99 @@ def six_tasks(n: int = 8) -> tuple[list[Search], list[Run]]:
         Run(
             s.search_id,
             program(f"{s.search_id}{i}"),
-            speedups[i % 8] * (1 + 0.01 * i),
+            speedup * (1 + 0.01 * i),
             parent=f"n{i - 1}" if i else None,
         )
         for s in searches
-        for i in range(n)
+        for i, speedup in enumerate(speedups)
     ]
     return searches, runs
 
 
-def kernel_ids(searches: Iterable[Search], runs: Iterable[Run]) -> list[str]:
+def kernel_ids(searches: Sequence[Search], runs: Sequence[Run]) -> list[str]:
     """Kernel id of every run, in order."""
-    by_id = {s.search_id: s for s in searches}
-    return [_row(by_id[run.search], run, 0)["kernel_id"] for run in runs]
+    return [row["kernel_id"] for row in _logged(searches, runs).evaluations]
 
 
-def _row(search: Search, run: Run, position: int) -> dict[str, Any]:
-    """All columns of one evaluation and of its program; a table takes those of its schema."""
-    node = run.node or f"n{position}"
+class Logged(NamedTuple):
+    """What a build makes of hand-made logs before it merges them."""
+
+    evaluations: list[Row]  # in the order of the runs, with their flags
+    searches: list[Row]
+    references: dict[tuple[str, str], Row]  # by problem and id
+
+
+def _logged(searches: Sequence[Search], runs: Sequence[Run]) -> Logged:
+    """Make the rows of runs and their searches as those of logs are made."""
+    logged = Logged([{} for _ in runs], [], {})
+    for search in sorted(searches, key=lambda search: search.search_id):
+        source = Source(format="puct-events", role=search.role, generation_method=search.method)
+        recipe = Recipe(name=search.builder, licence="", description="", source=[source])
+        job = RunJob(
+            search_id=search.search_id,
+            loaded=LoadedRecipe(recipe=recipe, file=Path("builder.toml")),
+            index=0,
+            path=Path(search.search_id),
+            base=Path(),
+        )
+        digest = search.source_digest or sha256_hex(search.search_id.encode())
+        vars(job).update(digest=digest, source_digests={})  # of files that nobody wrote
+        rows = SearchRows(job, search.search_id)
+        rows.facts = SearchFacts(
+            problem=search.problem,
+            gpu=search.gpu,
+            reference_code=search.reference_code,
+            finished=search.finished,
+        )
+        places = [i for i, run in enumerate(runs) if run.search == search.search_id]
+        rows.evaluations += [_evaluation(runs[i], position) for position, i in enumerate(places)]
+        own = rows.rows(0)
+        for i, row in zip(places, own, strict=True):
+            shapes = [{**asdict(case), "shape": json_text(case.shape)} for case in row["cases"]]
+            logged.evaluations[i] = row | {"cases": shapes, "flags": runs[i].flags}
+        logged.searches.append(rows.search_row(own))
+        logged.references.update(rows.references)
+    return logged
+
+
+def _evaluation(run: Run, position: int) -> Evaluation:
+    """What a reader would yield of a run."""
     good = run.speedup is not None
-    code = run.reference if run.reference is not None else search.reference_code
-    reference_id = "" if code is None else program_id(code)
-    gpu = run.gpu or search.gpu
-    runtime = 100.0 / run.speedup if run.speedup else None
-    cases = [
-        {"shape": json.dumps({"n": i}), "speedup": 100.0 / t, "runtime_us": t}
-        | {"reference_runtime_us": 100.0}
-        for i, t in enumerate(run.cases)
-    ]
-    kernel = kernel_id(
-        problem=search.problem,
-        reference_program_id=reference_id,
-        gpu=gpu,
-        program=program_id(run.code),
+    parent, ancestors = run.parent, ()
+    if run.parent is not None and run.distance > 1:
+        parent, ancestors = "gone", (run.parent,)
+    return Evaluation(
+        node_id=run.node or f"n{position}",
+        code=run.code,
+        source_file=f"{run.search}/events.jsonl",
+        source_line=position + 1,
+        outcome="success" if good else run.outcome,
+        parent_node_id=parent,
+        ancestor_node_ids=ancestors,
+        step=position,
+        is_root=run.parent is None and position == 0,
+        speedup=run.speedup,
+        runtime_us=100.0 / run.speedup if run.speedup else None,
+        reference_runtime_us=100.0 if good else None,
+        cases=tuple(Case({"n": i}, 100.0 / t, t, 100.0) for i, t in enumerate(run.cases)),
+        error_type=None if good else "MadeUp",
+        error_text=None if good else "made up",
+        gpu=run.gpu,
+        reference_code=run.reference,
+        excluded=run.excluded,
+        goal_bin=4,
+        aim="made by hand",
     )
-    return {
-        "evaluation_id": evaluation_id(search_id=run.search, node_id=node),
-        "kernel_id": kernel,
-        "program_id": program_id(run.code),
-        "token_id": token_id(run.code),
-        "problem": search.problem,
-        "family": family_of(search.problem),
-        "language": "triton",
-        "generation_method": search.method,
-        "gpu": gpu,
-        "reference_id": reference_id,
-        "search_id": run.search,
-        "node_id": node,
-        "parent_node_id": run.parent,
-        "parent_distance": None if run.parent is None else run.distance,
-        "step": position,
-        "goal_bin": 4,
-        "aim": "made by hand",
-        "is_root": run.parent is None and position == 0,
-        "outcome": "success" if good else run.outcome,
-        "error_type": None if good else "MadeUp",
-        "error_text": "made up",
-        "speedup": run.speedup,
-        "runtime_us": statistics.geometric_mean(run.cases) if good and run.cases else runtime,
-        "reference_runtime_us": 100.0 if good else None,
-        "cases": cases,
-        "n_logged": 1,
-        "excluded": run.excluded,
-        "builder": search.builder,
-        "source_file": f"{run.search}/events.jsonl",
-        "source_line": position + 1,
-        "source_digest": hashlib.sha256(run.search.encode()).hexdigest(),
-        "code": run.code,
-        "role": search.role,
-        "flags": run.flags,
-        "reference_code": code,
-    }
 
 
-def _evaluations(searches: Sequence[Search], runs: Sequence[Run]) -> list[dict[str, Any]]:
-    by_id = {s.search_id: s for s in searches}
-    counts: Counter[str] = Counter()
-    rows: list[dict[str, Any]] = []
-    for run in runs:
-        rows.append(_row(by_id[run.search], run, counts[run.search]))
-        counts[run.search] += 1
-    nodes = {(row["search_id"], row["node_id"]): row["kernel_id"] for row in rows}
-    for row in rows:
-        row["parent_kernel_id"] = nodes.get((row["search_id"], row["parent_node_id"]))
-        if row["parent_kernel_id"] is None:
-            row["parent_distance"] = None
-    return rows
-
-
-def make_rows(searches: Sequence[Search], runs: Sequence[Run], *, scheme: str = "paper") -> Rows:
+def make_rows(searches: Sequence[Search], runs: Sequence[Run]) -> Rows:
     """Rows of the measured tables, without canary; keyed by table and split."""
-    evaluations = _evaluations(searches, runs)
-    ordered = sorted(evaluations, key=lambda r: (_RANK[r["role"]], r["search_id"], r["step"]))
-    good: dict[str, list[dict[str, Any]]] = {}
-    failed: dict[str, list[dict[str, Any]]] = {}
+    logged = _logged(searches, runs)
+    evaluations = logged.evaluations
     passed = {r["kernel_id"] for r in evaluations if r["outcome"] == "success"}
-    for row in ordered:
+    good: dict[str, list[Row]] = {}
+    failed: dict[str, list[Row]] = {}
+    for row in sorted(evaluations, key=lambda r: (_RANK[r["role"]], r["search_id"], r["step"])):
         if row["excluded"] is None and row["outcome"] == "success":
             good.setdefault(row["kernel_id"], []).append(row)
         elif row["excluded"] is None and row["kernel_id"] not in passed:
@@ -258,124 +243,65 @@ def make_rows(searches: Sequence[Search], runs: Sequence[Run], *, scheme: str = 
                 if row["kernel_id"] == name:
                     row["excluded"] = row["excluded"] or WITHHELD
             continue
-        speedup = statistics.median_low(r["speedup"] for r in rows)
-        nearest = min(rows, key=lambda r: abs(r["speedup"] - speedup))
+        speedups = [r["speedup"] for r in rows]
+        speedup = statistics.median_low(speedups)
+        nearest = rows[speedups.index(speedup)]
         label = ("runtime_us", "reference_runtime_us", "cases")
         out["kernels", "test" if name in held_out else "train"].append(
             first
             | {column: nearest[column] for column in label}
             | {
                 "speedup": speedup,
-                "bin": int(assign_bins([speedup], scheme)[0]),
-                "bin_scheme": scheme,
+                "bin": bin_of(speedup),
+                "bin_scheme": DEFAULT_SCHEME,
                 "n_measurements": len(rows),
-                "speedup_min": min(r["speedup"] for r in rows),
-                "speedup_max": max(r["speedup"] for r in rows),
+                "speedup_min": min(speedups),
+                "speedup_max": max(speedups),
                 "flags": sorted({flag for r in rows for flag in r["flags"]}),
             }
         )
-    out["failures", "train"] = [
-        rows[0] | {"error_type": "MadeUp", "n_evaluations": len(rows)} for rows in failed.values()
-    ]
+    out["failures", "train"] = [rows[0] | {"n_evaluations": len(rows)} for rows in failed.values()]
     out["evaluations", "train"] = evaluations
-    out["searches", "train"] = [
-        _search_row(s, evaluations) for s in sorted(searches, key=lambda s: s.search_id)
-    ]
-    references = {
-        (row["problem"], row["reference_id"]): row
-        | {"title": row["problem"], "code": row["reference_code"]}
-        for row in evaluations
-        if row["reference_code"] is not None
-    }
-    out["references", "train"] = [references[key] for key in sorted(references)]
+    out["searches", "train"] = logged.searches
+    out["references", "train"] = [row for _, row in sorted(logged.references.items())]
     out["gpus", "train"] = [
         {"gpu": name, "known": is_known(name)} for name in sorted({r["gpu"] for r in evaluations})
     ]
     return out
 
 
-def _search_row(search: Search, evaluations: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    rows = [r for r in evaluations if r["search_id"] == search.search_id]
-    outcomes = [r["outcome"] for r in rows]
-    code = search.reference_code
-    log = hashlib.sha256(b"log of " + search.search_id.encode()).hexdigest()
-    return {
-        "search_id": search.search_id,
-        "builder": search.builder,
-        "format": "puct-events",
-        "role": search.role,
-        "generation_method": search.method,
-        "problem": search.problem,
-        "family": family_of(search.problem),
-        "gpu": search.gpu,
-        "reference_id": None if code is None else program_id(code),
-        "finished": search.finished,
-        "n_evaluations": len(rows),
-        "n_successes": outcomes.count("success"),
-        "n_kernels": len({r["kernel_id"] for r in rows if r["outcome"] == "success"}),
-        **{f"n_{name}": outcomes.count(name) for name in OUTCOMES[1:]},
-        **dict.fromkeys(("n_duplicates", "n_pending", "n_findings"), 0),
-        "best_speedup": max((r["speedup"] for r in rows if r["speedup"]), default=None),
-        "source_path": search.search_id,
-        "source_digest": search.source_digest or log,
-    }
-
-
-def _table(name: str, rows: Sequence[dict[str, Any]]) -> pa.Table:
+def _table(name: str, rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_pylist(
         [{**row, "canary": CANARY} for row in rows], schema=TABLES[name].schema
     )
 
 
-def make_tables(
-    searches: Sequence[Search], runs: Sequence[Run], *, scheme: str = "paper"
-) -> dict[str, pa.Table]:
+def make_tables(searches: Sequence[Search], runs: Sequence[Run]) -> dict[str, pa.Table]:
     """Measured tables in memory, by name; ``kernels`` by split, as ``kernels/train``."""
-    rows = make_rows(searches, runs, scheme=scheme)
+    rows = make_rows(searches, runs)
     return {f"{t}/{s}" if t == "kernels" else t: _table(t, part) for (t, s), part in rows.items()}
 
 
-class MemoryArchive:
-    """What selection reads of an archive, without a directory: the tables of :func:`make_tables`.
+class MemoryArchive(Archive):
+    """An archive without a directory: the tables of :func:`make_tables`, in groups of two rows."""
 
-    ``kernels`` stands as ``kernels/train`` and ``kernels/test``. ``eval_rules`` are ``[eval]`` of
-    an archive of one's own; the shipped definitions say what is asked about without them.
-    """
-
-    def __init__(
-        self, tables: dict[str, pa.Table], eval_rules: dict[str, Any] | None = None
-    ) -> None:
-        self.by_name = tables
-        self.manifest = SimpleNamespace(
-            builders=[RECIPE],
-            natural_builders=[RECIPE["name"]] if RECIPE.get("natural") is True else [],
-            eval_rules=eval_rules,
-            splits={},
-            tables={
-                name: SimpleNamespace(splits=table.splits)
-                for name, table in TABLES.items()
-                if not table.derived
-            },
-        )
-
-    def arrow(
-        self, table: str, split: str | None = None, columns: Sequence[str] | None = None
-    ) -> pa.Table:
-        """A table, or one of its splits."""
-        parts = TABLES[table].splits if table == "kernels" else [None]
-        names = [f"{table}/{s}" if s else table for s in parts if split in (None, s)]
-        rows = pa.concat_tables([self.by_name[name] for name in names])
-        return rows.select(columns or rows.column_names)
-
-    def polars(self, *which: Any, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """A table, or one of its splits, as a data frame."""
-        return pl.DataFrame(self.arrow(*which, columns=columns))
+    def __init__(self, tables: dict[str, pa.Table], eval_rules: dict[str, Any] | None) -> None:
+        facts = {
+            table.name: TableFacts(splits={name: [] for name in table.splits}, logical_digest="")
+            for table in TABLES.values()
+            if not table.derived
+        }
+        super().__init__(Path(), _manifest(facts, eval_rules=eval_rules))
+        self.rows = tables
 
     def batches(
         self, table: str, split: str | None = None, columns: Sequence[str] | None = None
     ) -> Iterator[pa.Table]:
-        """The whole table, or one of its splits, at once."""
-        yield self.arrow(table, split, columns=columns)
+        """The whole of every split, at once."""
+        for name in TABLES[table].splits:
+            if split in (None, name):
+                rows = self.rows[f"{table}/{name}" if table == "kernels" else table]
+                yield rows.select(columns or rows.column_names)
 
     def row_groups(
         self, table: str, columns: Sequence[str], numbers: Collection[int] | None = None
@@ -392,7 +318,11 @@ def memory_tables(
     eval_rules: dict[str, Any] | None = None,
     rng: random.Random | None = None,
 ) -> ArchiveTables:
-    """Tables in memory as selection reads them, their rows shuffled where ``rng`` is given."""
+    """Tables in memory as selection reads them, their rows shuffled where ``rng`` is given.
+
+    ``eval_rules`` are ``[eval]`` of an archive of one's own; the shipped definitions say what is
+    asked about where there are none.
+    """
     if rng is not None:
         tables = {
             name: rows.take(pa.array(rng.sample(range(len(rows)), len(rows)), pa.int64()))
@@ -406,8 +336,6 @@ def make_archive(
     searches: Sequence[Search],
     runs: Sequence[Run],
     *,
-    version: str = "hand-made",
-    scheme: str = "paper",
     plant: Callable[[Rows], None] | None = None,
     **manifest: Any,
 ) -> Path:
@@ -417,12 +345,10 @@ def make_archive(
         directory: where.
         searches: the searches.
         runs: what they measured.
-        version: the archive's version.
-        scheme: bin scheme of the labels.
         plant: changes the rows before they are written (leaks, damage).
-        manifest: further fields of the manifest.
+        manifest: fields of the manifest, among them the ``version``.
     """
-    rows = make_rows(searches, runs, scheme=scheme)
+    rows = make_rows(searches, runs)
     if plant is not None:
         plant(rows)
     tables = {}
@@ -433,31 +359,34 @@ def make_archive(
                 table.name,
                 {s: _table(table.name, rows[table.name, s]) for s in table.splits},
             )
-    made: dict[str, Any] = {
+    write_manifest(directory, _manifest(tables, **{"eval_rules": EVALUATION, **manifest}))
+    return directory
+
+
+def _manifest(tables: dict[str, TableFacts], **stated: Any) -> Manifest:
+    """A manifest of these tables, which states nothing else but what is given."""
+    fields: dict[str, Any] = {
         "format": FORMAT,
         "name": "gpu-forecasters/kernels",
-        "version": version,
+        "version": "hand-made",
         "logical_digest": "",
         "package": __version__,
         "writer": writer_version(),
-        "bin_scheme": scheme,
+        "bin_scheme": DEFAULT_SCHEME,
         "builders": [RECIPE],
-        "eval_rules": EVALUATION,
-        "tables": tables,
         "splits": {},
         "inputs": [],
         "findings": {"total": 0, "by_code": {}, "first": []},
         "reports": {},
         "canary": CANARY,
     }
-    write_manifest(directory, Manifest(**{**made, **manifest}))
-    return directory
+    return Manifest(**{**fields, "tables": tables, **stated})
 
 
 def replant(
     directory: Path,
     table: str,
-    change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]],
+    change: Callable[[list[Row]], list[Row]],
     part: str | None = None,
     **facts: Any,
 ) -> None:

@@ -1,7 +1,5 @@
 """Forecast files for boards."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

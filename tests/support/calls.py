@@ -1,7 +1,5 @@
 """Calls for a team whose processes import them by name."""
 
-from __future__ import annotations
-
 import os
 import signal
 

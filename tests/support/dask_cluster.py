@@ -1,7 +1,5 @@
 """A Dask cluster on loopback: a scheduler and workers, all processes of their own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -51,20 +49,11 @@ def scheduler():
 @contextlib.contextmanager
 def workers(address, count=2, *options):
     """Workers with nannies, as ``dask worker`` starts them."""
+    command = f"{sys.executable} -m distributed.cli.dask_worker {address} --nthreads 1"
+    command += " --no-dashboard --host 127.0.0.1"
     started = [
         subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "distributed.cli.dask_worker",
-                address,
-                "--nthreads",
-                "1",
-                "--no-dashboard",
-                "--host",
-                "127.0.0.1",
-                *options,
-            ],
+            [*command.split(), *options],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=ENVIRONMENT,

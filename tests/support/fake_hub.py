@@ -2,8 +2,7 @@
 on demand.
 
 It keeps commits in memory and speaks the part of the Hub's protocol that ``huggingface_hub`` and
-``datasets`` use for data sets: create, preupload, LFS upload, commit, tag, refs, tree, paths-info,
-and downloads with ETag and Range.
+``datasets`` use for data sets: create, preupload, LFS upload, commit, tag, refs, tree, downloads.
 """
 
 from __future__ import annotations
@@ -18,26 +17,17 @@ import socket
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["READ_TOKEN", "WRITE_TOKEN", "FakeHub", "Fault", "Repo"]
 
 #: Look like real ones, so that a leak is found by searching any output for them.
 WRITE_TOKEN = "hf_WriteLoopbackTokenThatMustNeverBePrinted"
 READ_TOKEN = "hf_ReadLoopbackTokenThatMustNeverBePrinted"
 #: Stands in every signed upload address; as secret as a token while it lasts.
 SIGNATURE = "X-Amz-Signature=loopback-signature-that-must-never-be-printed"
-
-
-def git_blob_id(data: bytes) -> str:
-    """The id that git gives a file of this content."""
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
 @dataclass
@@ -58,7 +48,9 @@ class File:
 
     @property
     def blob_id(self) -> str:
-        return git_blob_id(self.pointer if self.lfs else self.data)
+        """The id that git gives its content, or the pointer to it."""
+        stored = self.pointer if self.lfs else self.data
+        return hashlib.sha1(b"blob %d\0" % len(stored) + stored).hexdigest()
 
     @property
     def etag(self) -> str:
@@ -135,34 +127,23 @@ class Request:
     body_bytes: int
 
 
-class FakeHub:
-    """The server; a context manager."""
+class FakeHub(ThreadingHTTPServer):
+    """The server (see :func:`support.servers.running`)."""
+
+    daemon_threads = True
 
     def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
         self.repos: dict[str, Repo] = {}  # by id
         self.store: dict[str, bytes] = {}  # LFS objects by sha256
         self.requests: list[Request] = []  # everything asked, in order
         self.tokens = {WRITE_TOKEN: "write", READ_TOKEN: "read"}
         self.faults: list[Fault] = []
         self.lock = threading.RLock()
-        self._server: ThreadingHTTPServer | None = None
-        self.url = ""
 
-    def __enter__(self) -> Self:
-        handler = type("Handler", (_Handler,), {"hub": self})
-        self._server = _Server(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-        )
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        assert self._server is not None
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Broken connections are what these tests make; nothing is printed for them."""
 
     def environment(self, home: Path, token: str | None = WRITE_TOKEN) -> dict[str, str]:
         """Environment of a client process: this endpoint, its own cache, no other Hub settings."""
@@ -180,19 +161,15 @@ class FakeHub:
         """Make the next matching requests fail (see :class:`Fault`)."""
         self.faults.append(Fault(method, path, **kwargs))
 
-    def create(
-        self, repo_id: str, files: dict[str, bytes] | None = None, *, private: bool = False
-    ) -> Repo:
-        """A repository with these files, as if somebody had pushed them."""
+    def create(self, repo_id: str, *, private: bool = False) -> Repo:
+        """A new repository, with the first commit that the Hub makes by itself."""
         repo = self.repos[repo_id] = Repo(private=private)
         repo.commit({".gitattributes": File(b"*.parquet filter=lfs diff=lfs merge=lfs -text\n")})
-        if files:
-            self.add(repo_id, files)
         return repo
 
     def add(self, repo_id: str, files: dict[str, bytes]) -> Commit:
-        """A commit that adds or changes these files."""
-        repo = self.repos[repo_id]
+        """A commit that adds or changes these files, as if somebody had pushed them."""
+        repo = self.repos.get(repo_id) or self.create(repo_id)
         made = dict(repo.files)
         for path, data in files.items():
             made[path] = File(data, lfs=path.endswith(".parquet"))
@@ -217,13 +194,6 @@ class FakeHub:
         return sum(r.body_bytes for r in self.requests if r.method == "PUT")
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Broken connections are what these tests make; nothing is printed for them."""
-
-
 class _Answer(Exception):
     def __init__(
         self, status: int, body: Any = None, headers: dict[str, str] | None = None
@@ -244,7 +214,6 @@ _ROUTES: list[tuple[str, str, str]] = [
     ("POST", rf"^/api/datasets/{_REPO}/preupload/(?P<rev>[^/]+)$", "preupload"),
     ("POST", rf"^/api/datasets/{_REPO}/commit/(?P<rev>[^/]+)$", "commit"),
     ("POST", rf"^/api/datasets/{_REPO}/tag/(?P<rev>[^/]+)$", "tag"),
-    ("POST", rf"^/api/datasets/{_REPO}/paths-info/(?P<rev>[^/]+)$", "paths_info"),
     ("GET", rf"^/api/datasets/{_REPO}$", "info"),
     ("GET", rf"^/api/datasets/{_REPO}/revision/(?P<rev>[^/]+)$", "info"),
     ("GET", rf"^/api/datasets/{_REPO}/tree/(?P<rev>[^/]+)(?:/(?P<path>.*))?$", "tree"),
@@ -256,22 +225,29 @@ _ROUTES: list[tuple[str, str, str]] = [
 
 
 class _Handler(BaseHTTPRequestHandler):
-    hub: FakeHub
+    """Answers requests; ``query``, ``body`` and ``token`` are those of the present one."""
+
     protocol_version = "HTTP/1.1"
     wbufsize = -1
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
         pass
 
+    @property
+    def hub(self) -> FakeHub:
+        assert isinstance(self.server, FakeHub)
+        return self.server
+
     # -- one request ----------------
 
     def do_any(self) -> None:
         parts = urlsplit(self.path)
-        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
+        self.query = parse_qs(parts.query)
+        self.token = (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
+        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = self._fault(self.command, parts.path)
-        body = self._read_body()
         with self.hub.lock:
-            self.hub.requests.append(Request(self.command, self.path, len(body)))
+            self.hub.requests.append(Request(self.command, self.path, len(self.body)))
         if fault and fault.drop:
             self._hang_up()
             return
@@ -281,7 +257,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             try:
                 with self.hub.lock:
-                    answer = self._route(parts.path, parse_qs(parts.query), body, token)
+                    answer = self._route(parts.path)
             except _Answer as made:
                 answer = made
         if fault and fault.body is not None:
@@ -300,16 +276,6 @@ class _Handler(BaseHTTPRequestHandler):
                     fault.times -= 1
                     return fault
         return None
-
-    def _read_body(self) -> bytes:
-        if (self.headers.get("Transfer-Encoding") or "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        out = b""
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            out += self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
-        return out
 
     def _hang_up(self) -> None:
         self.close_connection = True
@@ -342,41 +308,42 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
         self.wfile.flush()
 
-    def _route(
-        self, path: str, query: dict[str, list[str]], body: bytes, token: str | None
-    ) -> _Answer:
+    def _route(self, path: str) -> _Answer:
         for method, pattern, name in _ROUTES:
             match = re.match(pattern, path)
             if match and method in ("*", self.command):
                 groups = {k: unquote(v) for k, v in match.groupdict().items() if v is not None}
-                answer = getattr(self, f"_{name}")(query=query, body=body, token=token, **groups)
+                answer = getattr(self, f"_{name}")(**groups)
                 assert isinstance(answer, _Answer)
                 return answer
         return _error(404, f"no such address: {self.command} {path}")
 
     # -- who may do what ----------------
 
-    def _role(self, token: str | None) -> str | None:
-        if token is None:
+    def _role(self) -> str | None:
+        if self.token is None:
             return None
-        if token not in self.hub.tokens:
+        if self.token not in self.hub.tokens:
             raise _error(401, "Invalid credentials in Authorization header")
-        return self.hub.tokens[token]
+        return self.hub.tokens[self.token]
 
-    def _readable(self, repo: str, token: str | None) -> Repo:
-        role = self._role(token)
+    def _may_write(self) -> None:
+        role = self._role()
+        if role is None:
+            raise _error(401, "Unauthorized")
+        if role != "write":
+            raise _error(403, "Forbidden: you don't have write rights here")
+
+    def _readable(self, repo: str) -> Repo:
+        role = self._role()
         found = self.hub.repos.get(repo)
         if found is None or (found.private and role is None):
             raise _error(404 if role else 401, "Repository not found", "RepoNotFound")
         return found
 
-    def _writable(self, repo: str, token: str | None) -> Repo:
-        found = self._readable(repo, token)
-        role = self._role(token)
-        if role is None:
-            raise _error(401, "Unauthorized")
-        if role != "write":
-            raise _error(403, "Forbidden: you don't have write rights to this repository")
+    def _writable(self, repo: str) -> Repo:
+        found = self._readable(repo)
+        self._may_write()
         return found
 
     def _at(self, repo: Repo, revision: str) -> Commit:
@@ -387,57 +354,51 @@ class _Handler(BaseHTTPRequestHandler):
 
     # -- the API ----------------
 
-    def _create_repo(self, body: bytes, token: str | None, **_: Any) -> _Answer:
-        asked = json.loads(body)
-        repo_id = f"{asked.get('organization') or 'tester'}/{asked['name']}"
-        role = self._role(token)
-        if role is None:
-            raise _error(401, "Unauthorized")
-        if role != "write":
-            raise _error(
-                403, "Forbidden: you don't have the rights to create a dataset under this namespace"
-            )
-        url = f"{self.hub.url}/datasets/{repo_id}"
+    def _create_repo(self) -> _Answer:
+        asked = json.loads(self.body)
+        repo_id = f"{asked['organization']}/{asked['name']}"
+        self._may_write()
         if repo_id in self.hub.repos:
-            return _Answer(409, {"error": "You already created this dataset repo", "url": url})
+            raise _error(409, "You already created this dataset repo")
         private = bool(asked.get("private")) or asked.get("visibility") == "private"
         self.hub.create(repo_id, private=private)
+        url = f"{self.hub.url}/datasets/{repo_id}"
         return _Answer(200, {"url": url, "name": repo_id, "id": repo_id})
 
-    def _validate_yaml(self, **_: Any) -> _Answer:
+    def _validate_yaml(self) -> _Answer:
         return _Answer(200, {"errors": [], "warnings": []})
 
-    def _preupload(self, repo: str, rev: str, body: bytes, token: str | None, **_: Any) -> _Answer:
-        commit = self._at(self._writable(repo, token), rev)
+    def _preupload(self, repo: str, rev: str) -> _Answer:
+        commit = self._at(self._writable(repo), rev)
         files = []
-        for asked in json.loads(body)["files"]:
+        for asked in json.loads(self.body)["files"]:
             path, known = asked["path"], commit.files.get(asked["path"])
             lfs = path.endswith(".parquet") or asked["size"] > 10_000_000
             mode = {"uploadMode": "lfs" if lfs else "regular", "shouldIgnore": False}
             files.append({"path": path, **mode, "oid": known.etag if known else None})
         return _Answer(200, {"files": files})
 
-    def _lfs_batch(self, repo: str, body: bytes, token: str | None, **_: Any) -> _Answer:
-        self._writable(repo, token)
+    def _lfs_batch(self, repo: str) -> _Answer:
+        self._writable(repo)
         objects = []
-        for asked in json.loads(body)["objects"]:
+        for asked in json.loads(self.body)["objects"]:
             upload = {"href": f"{self.hub.url}/lfs-store/{asked['oid']}?{SIGNATURE}"}
             actions = {} if asked["oid"] in self.hub.store else {"actions": {"upload": upload}}
             objects.append({"oid": asked["oid"], "size": asked["size"], **actions})
         kind = {"Content-Type": "application/vnd.git-lfs+json"}
         return _Answer(200, {"transfer": "basic", "objects": objects}, kind)
 
-    def _lfs_put(self, oid: str, body: bytes, **_: Any) -> _Answer:
-        if hashlib.sha256(body).hexdigest() != oid:
+    def _lfs_put(self, oid: str) -> _Answer:
+        if hashlib.sha256(self.body).hexdigest() != oid:
             raise _error(400, "the object is not what its name says")
-        self.hub.store[oid] = body
+        self.hub.store[oid] = self.body
         return _Answer(200, b"")
 
-    def _commit(self, repo: str, rev: str, body: bytes, token: str | None, **_: Any) -> _Answer:
-        target = self._writable(repo, token)
+    def _commit(self, repo: str, rev: str) -> _Answer:
+        target = self._writable(repo)
         if rev != "main":
             raise _error(404, f"Revision not found: {rev}", "RevisionNotFound")
-        lines = [json.loads(line) for line in body.splitlines() if line.strip()]
+        lines = [json.loads(line) for line in self.body.splitlines() if line.strip()]
         header = lines[0]["value"]
         parent = header.get("parentCommit")
         if parent and parent != target.main:
@@ -451,28 +412,25 @@ class _Handler(BaseHTTPRequestHandler):
                 if value["oid"] not in self.hub.store:
                     raise _error(400, f"LFS object {value['oid']} does not exist")
                 files[value["path"]] = File(self.hub.store[value["oid"]], lfs=True)
-            elif line["key"] == "deletedFile":
-                if value["path"] not in files:
-                    raise _error(404, "A file with this name doesn't exist", "EntryNotFound")
-                del files[value["path"]]
             else:
-                raise _error(400, f"unknown operation {line['key']}")
+                assert line["key"] == "deletedFile", line
+                del files[value["path"]]
         made = target.commit(files)
         url = f"{self.hub.url}/datasets/{repo}/commit/{made.oid}"
         return _Answer(
             200, {"success": True, "commitOid": made.oid, "commitUrl": url, "hookOutput": ""}
         )
 
-    def _tag(self, repo: str, rev: str, body: bytes, token: str | None, **_: Any) -> _Answer:
-        target = self._writable(repo, token)
-        asked = json.loads(body)
+    def _tag(self, repo: str, rev: str) -> _Answer:
+        target = self._writable(repo)
+        asked = json.loads(self.body)
         if asked["tag"] in target.tags:
             raise _error(409, "Tag reference exists already")
         target.tags[asked["tag"]] = self._at(target, rev).oid
         return _Answer(201, {})
 
-    def _info(self, repo: str, token: str | None, rev: str = "main", **_: Any) -> _Answer:
-        target = self._readable(repo, token)
+    def _info(self, repo: str, rev: str = "main") -> _Answer:
+        target = self._readable(repo)
         commit = self._at(target, rev)
         readme = commit.files.get("README.md")
         match = re.match(rb"^---\n(.*?)\n---\n", readme.data, re.DOTALL) if readme else None
@@ -505,22 +463,14 @@ class _Handler(BaseHTTPRequestHandler):
         oid = hashlib.sha1(path.encode()).hexdigest()
         return {"type": "directory", "oid": oid, "size": 0, "path": path}
 
-    def _tree(
-        self,
-        repo: str,
-        rev: str,
-        token: str | None,
-        query: dict[str, list[str]],
-        path: str = "",
-        **_: Any,
-    ) -> _Answer:
-        commit = self._at(self._readable(repo, token), rev)
+    def _tree(self, repo: str, rev: str, path: str = "") -> _Answer:
+        commit = self._at(self._readable(repo), rev)
         path = path.strip("/")
         folders = self._folders(commit)
         if path and path not in folders:
             raise _error(404, f"{path} does not exist", "EntryNotFound")
         prefix = f"{path}/" if path else ""
-        deep = query.get("recursive", ["false"])[0].lower() in ("true", "1")
+        deep = self.query.get("recursive", ["false"])[0].lower() in ("true", "1")
         names = [
             n
             for n in sorted({*commit.files, *folders})
@@ -528,14 +478,8 @@ class _Handler(BaseHTTPRequestHandler):
         ]
         return _Answer(200, [self._entry(commit, n) for n in names])
 
-    def _paths_info(self, repo: str, rev: str, token: str | None, body: bytes, **_: Any) -> _Answer:
-        commit = self._at(self._readable(repo, token), rev)
-        names = {path.strip("/") for path in parse_qs(body.decode()).get("paths", [])}
-        present = sorted(names & {*commit.files, *self._folders(commit)})
-        return _Answer(200, [self._entry(commit, name) for name in present])
-
-    def _refs(self, repo: str, token: str | None, **_: Any) -> _Answer:
-        target = self._readable(repo, token)
+    def _refs(self, repo: str) -> _Answer:
+        target = self._readable(repo)
         branches = [{"name": "main", "ref": "refs/heads/main", "targetCommit": target.main}]
         tags = [
             {"name": n, "ref": f"refs/tags/{n}", "targetCommit": oid}
@@ -543,20 +487,10 @@ class _Handler(BaseHTTPRequestHandler):
         ]
         return _Answer(200, {"branches": branches, "tags": tags, "converts": []})
 
-    def _resolve(self, repo: str, rev: str, path: str, token: str | None, **_: Any) -> _Answer:
-        commit = self._at(self._readable(repo, token), rev)
+    def _resolve(self, repo: str, rev: str, path: str) -> _Answer:
+        commit = self._at(self._readable(repo), rev)
         file = commit.files.get(path)
         if file is None:
             raise _error(404, f"{path} does not exist", "EntryNotFound")
-        data = file.data
-        headers = {"ETag": f'"{file.etag}"', "X-Repo-Commit": commit.oid, "Accept-Ranges": "bytes"}
-        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range") or "")
-        if not asked:
-            return _Answer(200, data, headers)
-        first, last = asked.groups()
-        start = int(first) if first else max(0, len(data) - int(last))
-        end = min(int(last), len(data) - 1) if first and last else len(data) - 1
-        if start > end:
-            return _Answer(416, b"", {**headers, "Content-Range": f"bytes */{len(data)}"})
-        headers["Content-Range"] = f"bytes {start}-{end}/{len(data)}"
-        return _Answer(206, data[start : end + 1], headers)
+        headers = {"ETag": f'"{file.etag}"', "X-Repo-Commit": commit.oid}
+        return _Answer(200, file.data, headers)

@@ -11,21 +11,14 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from huggingface_hub import constants
+import pytest
+from huggingface_hub import HfFileSystem, constants, file_download
 from huggingface_hub.utils import _http
-from support.fake_hub import READ_TOKEN, SIGNATURE, WRITE_TOKEN
+from support.fake_hub import READ_TOKEN, SIGNATURE, WRITE_TOKEN, FakeHub
 
 from kernel_archive.cli import main
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-    from support.fake_hub import FakeHub
-
-__all__ = ["Client", "Done"]
 
 
 @dataclass
@@ -72,7 +65,9 @@ class Client:
         }
         for name, value in settings.items():
             monkeypatch.setattr(constants, name, value)
-        monkeypatch.setattr(_http, "time", _Awake())
+        for module in (_http, file_download):
+            monkeypatch.setattr(module, "time", _Awake())
+        HfFileSystem.clear_instance_cache()  # it remembers what other tests' Hubs had
         monkeypatch.chdir(self.cwd)
 
     def _checked(self, done: Done) -> Done:
@@ -93,10 +88,10 @@ class Client:
         assert "Traceback" not in done.err, done.err
         return done
 
-    def fresh(self, *command: str) -> Done:
-        """Run Python with these arguments in a process of its own."""
+    def code(self, code: str) -> Done:
+        """Run Python code in a process of its own."""
         made = subprocess.run(
-            [sys.executable, *command],
+            [sys.executable, "-W", "error::UserWarning", "-c", code],
             cwd=self.cwd,
             env=self.hub.environment(self.home) | {"XDG_CACHE_HOME": str(self.home / "xdg")},
             capture_output=True,
@@ -104,7 +99,3 @@ class Client:
             timeout=120,
         )
         return self._checked(Done(made.returncode, made.stdout, made.stderr))
-
-    def code(self, code: str) -> Done:
-        """Run Python code in a process of its own."""
-        return self.fresh("-W", "error::UserWarning", "-c", code)

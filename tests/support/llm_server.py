@@ -1,12 +1,10 @@
 """A service in the OpenAI protocol on loopback, on good days and on bad ones."""
 
-from __future__ import annotations
-
 import hashlib
 import json
-import threading
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from support.servers import running
 
 from kernel_archive.scoring.formats import TOOL_FIELDS
 
@@ -110,15 +108,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-@contextmanager
 def language_model(behaviour=None):
     """The service, while the block runs."""
-    server = LanguageModelServer(behaviour or (lambda prompt: "fine"))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return running(LanguageModelServer(behaviour or (lambda prompt: "fine")))

@@ -1,10 +1,6 @@
 """A held-out and a training search of one task, each a parent with seven children."""
 
-from __future__ import annotations
-
 from support.archives import Run, Search, program
-
-__all__ = ["RUNS", "SEARCHES"]
 
 SEARCHES = [Search("held"), Search("train", role="training")]
 RUNS = [

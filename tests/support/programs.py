@@ -1,7 +1,5 @@
 """Programs compared."""
 
-from __future__ import annotations
-
 from kernel_archive.selection.similarity import near_copies, token_grams
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +21,7 @@ from support.puct import REFERENCE, RunLog, program
 
 from kernel_archive.problems import PROBLEMS
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["GPU", "Published", "released_bin", "use_shapes", "write_published"]
-
+Row = dict[str, Any]
 GPU = "NVIDIA A100-SXM4-80GB"
 #: Task -> measured speedups, one of them an edge of both schemes, the root (1.0) first.
 SPEEDUPS = {
@@ -55,43 +52,47 @@ class Published:
     """The rows of every table, as plain dictionaries."""
 
     root: Path
-    eval_set: list[dict[str, Any]] = field(default_factory=list)
-    predictions: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    training_pool: list[dict[str, Any]] = field(default_factory=list)
-    discovery_pairs: list[dict[str, Any]] = field(default_factory=list)
-    events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    eval_set: list[Row] = field(default_factory=list)
+    predictions: dict[str, list[Row]] = field(default_factory=dict)
+    training_pool: list[Row] = field(default_factory=list)
+    discovery_pairs: list[Row] = field(default_factory=list)
+    events: dict[str, list[Row]] = field(default_factory=dict)
 
 
-def _logs(made: Published) -> dict[str, list[tuple[str, str | None, str, float]]]:
-    """Search -> (node, parent, code, speedup); the events go to ``made``."""
-    searches: dict[str, list[tuple[str, str | None, str, float]]] = {}
+class Node(NamedTuple):
+    """One measured program of a search; without a parent it is the root."""
+
+    name: str
+    parent: Node | None
+    code: str
+    speedup: float
+
+
+def _logs(made: Published) -> dict[str, list[Node]]:
+    """Nodes by search; the events go to ``made``."""
+    searches: dict[str, list[Node]] = {}
     for number, (task, speedups) in enumerate(SPEEDUPS.items()):
-        name = f"{task}__e00{number}"
+        search = f"{task}__e00{number}"
         log = RunLog(task=task, gpu=GPU, serial=1 + 1000 * number)
-        codes = [
-            REFERENCE.strip() if i == 0 else program(f"{task}_{i}").strip()
-            for i in range(len(speedups))
-        ]
-        root = log.root(codes[0], speedups[0])
-        nodes: list[tuple[str, str | None, str, float]] = [(root, None, codes[0], speedups[0])]
+        code = REFERENCE.strip()
+        nodes = [Node(log.root(code, speedups[0]), None, code, speedups[0])]
         for i, speedup in enumerate(speedups[1:], start=1):
-            parent = nodes[0 if i < 4 else 3][0]
-            nodes.append((log.child(parent, codes[i], speedup), parent, codes[i], speedup))
-        log.child(root, program(f"{task}_broken"), outcome="incorrect")
+            parent, code = nodes[0 if i < 4 else 3], program(f"{task}_{i}").strip()
+            nodes.append(Node(log.child(parent.name, code, speedup), parent, code, speedup))
+        log.child(nodes[0].name, program(f"{task}_broken"), outcome="incorrect")
         log.events.append({"kind": "step_completed", "step": 0})
         use_shapes(log.events, task)
-        made.events[name] = [
-            {
-                "event_index": i,
-                "event_kind": event["kind"],
-                "payload": event,
-                "source_search": name,
-                "internal_experiment": f"e00{number}",
-            }
+        made.events[search] = [
+            {"event_index": i, "event_kind": event["kind"], "payload": event, **_origin(search)}
             for i, event in enumerate(log.events)
         ]
-        searches[name] = nodes
+        searches[search] = nodes
     return searches
+
+
+def _origin(search: str) -> Row:
+    """What every table says of the search that a row is from."""
+    return {"source_search": search, "internal_experiment": search.rsplit("_", maxsplit=1)[1]}
 
 
 def use_shapes(value: Any, task: str) -> None:
@@ -114,9 +115,7 @@ def _distribution(rng: np.random.Generator, near: int) -> list[float]:
     return [float(p) for p in weights / weights.sum()]
 
 
-def _prediction(
-    rng: np.random.Generator, surrogate: str, row: dict[str, Any], repeat: int
-) -> dict[str, Any]:
+def _prediction(rng: np.random.Generator, surrogate: str, row: Row, repeat: int) -> Row:
     """One forecast: Gemini's is certain of the published bin, 120B's always of bin 5, the others
     are drawn.
     """
@@ -137,9 +136,7 @@ def _prediction(
         "surrogate_label": surrogate,
         "repeat": repeat,
         "predicted_bin": stated,
-        "bin_probabilities": []
-        if p is None
-        else [{"bin": b, "p": x} for b, x in enumerate(p, start=1)],
+        "bin_probabilities": [{"bin": b, "p": x} for b, x in enumerate(p or [], start=1)],
         "reasoning": "" if p is None else "because",
         "raw_probability_sum": None if p is None else 1.0,
         "parse_failed": p is None,
@@ -153,14 +150,14 @@ def _prediction(
 _BINS = pa.list_(pa.struct([("bin", pa.int64()), ("p", pa.float64())]))
 
 
-def _schema(rows: list[dict[str, Any]]) -> pa.Schema:
+def _schema(rows: list[Row]) -> pa.Schema:
     """The schema of rows, also where the first of them have no distribution."""
     schema = pa.Table.from_pylist(rows).schema
     place = schema.get_field_index("bin_probabilities")
     return schema if place < 0 else schema.set(place, pa.field("bin_probabilities", _BINS))
 
 
-def _write(folder: Path, split: str, configs: dict[str, list[dict[str, Any]]]) -> None:
+def _write(folder: Path, split: str, configs: dict[str, list[Row]]) -> None:
     """A dataset folder: a directory for each configuration, the last in two shards, and a card."""
     listed = []
     for number, (config, rows) in enumerate(configs.items(), 1):
@@ -176,123 +173,117 @@ def _write(folder: Path, split: str, configs: dict[str, list[dict[str, Any]]]) -
     (folder / "README.md").write_text(f"---\n{front_matter}---\n# {folder.name}\n")
 
 
-def write_published(root: Path, seed: int = 0) -> Published:
+def write_published(root: Path) -> Published:
     """Write the five tables."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     made = Published(root)
     searches = _logs(made)
-    for name, nodes in searches.items():
-        task = name.split("__", maxsplit=1)[0]
-        common = {
-            "hardware": GPU,
-            "source_search": name,
-            "internal_experiment": name.rsplit("_", maxsplit=1)[1],
-        }
-        by_id = {node: (code, speedup) for node, _, code, speedup in nodes}
-        for node, parent, code, speedup in nodes:
-            key = hashlib.sha256(f"{name}{node}".encode()).hexdigest()[:16]
+    for search, nodes in searches.items():
+        task = search.split("__", maxsplit=1)[0]
+        for node in nodes:
+            key = hashlib.sha256(f"{search}{node.name}".encode()).hexdigest()[:16]
+            common = {
+                "candidate_code": node.code,
+                "hardware": GPU,
+                "source_id": f"{search}/{node.name}",
+                **_origin(search),
+            }
             made.eval_set.append(
                 {
                     "comparison_id": f"cmp-{key}",
                     "pack": task,
                     "anchor_code": REFERENCE.strip(),
-                    "candidate_code": code,
-                    "aggregated_speedup": speedup,
-                    "true_bin": released_bin(speedup),
-                    "source_id": f"{name}/{node}",
+                    "aggregated_speedup": node.speedup,
+                    "true_bin": released_bin(node.speedup),
                     **common,
                 }
             )
-            if parent is None:
+            if node.parent is None:
                 continue
-            g = speedup / by_id[parent][1]
+            g = node.speedup / node.parent.speedup
+            common["child_code"] = common.pop("candidate_code")
             made.discovery_pairs.append(
                 {
                     "pair_id": f"pair-{key}",
                     "problem_id": task,
                     "benchmark_family": "gpu_mode",
-                    "parent_code": by_id[parent][0],
-                    "child_code": code,
+                    "parent_code": node.parent.code,
                     "g_speedup": g,
                     "true_bin": released_bin(g),
-                    "parent_node_id": parent,
-                    "child_node_id": node,
-                    "source_id": f"{name}/{node}",
+                    "parent_node_id": node.parent.name,
+                    "child_node_id": node.name,
                     **common,
                 }
             )
     # The published order is by bin within a task, not by node; pairs of KernelBench come from
     # searches that are not in it.
     made.eval_set.sort(key=lambda r: (r["pack"], r["true_bin"], r["comparison_id"]))
-    for i, g in enumerate((0.5, 1.25, 1.6)):
-        made.discovery_pairs.append(
-            {
-                **made.discovery_pairs[0],
-                "pair_id": f"pair-kb{i}",
-                "problem_id": "level3/48_Mamba2ReturnY",
-                "benchmark_family": "kernelbench_l3",
-                "parent_code": program("kb"),
-                "child_code": program(f"kb_{i}"),
-                "g_speedup": g,
-                "true_bin": released_bin(g),
-                "hardware": "NVIDIA L40S",
-                "source_search": "kb__e0001",
-            }
-        )
-    for i, (kind, speedup) in enumerate(
-        (("seed", 1.4), ("parent_edit", 0.7), ("pair", 3.0), ("pair", 0.1))
-    ):
-        made.training_pool.append(
-            {
-                "row_id": f"train-{i}",
-                "pack": "fp8_quant",
-                "anchor_code": program("fp8_anchor"),
-                "candidate_code": program(f"fp8_{i}"),
-                "aggregated_speedup": speedup,
-                "relative_bin": released_bin(speedup),
-                "pair_type": kind,
-                "hardware": GPU,
-                "source_id": f"fp8__e0009/{i}",
-                "source_search": "fp8__e0009",
-                "internal_experiment": "e0009",
-            }
-        )
+    made.discovery_pairs += [
+        {
+            **made.discovery_pairs[0],
+            "pair_id": f"pair-kb{i}",
+            "problem_id": "level3/48_Mamba2ReturnY",
+            "benchmark_family": "kernelbench_l3",
+            "parent_code": program("kb"),
+            "child_code": program(f"kb_{i}"),
+            "g_speedup": g,
+            "true_bin": released_bin(g),
+            "hardware": "NVIDIA L40S",
+            "source_search": "kb__e0001",
+        }
+        for i, g in enumerate((0.5, 1.25, 1.6))
+    ]
+    pairs = ("seed", 1.4), ("parent_edit", 0.7), ("pair", 3.0), ("pair", 0.1)
+    made.training_pool += [
+        {
+            "row_id": f"train-{i}",
+            "pack": "fp8_quant",
+            "anchor_code": program("fp8_anchor"),
+            "candidate_code": program(f"fp8_{i}"),
+            "aggregated_speedup": speedup,
+            "relative_bin": released_bin(speedup),
+            "pair_type": kind,
+            "hardware": GPU,
+            "source_id": f"fp8__e0009/{i}",
+            **_origin("fp8__e0009"),
+        }
+        for i, (kind, speedup) in enumerate(pairs)
+    ]
     for surrogate in SURROGATES:
         made.predictions[surrogate] = [
             _prediction(rng, surrogate, row, repeat)
             for repeat in range(REPEATS)
             for row in made.eval_set
         ]
-
-    def per(rows: list[dict[str, Any]], key: str) -> dict[str, list[dict[str, Any]]]:
-        values = dict.fromkeys(r[key] for r in rows)
-        return {str(v): [r for r in rows if r[key] == v] for v in values} | {"combined": rows}
-
-    everything = [row for rows in made.predictions.values() for row in rows]
-    for name, split, configs in (
-        ("eval-set", "eval", per(made.eval_set, "pack")),
-        ("eval-set-predictions", "predictions", {**made.predictions, "combined": everything}),
-        ("rl-training-pool", "train", per(made.training_pool, "pack")),
-        ("discovery-pairs", "pairs", per(made.discovery_pairs, "benchmark_family")),
-    ):
-        _write(root / f"gpu-forecasters-{name}", split, configs)
     summaries = [
         {
             "n_steps": 1,
             "n_evaluations": len(nodes),
             "n_correct": len(nodes),
-            "best_speedup": max(n[3] for n in nodes),
+            "best_speedup": max(node.speedup for node in nodes),
             "archive_size_final": len(nodes),
             "config_snapshot": {
-                "pack": name.split("__", maxsplit=1)[0],
+                "pack": search.split("__", maxsplit=1)[0],
                 "hardware": {"gpu": "A100-80GB"},
                 "mutator_model_slug": "gemini/gemini-3-flash-preview",
             },
-            "source_search": name,
-            "internal_experiment": name.rsplit("_", maxsplit=1)[1],
+            **_origin(search),
         }
-        for name, nodes in searches.items()
+        for search, nodes in searches.items()
     ]
-    folder = root / "gpu-forecasters-puct-search-events"
-    _write(folder, "events", {**made.events, "_summaries": summaries})
+    predictions = [row for rows in made.predictions.values() for row in rows]
+    for name, split, configs in (
+        ("eval-set", "eval", _by(made.eval_set, "pack")),
+        ("eval-set-predictions", "predictions", {**made.predictions, "combined": predictions}),
+        ("rl-training-pool", "train", _by(made.training_pool, "pack")),
+        ("discovery-pairs", "pairs", _by(made.discovery_pairs, "benchmark_family")),
+        ("puct-search-events", "events", {**made.events, "_summaries": summaries}),
+    ):
+        _write(root / f"gpu-forecasters-{name}", split, configs)
     return made
+
+
+def _by(rows: list[Row], key: str) -> dict[str, list[Row]]:
+    """A configuration for each value of a column, and one for all rows."""
+    values = dict.fromkeys(row[key] for row in rows)
+    return {v: [row for row in rows if row[key] == v] for v in values} | {"combined": rows}

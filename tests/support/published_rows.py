@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -14,12 +16,6 @@ from kernel_archive.archive.stage import PUBLISHED_SCHEMA
 from kernel_archive.bins import bin_of
 from kernel_archive.problems import GPU_MODE_TASKS
 from kernel_archive.readers.records import PublishedRow
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-__all__ = ["ROWS", "SPEEDUPS", "row", "staged"]
 
 SPEEDUPS = [0.1, 0.3, 0.5, 0.6, 0.8, 1.0, 1.2, 1.71, 2.0, 2.5, 3.0, 4.0, 5.0]
 

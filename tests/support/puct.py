@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 REFERENCE = "import torch\n\n\ndef reference(data):\n    return data\n"
 

@@ -1,11 +1,10 @@
 """An S3-compatible store on loopback that throttles and answers too little, when told to."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import urllib.request
 
+from support.servers import running
 from werkzeug.serving import make_server
 
 
@@ -72,22 +71,19 @@ def s3(monkeypatch):
     from moto.server import DomainDispatcherApplication, create_backend_app
 
     faults = Faults(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, faults, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "x",
-        "AWS_SECRET_ACCESS_KEY": "x",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.port}",
-    }.items():
-        monkeypatch.setenv(name, value)
-    urllib.request.urlopen(f"http://127.0.0.1:{server.port}/moto-api/reset", data=b"").close()
-    s3fs.S3FileSystem.clear_instance_cache()
-    fsspec.filesystem("s3").mkdir("bucket")
-    try:
-        yield faults
-    finally:
+    with running(make_server("127.0.0.1", 0, faults, threaded=True)) as server:
+        address = f"http://127.0.0.1:{server.port}"
+        for name, value in {
+            "AWS_ACCESS_KEY_ID": "x",
+            "AWS_SECRET_ACCESS_KEY": "x",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": address,
+        }.items():
+            monkeypatch.setenv(name, value)
+        urllib.request.urlopen(f"{address}/moto-api/reset", data=b"").close()
         s3fs.S3FileSystem.clear_instance_cache()
-        server.shutdown()
-        thread.join()
+        fsspec.filesystem("s3").mkdir("bucket")
+        try:
+            yield faults
+        finally:
+            s3fs.S3FileSystem.clear_instance_cache()
