@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kernel_archive.archive.manifest import (
@@ -196,18 +195,20 @@ class Archive:
 
         What two searches share stands in both of their logs, and is one measurement (labels.sql).
         """
-        columns = ("kernel_id", "speedup", "started_at", "evaluation_id", "search_id")
-        rows = self.arrow("evaluations", columns=[*columns, "outcome", "excluded"])
-        rows = rows.filter((pc.field("outcome") == "success") & pc.field("excluded").is_null())
-        # A list of times imports pandas.
+        columns = ["kernel_id", "speedup", "started_at", "evaluation_id", "search_id"]
+        columns += ["outcome", "excluded"]
+        rows = self.arrow("evaluations", columns=columns)
+        # A list of times imports pandas, and so does a filter of Arrow's.
         rows = rows.set_column(2, "started_at", rows["started_at"].cast(pa.int64()))
         speedups: dict[str, list[float]] = defaultdict(list)
         kept, in_search = Counter[Any](), Counter[Any]()
-        values = (rows[column].to_pylist() for column in columns)
-        for name, speedup, started, evaluation, search in zip(*values, strict=True):
-            run = (name, speedup, evaluation if started is None else started)
-            in_search[run, search] += 1
-            if in_search[run, search] > kept[run]:
+        for row in rows.to_pylist():
+            if row["outcome"] != "success" or row["excluded"] is not None:
+                continue
+            name, speedup, began = row["kernel_id"], row["speedup"], row["started_at"]
+            run = (name, speedup, row["evaluation_id"] if began is None else began)
+            in_search[run, row["search_id"]] += 1
+            if in_search[run, row["search_id"]] > kept[run]:
                 kept[run] += 1
                 speedups[name].append(speedup)
         return speedups

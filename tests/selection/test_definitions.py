@@ -9,7 +9,8 @@ from kernel_archive.problems import GPU_MODE_TASKS, HELD_OUT_PROBLEMS
 from kernel_archive.selection import definitions
 from kernel_archive.selection.definitions import load_definition, with_changes
 from kernel_archive.splits import SPLITS
-from kernel_archive.storage import content_path, toml_beside
+from kernel_archive.storage import content_path
+from kernel_archive.toml_files import toml_beside
 
 
 def changed(tmp_path, name, old, new):

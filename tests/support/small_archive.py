@@ -13,11 +13,8 @@ from support.archives import Run, Search, make_archive
 
 from kernel_archive.archive.manifest import read_manifest, write_manifest
 from kernel_archive.archive.open import Archive, open_archive
-from kernel_archive.selection.definitions import (
-    SplitNotMadeError,
-    load_definition,
-    with_changes,
-)
+from kernel_archive.selection.definitions import load_definition, with_changes
+from kernel_archive.selection.evaluation import SplitNotMadeError
 from kernel_archive.selection.make import make_splits
 
 REFERENCE = (
