@@ -330,7 +330,8 @@ def why_no_build(shown: dict[str, Any]) -> str | None:
         return "--reference names no program that can be read, so that build ends"
     if not shown["outcomes"].get("success"):
         return (
-            "no row is a program with a speedup. Correct the query: findings and notes say why. "
+            "no row is a program with a speedup. Findings and notes say why: correct the query, or "
+            "correct the files and type this again with --force. "
             "What it needs from another folder: name one above both (init FOLDER)"
         )
     if not shown["problems"]:

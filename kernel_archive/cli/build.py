@@ -59,7 +59,9 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     write_recipe(draft, target, name=own_name, answers=stated)
     shown, build = preview(target), f"kernel-archive build {common.argument(output)}"
     facts: dict[str, Any] = {"found": draft.found, **shown, "notes": draft.notes}
-    facts |= {"sources": draft.sources, "recipe": str(target), "name": own_name}
+    query = {"query": query_of(target).name}
+    sources = [source | (query if "query" in source else {}) for source in draft.sources]
+    facts |= {"sources": sources, "recipe": str(target), "name": own_name}
     facts["next"] = f"read {target} and its query, then: {build}"
     lack = why_no_build(shown)
     if lack:

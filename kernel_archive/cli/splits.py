@@ -98,7 +98,10 @@ def show_left_out(split: SplitFacts, problems: Sequence[Mapping[str, Any]]) -> N
     excluded = {name: n for name, n in split.facts.get("excluded", {}).items() if n}
     if excluded:
         counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in excluded.items())
-        common.tell(f"Left out: {', '.join(counts)}.")
+        common.tell(f"Left out: {', '.join(counts)}. What each means: docs/splits.md.")
+    if excluded.get("near_copy_in_cell"):
+        share = f"{split.parameters['near_copy']:.0%} of its runs of five tokens"
+        common.tell(f"A near copy shares {share} with a row of the same problem and bin.")
     for row in problems[:_PROBLEMS]:
         rows = counted(row["rows"], "row")
         common.tell(f"Nothing is asked about {row['problem']} ({rows}): {row['reason']}.")
