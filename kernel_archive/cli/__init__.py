@@ -94,25 +94,27 @@ def run_command(group: click.Group, arguments: list[str], name: str) -> int:
     """
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: common.say(f"warning: {message}")
+            warnings.showwarning = lambda message, *_, **__: common.print_remark(
+                f"warning: {message}"
+            )
             status: object = group.main(args=arguments, prog_name=name, standalone_mode=False)
     except click.exceptions.Exit as stop:
         status = stop.exit_code
     except click.ClickException as error:
         text = io.StringIO()
         error.show(file=text)
-        common.say(text.getvalue().rstrip())
+        common.print_remark(text.getvalue().rstrip())
         missing = isinstance(error, click.BadParameter) and "does not exist" in error.message
         # A file that is missing is a fault of the data, not of the command line.
         status = 1 if missing else error.exit_code
     except (click.exceptions.Abort, KeyboardInterrupt):
-        common.say("Stopped.")
+        common.print_remark("Stopped.")
         status = 130
     except BrokenPipeError:  # the reader of our output ended (| head)
         status = 0
     except Exception as error:  # noqa: BLE001 - the last line of defence, see report()
         if str(error) == "Query interrupted":  # DuckDB's answer to Ctrl-C
-            common.say("Stopped.")
+            common.print_remark("Stopped.")
             return 130
         status = report(error, as_json="--json" in arguments)
     return status if isinstance(status, int) else 0
@@ -146,7 +148,7 @@ def report(error: Exception, *, as_json: bool) -> int:
             common.print_json(payload)
     common.print_findings(findings)
     if not findings or message != findings[0].render():
-        common.say(f"Error: {message}")
+        common.print_remark(f"Error: {message}")
     return status
 
 

@@ -154,7 +154,7 @@ def build(archive_path: str | None, **options: Any) -> None:
     def text() -> None:
         for board in result.boards:
             _show_standings(board)
-            common.tell()
+            common.print_text()
         left_out = [f"{out.slug}: {out.findings[0].message}" for out in result.left_out]
         page = f"open {files[-1]} in a browser"
         common.print_facts({"files": files, "left_out": left_out, "next": page})
@@ -182,7 +182,7 @@ def verify(archive_path: str | None, **options: Any) -> None:
 
     def text() -> None:
         common.print_records([{"submission": v.slug, "verdict": v.status} for v in verdicts])
-        common.tell(f"{len(verdicts) - len(failed)} of {len(verdicts)} are sound")
+        common.print_text(f"{len(verdicts) - len(failed)} of {len(verdicts)} are sound")
         common.print_findings([finding for v in failed for finding in v.findings])
 
     common.emit({"verdicts": verdicts}, text, ok=not failed)

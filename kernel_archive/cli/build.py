@@ -65,7 +65,7 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     facts["next"] = f"read {target} and its query, then: {build}"
     lack = why_no_build(shown)
     if lack:
-        common.say(f"Error: {lack}")
+        common.print_remark(f"Error: {lack}")
     first = [{**row, "code": row["code"][:60]} for row in shown["first"]]
     common.emit(facts, facts | {"first": first}, ok=not lack)
 
@@ -134,14 +134,14 @@ def build(builders: tuple[str, ...], **options: Any) -> None:
         archive = kernel_archive.open_archive(result.path)
         if is_empty:
             why = why_empty(archive.manifest)
-            common.say(f"Error: no program with a speedup came out: {why}")
+            common.print_remark(f"Error: no program with a speedup came out: {why}")
         elif result.own and "eval" in result.rows:
             from kernel_archive.selection.own_archive import problems_left_out
 
             show_left_out(archive.manifest.splits["eval"], problems_left_out(archive))
             bare = archive.sql("SELECT 1 FROM eval WHERE reference_code = ''").num_rows
             if bare:
-                common.tell(
+                common.print_text(
                     f"{counted(bare, 'row')} of eval without a reference program: a prompt shows "
                     "none. Return reference_code in the query, or set reference = ... in "
                     "the [[source]]."

@@ -99,7 +99,7 @@ def _archive_meant(
         if is_written:
             raise which_archive([*others, DEFAULT_DIRECTORY])
         verb = "is" if len(others) == 1 else "are"
-        say(
+        print_remark(
             f"using {DEFAULT_DIRECTORY}; {', '.join(map(str, others))} {verb} here too: "
             f"--archive {others[0]}"
         )
@@ -170,13 +170,13 @@ def _safe(message: str) -> str:
     return "\n".join(printable(line, MAX_LINE) for line in message.split("\n"))
 
 
-def say(message: str) -> None:
+def print_remark(message: str) -> None:
     """Print text for people on stderr: progress, remarks, warnings."""
     with suppress(OSError):  # a closed or full stderr has no reader
         click.echo(_safe(message), err=True)
 
 
-def tell(message: str = "") -> None:
+def print_text(message: str = "") -> None:
     """Print text for people on stdout: a result."""
     click.echo(_safe(message))
 
@@ -250,13 +250,13 @@ def print_facts(result: Any) -> None:
             continue
         is_table = isinstance(value, list) and isinstance(value[0], dict)
         if is_table or after_table:
-            tell()
+            print_text()
         if is_table:
             print_records(value, title=heading)
         elif isinstance(value, list) and any(" " in str(text) for text in value):
-            tell("\n  ".join([f"{heading}:", *map(str, value)]))
+            print_text("\n  ".join([f"{heading}:", *map(str, value)]))
         else:
-            tell(f"{heading}: {words_of(value)}")
+            print_text(f"{heading}: {words_of(value)}")
         after_table = is_table
 
 
@@ -299,17 +299,19 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     texts = [["" if value is None else str(value) for value in row] for row in rows]
     widths = [max(map(len, column)) + 2 for column in zip(columns, *texts, strict=True)]
     if not texts:
-        tell(f"no rows, of {', '.join(columns)}")
+        print_text(f"no rows, of {', '.join(columns)}")
         return
     if sum(widths) <= page_width() and not any("\n" in text for row in texts for text in row):
         print_table(columns, texts)
         return
     for number, row in enumerate(texts, 1):
-        tell(f"row {number}")
+        print_text(f"row {number}")
         for name, text in zip(columns, row, strict=True):
             between = "\n" if "\n" in text else " "
-            tell(f"  {name}:{between}{textwrap.indent(text, '    ') if between != ' ' else text}")
-        tell()
+            print_text(
+                f"  {name}:{between}{textwrap.indent(text, '    ') if between != ' ' else text}"
+            )
+        print_text()
 
 
 def print_table(
@@ -354,12 +356,15 @@ def print_table(
 
 
 def print_findings(
-    findings: Sequence[Finding], *, total: int | None = None, show: Callable[[str], None] = say
+    findings: Sequence[Finding],
+    *,
+    total: int | None = None,
+    show: Callable[[str], None] = print_remark,
 ) -> None:
     """Print findings on stderr, one a line, the first twenty in full and the rest counted.
 
-    Those of one file that differ in nothing but their line are one. ``show`` is :func:`tell` where
-    they are the result of a command.
+    Those of one file that differ in nothing but their line are one. ``show`` is :func:`print_text`
+    where they are the result of a command.
     """
     alike: dict[Finding, list[Finding]] = {}
     for finding in findings:
@@ -394,6 +399,6 @@ def progress(title: str) -> Iterator[Advance]:
                 bar.update(task, completed=done, total=total, description=description)
             elif time.monotonic() - last >= PROGRESS_SECONDS:
                 last = time.monotonic()
-                say(f"{title}: {done:,} of {total:,}{what and ', '}{printable(what, 200)}")
+                print_remark(f"{title}: {done:,} of {total:,}{what and ', '}{printable(what, 200)}")
 
         yield advance

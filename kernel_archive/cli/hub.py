@@ -27,7 +27,7 @@ def _begin(what: str) -> None:
     if common.as_json() or not sys.stderr.isatty():
         disable_progress_bars()
     if what and not common.as_json():
-        common.say(what)
+        common.print_remark(what)
 
 
 @click.command()
@@ -51,9 +51,9 @@ def push(repo: str, archive_path: str | None, **options: Any) -> None:
     def text() -> None:
         common.print_facts(result)
         if result.dry_run:
-            common.tell("Dry run: nothing was sent.")
+            common.print_text("Dry run: nothing was sent.")
         elif not result.tagged:
-            common.tell(f"Version {result.version} was published already.")
+            common.print_text(f"Version {result.version} was published already.")
 
     common.emit(result, text)
 
@@ -118,11 +118,11 @@ def _show_reproduction(result: Reproduction) -> None:
         rows.append(["mean distance from print", "", *distances])
         columns = ["", "printed", *(f"{r.labels} {r.choice}" for r in readings)]
         common.print_table(columns, rows, title=heading)
-    common.tell(
+    common.print_text(
         "Labels: released = the published bins with that rule's centres; paper = relabelled by the "
         "paper's table; mixed = the published bins with the paper's centres. Macro: recovery per "
         "task, then the mean; pooled: all rows one candidate set; argmax or stated bin."
     )
-    common.tell(f"Evaluation rows: {sum(result.rows.values())}, tasks: {len(result.rows)}.")
+    common.print_text(f"Evaluation rows: {sum(result.rows.values())}, tasks: {len(result.rows)}.")
     if result.missing:
-        common.tell(f"Not in the tables: {', '.join(result.missing)}.")
+        common.print_text(f"Not in the tables: {', '.join(result.missing)}.")

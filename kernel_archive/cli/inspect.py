@@ -80,7 +80,7 @@ def show(wanted: str, archive_path: str | None) -> None:
             f"{line(row)} ({row['kernel_id']}, {row['distance']} up)" for row in facts["lineage"]
         ]
         common.print_facts(shown)
-        common.tell("\n" + facts["kernel"].get("code", "").replace("\t", "    "))
+        common.print_text("\n" + facts["kernel"].get("code", "").replace("\t", "    "))
 
     common.emit(facts, text)
 
@@ -108,7 +108,9 @@ def sql(query: str, limit: int, archive_path: str | None) -> None:
         rows = [list(row.values()) for row in result.slice(0, limit).to_pylist()]
         common.print_rows(names, rows)
         if result.num_rows > limit:
-            common.tell(f"{limit} of {result.num_rows} rows; more with --limit, all with --json")
+            common.print_text(
+                f"{limit} of {result.num_rows} rows; more with --limit, all with --json"
+            )
 
     common.emit(result.to_pylist, text)
 
@@ -148,7 +150,9 @@ def _show_audit(result: Row) -> None:
     """Print the flags with examples, what was left out and why, and the first findings."""
     shown = "kernel_id problem gpu source_file source_line bin speedup n_measurements"
     for flag in result["flags"]:
-        common.tell(f"{flag['flag']}: {counted(flag['kernels'], 'kernel')}. Rule: {flag['rule']}.")
+        common.print_text(
+            f"{flag['flag']}: {counted(flag['kernels'], 'kernel')}. Rule: {flag['rule']}."
+        )
         if flag["worst"]:
             common.print_records(_picked(flag["worst"], shown))
     (facts,) = _picked([result], "kernels labels_that_differ_between_schemes rows_left_out")
@@ -159,7 +163,7 @@ def _show_audit(result: Row) -> None:
     for finding in msgspec.convert(result["findings"]["first"], list[Finding]):
         seen[finding.code] += 1
         if seen[finding.code] <= _EXAMPLES:
-            common.tell(f"  {finding.severity}: {finding.render()}")
+            common.print_text(f"  {finding.severity}: {finding.render()}")
 
 
 @click.command()
@@ -186,6 +190,6 @@ def diff(old: str, new: str) -> None:
         common.print_records(rows, title=f"{changes.old} -> {changes.new}")
         common.print_facts({"only_in_old": changes.only_old, "only_in_new": changes.only_new})
         differ = "The two differ; --json names every row."
-        common.tell("Nothing changed." if changes.same else differ)
+        common.print_text("Nothing changed." if changes.same else differ)
 
     common.emit(changes, text)

@@ -75,7 +75,7 @@ def template(
     facts["next"] = f"fill it in, then: {check_it}"
     if not common.as_json():
         for line in explanation(rows, common.restated_options("eval", archive_path)):
-            common.say(line)
+            common.print_remark(line)
     common.emit_lines(facts, data, output, force=force, hidden=("split", "fields"))
 
 
@@ -95,11 +95,11 @@ def check(file: str, split: str, archive_path: str | None) -> None:
     _, report = kernel_archive.check_forecasts(file, rows)
 
     def text() -> None:
-        common.tell("\n".join(check_lines(report)))
+        common.print_text("\n".join(check_lines(report)))
         total = report.n_errors + report.n_warnings
-        common.print_findings(report.findings, total=total, show=common.tell)
+        common.print_findings(report.findings, total=total, show=common.print_text)
         if report.ok:
-            common.tell(f"next: {common.next_command('score', file, split, archive_path)}")
+            common.print_text(f"next: {common.next_command('score', file, split, archive_path)}")
 
     common.emit(report, text, ok=report.ok)
 
@@ -138,9 +138,9 @@ def score(
         else:
             for sheet in score_sheets(records[0], every=every):
                 _print(sheet)
-                common.tell()
+                common.print_text()
             for remark in score_remarks(records[0]):
-                common.tell(remark)
+                common.print_text(remark)
         for one in forecasts:
             common.print_findings(one.remarks)
 

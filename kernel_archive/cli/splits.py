@@ -47,7 +47,7 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
     from kernel_archive.selection.own_archive import problems_left_out
 
     with common.progress("Reading") as advance:
-        directory = ensure_archive(archive_path, notify=common.say, advance=advance)
+        directory = ensure_archive(archive_path, notify=common.print_remark, advance=advance)
     remade = remake_split(directory, table, **options)
     split, changed = remade.facts, remade.changed
     archive = open_archive(directory)
@@ -58,10 +58,12 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
         show_left_out(split, left_out)
         common.print_facts({name: split.facts.get(name) for name in ("kinds", "cutoffs")})
         if differ := split.facts.get("label_differences"):
-            common.tell(f"The two bin schemes label {differ:,} of {split.rows:,} differently.")
+            common.print_text(
+                f"The two bin schemes label {differ:,} of {split.rows:,} differently."
+            )
         _show_warnings(split)
         unchanged = "" if changed else ", as it was"
-        common.tell(
+        common.print_text(
             f"{directory}: {table} ({split.name}), {counted(split.rows, 'row')}, "
             f"{split.logical_digest}{unchanged}"
         )
@@ -86,7 +88,7 @@ def _say_whose(table: str, split: SplitFacts, archive: Archive) -> None:
     own |= {"tasks": problems.to_pylist()}
     lines = ", ".join(f"{key} = {json.dumps(names)}" for key, names in own.items())
     again = f"kernel-archive build-eval --split {table} --definition mine.toml"
-    common.say(
+    common.print_remark(
         f"{table} has no row: its shipped definition asks about programs of {whose}. For yours: "
         f"cp {shipped} mine.toml, write in it {lines}, natural = false and your languages, then: "
         f"{again} --archive {common.argument(str(archive.path))}"
@@ -98,17 +100,19 @@ def show_left_out(split: SplitFacts, problems: Sequence[Mapping[str, Any]]) -> N
     excluded = {name: n for name, n in split.facts.get("excluded", {}).items() if n}
     if excluded:
         counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in excluded.items())
-        common.tell(f"Left out: {', '.join(counts)}. What each means: docs/splits.md.")
+        common.print_text(f"Left out: {', '.join(counts)}. What each means: docs/splits.md.")
     if excluded.get("near_copy_in_cell"):
         share = f"{split.parameters['near_copy']:.0%} of its runs of five tokens"
-        common.tell(f"A near copy shares {share} with a row of the same problem and bin.")
+        common.print_text(f"A near copy shares {share} with a row of the same problem and bin.")
     for row in problems[:_PROBLEMS]:
         rows = counted(row["rows"], "row")
-        common.tell(f"Nothing is asked about {row['problem']} ({rows}): {row['reason']}.")
+        common.print_text(f"Nothing is asked about {row['problem']} ({rows}): {row['reason']}.")
     if len(problems) > _PROBLEMS:
-        common.tell(f"Nor about {counted(len(problems) - _PROBLEMS, 'more problem')} (--json).")
+        common.print_text(
+            f"Nor about {counted(len(problems) - _PROBLEMS, 'more problem')} (--json)."
+        )
     if not split.rows:
-        common.tell(
+        common.print_text(
             'Only kernels of sources with role = "held_out" are asked about. What else leaves them '
             "out, and what to change: docs/splits.md."
         )
@@ -138,12 +142,12 @@ def _show_cells(split: SplitFacts, *, is_outcome: bool) -> None:
 def _show_warnings(split: SplitFacts) -> None:
     """Say what a reader of scores on the split must know."""
     if split.name != "canonical":
-        common.say(
+        common.print_remark(
             f"This is the variant {split.name!r}, not the canonical split: its scores compare "
             "with no others. Without options the command makes the canonical one again."
         )
     for task, references in split.facts.get("several_references", {}).items():
-        common.say(
+        common.print_remark(
             f"Warning: the rows of {task} were timed against {len(references)} references: their "
             "speedups have different denominators. Give the searches of one reference another role."
         )
@@ -183,7 +187,7 @@ def build_eval(name: str, withhold: str | None, **options: Any) -> None:
         report = open_archive(directory).manifest.reports["withheld"]
         names, emptied = (", ".join(report[key]) for key in ("splits", "emptied"))
         way_out = "To score those, build the archive again from its logs."
-        common.say(
+        common.print_remark(
             f"Labels of {names}: {withhold}. Keep that folder out of what you publish. What else "
             "their searches ran is gone"
             + (f", which empties {emptied}. {way_out}" if emptied else ".")

@@ -76,7 +76,7 @@ def _host(device: str, trusted: bool, **more: Any) -> Any:
     from kernel_measure.station import TRUSTED, Host
 
     if trusted:
-        common.say(f"Warning: {TRUSTED}")
+        common.print_remark(f"Warning: {TRUSTED}")
     return Host(device=device, trusted=trusted, **more)
 
 
@@ -176,7 +176,7 @@ def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> No
     )
     archive = open_archive(archive_path)
     chosen = choose(archive, where, limit=how["limit"], gpu=how["gpu"])
-    common.say(f"{len(chosen)} kernels to measure {how['repeat']} times")
+    common.print_remark(f"{len(chosen)} kernels to measure {how['repeat']} times")
     with common.progress("Measuring") as advance:
         done = remeasure_programs(chosen, out, repetitions, advance=advance)
     common.emit(done)
