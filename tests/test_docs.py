@@ -16,9 +16,11 @@ from kernel_archive.archive.recipe import Exclude, Recipe, Source
 from kernel_archive.readers import READERS
 from kernel_archive.schema import TABLES
 from kernel_archive.scoring import METRICS
+from kernel_measure.cli import cli as measuring
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+READMES = [ROOT / "measure/README.md", *sorted((ROOT / "builders").glob("*/README.md"))]
 
 
 def text_of(name):
@@ -97,6 +99,15 @@ def test_commands_exist(page, words):
             assert word.split("=")[0] in {*options, "--help"}, (page, group.name, word)
 
 
+@pytest.mark.parametrize("program", ["kernel-archive", "kernel-measure"])
+def test_commands_in_running_text_exist(program):
+    """A command that a page or a README names in a sentence is there today."""
+    known = cli.COMMANDS if program == "kernel-archive" else measuring.commands
+    for path in [*PAGES, *READMES]:
+        for name in re.findall(rf"`{program} ([a-z][a-z-]+)", path.read_text()):
+            assert name in known, path
+
+
 def test_every_command_is_described():
     """The page of commands has a section for each command."""
     text = text_of("commands")
@@ -142,18 +153,18 @@ def test_every_table_key_format_and_name_is_documented():
 
 
 def place_of(name):
-    """Find a file that a page names, with or without the package's folder."""
-    places = (ROOT / name, ROOT / "kernel_archive" / name)
+    """Find a file that a page names, with or without a package's folder."""
+    places = (ROOT / folder / name for folder in ("", "kernel_archive", "measure/kernel_measure"))
     return next((place for place in places if place.exists()), None)
 
 
 def test_files_that_pages_name_exist():
     """Files of the repository that a page names exist, and in them what it says is there."""
-    folders = "kernel_archive|splits|cards|tests|tools|builders|docs"
+    folders = "kernel_archive|measure|splits|cards|tests|tools|builders|docs"
     patterns = rf"`((?:{folders})/[\w./-]+|[a-z_]+/[a-z_]+\.py)`"
     others = ("NAME", "VERSION", "my_format", "kernel_archive/forecast", "kernel_archive/d")
     symbols = 0
-    for path in PAGES:
+    for path in [*PAGES, *READMES]:
         text = path.read_text()
         for name in re.findall(patterns, text):
             if not any(word in name for word in others):

@@ -1,5 +1,5 @@
 -- What becomes of every evaluation, step by step; run as one script. Names after a dollar are constants of labels.py.
--- Read are: fragment (the rows of all fragments, without their programs); chunk (some of them, with their programs);
+-- It reads: fragment (the rows of all fragments, without their programs); chunk (some of them, with their programs);
 -- succession (pairs of builders, newer and older), unanimous (builders) and reading (what readers found in programs), as
 -- the recipes say; bin_of, the bin of a speedup.
 

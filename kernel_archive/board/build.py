@@ -151,7 +151,7 @@ def build_board(
 ) -> BoardResult:
     """Score the submissions of a board, rank them, one board per split, and publish.
 
-    Written are ``standings.json``, ``index.html``, and a page, the score and the forecasts of each
+    This writes ``standings.json``, ``index.html``, and a page, the score and the forecasts of each
     entry, all in one step: a build that is killed leaves the old files. A submission that is at
     fault is left out and named. The same archive, submissions, seed and package give the same
     bytes.

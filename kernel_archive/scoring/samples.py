@@ -1,8 +1,8 @@
 """Sample rows with their forecasts: what every metric is a function of.
 
 A sample is rows and how often each counts, in one draw or many: every row once, or the draws of the
-bootstrap. Drawn are clusters (authors, problems) with replacement, all their rows and all repeats
-of a row together. Where the data name no clusters, rows are drawn, as many of each task as it has.
+bootstrap. It draws clusters (authors, problems) with replacement, with all their rows and all
+repeats of a row. Where the data name no clusters it draws rows, as many of each task as it has.
 Two submissions drawn with one seed get the same rows.
 """
 

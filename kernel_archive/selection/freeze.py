@@ -172,9 +172,9 @@ def is_release(archive: Archive) -> bool:
     """Tell whether an archive is the shipped release, row by row and from the same recipes.
 
     Its splits need not be selected again: the frozen ones were selected from these very tables,
-    which leak nothing (tests/test_pipeline.py does it for every version). Compared are all facts,
-    and the digests of the rows that the files hold now. In which file a row stands is checked
-    apart (crosschecks.toml).
+    which leak nothing (tests/test_pipeline.py does it for every version). This compares all facts,
+    and the digests of the rows that the files hold now. Another check looks in which file a row is
+    (crosschecks.toml).
     """
     manifest = archive.manifest
     try:

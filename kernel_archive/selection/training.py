@@ -156,7 +156,7 @@ def _sampled(
 ) -> pl.DataFrame:
     """Draw edges between any two programs, task by task, spread evenly over the strata.
 
-    Left out are pairs that are asked about, those that are edges already, and those whose ratio no
+    It leaves out pairs that are asked about, those that are edges already, and those whose ratio no
     number holds.
     """
     # A pair with the reference is a seed pair, or one the wrong way round.
