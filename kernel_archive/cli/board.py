@@ -39,7 +39,8 @@ def baseline(
     trees: extra trees on static features of both programs. dry-run: the same on what a dry run of
     the host code launches besides.
 
-    The learning ones see the training pairs of the archive and nothing else.
+    The learning ones see the training pairs of the archive and nothing else. trees and dry-run need
+    the extra learn.
     """
     if output is not None:
         check_new(output, force=force)
