@@ -111,6 +111,18 @@ def test_what_a_reader_should_know_is_said(rng):
     assert "computed anew under released" in relabelled
 
 
+def test_worse_than_even_odds_is_said(rng):
+    """A forecast that is certain of the farthest bin knows less than nothing; even odds do not."""
+    split = make_split(rng)
+    worst = np.eye(8)[np.where(split.bins > 4, 0, 7)]
+    for probabilities, is_worse in ((worst, True), (np.full((len(split), 8), 0.125), False)):
+        forecasts = Forecasts.from_arrays(split, probabilities[None])
+        said = "worse than that of even odds" in "\n".join(
+            score_remarks(score(split, forecasts, draws=50))
+        )
+        assert said is is_worse
+
+
 @pytest.mark.parametrize("kind", ["eval", "close", "discovery"])
 def test_several_scores_stand_side_by_side(rng, kind, capsys):
     """Best first, in at most 100 columns."""
