@@ -118,11 +118,10 @@ def score_remarks(record: Score) -> list[str]:
         remarks.append(f"{few}, and an interval of so few says less than 95 %.")
     if record.relabelled:
         remarks.append(f"Labels computed anew under {record.scheme}; the split has another scheme.")
-    crps, even_odds = record.metrics.get("crps"), record.uniform.get("crps")
-    if crps is not None and even_odds is not None and crps.mean > even_odds:
-        worse = (
-            f"CRPS {crps.mean:.3f} is worse than that of even odds on every bin, {even_odds:.3f}"
-        )
+    crps = record.metrics["crps"].mean if "crps" in record.metrics else None
+    even_odds = record.uniform.get("crps")
+    if crps is not None and even_odds is not None and crps > even_odds:
+        worse = f"CRPS {crps:.3f} is worse than that of even odds on every bin, {even_odds:.3f}"
         remarks.append(f"{worse}. Bins of training programs are not as frequent as the split's.")
     if f.n_raw_sum_rejected:
         rejected = f"sum below 0.5 or above 1.5: {counted(f.n_raw_sum_rejected, 'forecast')}"
