@@ -37,7 +37,7 @@ from kernel_archive.splits import FORECAST_SPLITS
 FOLDS = 5
 #: Of a split of outcomes the base rate is the zero, and no archive has transfers yet.
 DECIDED = [
-    name for name, spec in FORECAST_SPLITS.items() if spec.kind != "validity" and not spec.known
+    name for name, spec in FORECAST_SPLITS.items() if not spec.asks_outcome and not spec.known
 ]
 LANGUAGES = {"eval": ("triton",), "eval_cuda": ("cuda",)}
 

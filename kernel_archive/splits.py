@@ -56,7 +56,12 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shows_reference(self) -> bool:
         """Whether a row is one program, shown with its reference."""
-        return self.kind in ("eval", "validity")
+        return self.kind == "eval" or self.asks_outcome
+
+    @property
+    def asks_outcome(self) -> bool:
+        """Whether it is asked if a program passes, and not how fast it is."""
+        return self.kind == "validity"
 
 
 def _read_splits() -> dict[str, SplitSpec]:

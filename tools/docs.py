@@ -312,7 +312,7 @@ def _results(split: str) -> str:
     shown = {best: f"best cue, `{best}`", "uniform": "uniform", "dry_run": "zero: `dry-run`"}
     shown |= {"frequencies": "bin frequencies", "oracle_bins": "bound: every range known"}
     shown |= {"oracle_speedups": "bound: every speedup known"}
-    if spec.kind == "validity":
+    if spec.asks_outcome:
         shown |= {"frequencies": "zero: the base rate", "oracle_bins": "bound: every outcome known"}
     values: dict[tuple[str, ...], float] = {}  # cells of a row -> what it is ordered by
     for record in records:

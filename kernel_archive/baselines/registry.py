@@ -113,7 +113,7 @@ def make_baseline(
         way_out = f"Install it with: {install_of('learn')}"
         raise MissingExtraError(f"the baseline {name} needs scikit-learn. {way_out}")
     asked = load_asked_pairs(archive, split)
-    of_outcomes = asked.split.kind == "validity"
+    of_outcomes = asked.split.asks_outcome
     if of_outcomes and name not in _OF_OUTCOMES:
         raise UsageError(f"{name} forecasts speeds, not outcomes. {suggestion(name, _OF_OUTCOMES)}")
     load = load_outcomes if of_outcomes else load_training_pairs

@@ -54,7 +54,7 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
     left_out = problems_left_out(archive) if table == "eval" else []
 
     def text() -> None:
-        _show_cells(split, is_outcome=SPLIT_TABLES[table].kind == "validity")
+        _show_cells(split, is_outcome=SPLIT_TABLES[table].asks_outcome)
         show_left_out(split, left_out)
         common.print_facts({name: split.facts.get(name) for name in ("kinds", "cutoffs")})
         if differ := split.facts.get("label_differences"):

@@ -135,8 +135,8 @@ def load_training_examples(
         DataError: the archive has no such rows.
     """
     spec = split_of(split)
-    if spec.kind == "validity":
-        raise UsageError("validity asks about programs that fail, of which no example is made")
+    if spec.asks_outcome:
+        raise UsageError(f"{spec.name} asks about programs that fail, of which no example is made")
     if spec.kind != "train" and not held_out:
         raise UsageError(
             f"{spec.name} is held out: a model that learns from it can't be judged by it. Learn "

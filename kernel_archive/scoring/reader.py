@@ -150,7 +150,7 @@ class _Collector:
     def __init__(self, file: str, split: Split, raw_sum_bounds: tuple[float, float]) -> None:
         self.file = file
         self.split = split
-        self.form = "p_passes" if split.kind == "validity" else "probabilities"
+        self.form = "p_passes" if split.spec.asks_outcome else "probabilities"
         self.raw_sum_bounds = raw_sum_bounds
         # Bound the bytes, uncompressed, and the lines that forecasts of the split can take.
         self.max_bytes = min((16 << 20) + len(split) * (256 << 10), 4 << 30)

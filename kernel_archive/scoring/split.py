@@ -149,7 +149,7 @@ class Split:
         n, spec, scheme = len(row_ids), split_of(split), options.get("scheme", DEFAULT_SCHEME)
         groups = options.get("groups") or tasks
         s = np.ascontiguousarray(speedups, dtype=np.float64)
-        s = outcome_speedups(s) if spec.kind == "validity" else s
+        s = outcome_speedups(s) if spec.asks_outcome else s
         if not n:
             raise DataError("a split without rows can't be scored")
         if s.shape != (n,) or len(tasks) != n or len(groups) != n:
@@ -192,8 +192,9 @@ class Split:
     @property
     def uniform(self) -> Floats:
         """What a missing forecast counts as: even odds of the bins, or of two outcomes: (8,)."""
-        ends = np.arange(N_BINS) % (N_BINS - 1) == 0
-        return np.where(ends, 0.5, 0.0) if self.kind == "validity" else np.full(N_BINS, 1 / N_BINS)
+        if self.spec.asks_outcome:
+            return np.where(np.arange(N_BINS) % (N_BINS - 1) == 0, 0.5, 0.0)
+        return np.full(N_BINS, 1 / N_BINS)
 
     @cached_property
     def index(self) -> dict[str, int]:
