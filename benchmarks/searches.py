@@ -278,7 +278,7 @@ def dry_run(searches: list[Search], archive: Archive) -> None:
         row_ids=tuple(str(i) for i in range(n)),
         known=(None,) * n,
     )
-    training = load_training_pairs(archive).of_kind(SPLITS["eval_search"])
+    training = load_training_pairs(archive).of_builders(SPLITS["eval_search"])
     launches = load_launch_features(archive, {*every.candidates, *training.candidates})
     every, training = replace(every, launches=launches), replace(training, launches=launches)
     expected = BASELINES["dry-run"].forecast(every, training, 0) @ np.exp2(np.arange(8) / 2)

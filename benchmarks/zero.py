@@ -52,9 +52,11 @@ def asked_of(training, rows, spec):
 
 def compared(archive, training, spec, baselines):
     """Weighted CRPS of every candidate on authors or problems that were left out."""
-    training = training.of_kind(spec)
+    training = training.of_builders(spec)
     languages = LANGUAGES.get(spec.name, ("triton", "cuda", "pytorch"))
-    rows = [i for i in training.alike(spec) if language_of(training.candidates[i]) in languages]
+    rows = [
+        i for i in training.comparable(spec) if language_of(training.candidates[i]) in languages
+    ]
     if not rows:
         raise SystemExit(f"{spec.name}: no training pair is of its kind")
     rows = np.array(rows, dtype=np.intp)
@@ -105,7 +107,7 @@ def curve(archive, training, launches):
     """Pair accuracy and CRPS skill of `dry-run` on `eval` with some of the natural programs."""
     split, asked = load_split(archive, "eval"), load_asked_pairs(archive, "eval")
     asked = replace(asked, launches=launches)
-    rows = training.alike(asked.split)
+    rows = training.comparable(asked.split)
     rows = rows[[language_of(training.candidates[i]) == "triton" for i in rows]]
     rows = rows[[training.problems[i] in set(asked.problems) for i in rows]]
     order = np.random.default_rng(0).permutation(rows)
@@ -157,7 +159,7 @@ def _write(archive, name, best, found):
         path.unlink(missing_ok=True)
         return
     record = {
-        "split_digest": split.facts.split_digest,
+        "split_digest": split.identity.split_digest,
         "forecast": best,
         "crps_on_training": {k: round(v, 4) for k, v in found.items()},
         "probabilities": dict(zip(made.row_ids, made.probabilities.round(6).tolist(), strict=True)),

@@ -80,7 +80,7 @@ class TrainingPairs(ProgramPairs):
     #: Shape (n,), whether the candidate was written whole, by no template.
     natural: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=bool))
 
-    def of_kind(self, split: SplitSpec) -> TrainingPairs:
+    def of_builders(self, split: SplitSpec) -> TrainingPairs:
         """Select the pairs of the builders that a split asks about; all if no pair is.
 
         Programs of searches, whose authors all wanted speed, are of another kind than those with
@@ -93,18 +93,18 @@ class TrainingPairs(ProgramPairs):
         ]
         return self.take(np.flatnonzero(kept)) if any(kept) else self
 
-    def native(self, split: SplitSpec) -> NDArray[np.bool_]:
+    def same_pair_type(self, split: SplitSpec) -> NDArray[np.bool_]:
         """Say which pairs are made as the rows of a split are; all of them where none is."""
         mask = np.asarray([kind == split.pair_type for kind in self.kinds], dtype=bool)
         return mask if mask.any() else np.ones(len(self), dtype=bool)
 
-    def alike(self, split: SplitSpec) -> NDArray[np.intp]:
+    def comparable(self, split: SplitSpec) -> NDArray[np.intp]:
         """Return positions of pairs made as the split's rows are, natural ones alone if any."""
-        native = self.native(split)
+        same_type = self.same_pair_type(split)
         if split.kind == "close":
-            native &= np.abs(np.log2(self.speedups)) <= 1.0  # as far apart as the split's pairs
-        natural = native & self.natural
-        return np.flatnonzero(natural if natural.any() else native)
+            same_type &= np.abs(np.log2(self.speedups)) <= 1.0  # as far apart as the split's pairs
+        natural = same_type & self.natural
+        return np.flatnonzero(natural if natural.any() else same_type)
 
 
 def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:

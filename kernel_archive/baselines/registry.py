@@ -43,13 +43,13 @@ def prior(asked: AskedPairs, training: TrainingPairs, _: int = 0) -> Floats:
     count. The frequencies over all problems, with one pseudo-observation per bin, smooth those of
     each problem; a problem without training pairs has the frequencies of all.
     """
-    native = training.native(asked.split)
-    overall = bin_counts(training.speedups[native], asked.scheme) + 1.0
+    same_type = training.same_pair_type(asked.split)
+    overall = bin_counts(training.speedups[same_type], asked.scheme) + 1.0
     overall /= overall.sum()
     problems = np.asarray(training.problems)
     masses = np.empty((len(asked), N_BINS))
     for problem, rows in positions_of(asked.problems).items():
-        counts = bin_counts(training.speedups[native & (problems == problem)], asked.scheme)
+        counts = bin_counts(training.speedups[same_type & (problems == problem)], asked.scheme)
         smoothed = counts + PRIOR_WEIGHT * overall
         masses[rows] = smoothed / smoothed.sum()
     return masses
@@ -119,7 +119,7 @@ def make_baseline(
     load = load_outcomes if of_outcomes else load_training_pairs
     training = load(archive) if baseline.learns else TrainingPairs()
     if not of_outcomes and asked.split.name != REPLAY.name:  # a replay has searches of every kind
-        training = training.of_kind(asked.split)
+        training = training.of_builders(asked.split)
     if baseline.reads_launches:
         pairs = (asked, training)
         codes = {c for each in pairs for side in (each.anchors, each.candidates) for c in side}

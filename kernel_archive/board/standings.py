@@ -167,7 +167,7 @@ def standings_json(boards: Sequence[Standings]) -> dict[str, Any]:
     for board in boards:
         slugs = [entry.slug for entry in board.entries]
         facts: dict[str, Any] = {
-            "archive": board.split.facts,
+            "archive": board.split.identity,
             "split": board.split.spec.name,
             "scheme": board.split.scheme,
             "metric_version": METRIC_VERSION,

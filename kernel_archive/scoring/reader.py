@@ -313,9 +313,9 @@ class _Collector:
 
     def _check_split(self) -> None:
         """Say in one fault that many lines are of another split or data version."""
-        n, facts = self.counts["unknown-row"], self.split.facts
-        version = f"{printable(facts.archive_name)} {printable(facts.archive_version)}"
-        message = f"{n:,} of {self.n_lines:,} ids are not of the {facts.table} split ({version})"
+        n, identity = self.counts["unknown-row"], self.split.identity
+        version = f"{printable(identity.archive_name)} {printable(identity.archive_version)}"
+        message = f"{n:,} of {self.n_lines:,} ids are not of the {identity.table} split ({version})"
         fix = "Name its split with --split. Is it for another version of the archive?"
         others = self.split.others()
         fits = {name: len(ids & self.strangers) for name, ids in others.items()}

@@ -92,7 +92,7 @@ class SplitOptions(TypedDict, total=False):
     bins: ArrayLike | None
     scheme: Scheme
     ends: tuple[float, float] | None  # representatives m_1 and m_8 that were frozen with the split
-    facts: SplitIdentity  # made from the arrays when not given
+    identity: SplitIdentity  # made from the arrays when not given
     row_facts: RowFacts
     clusters: Clusters | None  # what intervals draw; rows when not given
     zero: Zero | None  # what a skill of 0 stands for; the best control when not given
@@ -112,7 +112,7 @@ class Split:
     bins: NDArray[np.int8]  # shape (n,), 1 to 8, under ``scheme``
     scheme: Scheme
     representatives: Floats  # shape (8,), m_b in x
-    facts: SplitIdentity
+    identity: SplitIdentity
     row_facts: RowFacts
     clusters: Clusters | None = None
     zero: Zero | None = None
@@ -175,7 +175,7 @@ class Split:
             bins=y,
             scheme=scheme,
             representatives=m,
-            facts=options.get("facts", arrays),
+            identity=options.get("identity", arrays),
             row_facts=options.get("row_facts") or RowFacts.plain(n),
             clusters=options.get("clusters"),
             zero=options.get("zero"),

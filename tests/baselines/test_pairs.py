@@ -87,9 +87,9 @@ def test_a_baseline_learns_from_programs_of_the_splits_kind(training_pairs):
     """Searches teach about searches, all others about the rest; where there is none, all do."""
     search, other = "h200-search-2026-12", "h200-lm-2026-11"
     pairs = training_pairs([1.0, 2.0, 3.0], ["p"] * 3, builders=[search, other, search])
-    assert pairs.of_kind(SPLITS["eval_search"]).speedups.tolist() == [1.0, 3.0]
-    assert pairs.of_kind(SPLITS["discovery_search"]).speedups.tolist() == [1.0, 3.0]
-    assert pairs.of_kind(SPLITS["eval"]).speedups.tolist() == [2.0]
+    assert pairs.of_builders(SPLITS["eval_search"]).speedups.tolist() == [1.0, 3.0]
+    assert pairs.of_builders(SPLITS["discovery_search"]).speedups.tolist() == [1.0, 3.0]
+    assert pairs.of_builders(SPLITS["eval"]).speedups.tolist() == [2.0]
     alone = training_pairs([1.0, 2.0], ["p"] * 2, builders=["mine", other])
-    assert len(alone.of_kind(SPLITS["eval_search"])) == 2
-    assert len(alone.of_kind(SPLITS["eval_cuda"])) == 2
+    assert len(alone.of_builders(SPLITS["eval_search"])) == 2
+    assert len(alone.of_builders(SPLITS["eval_cuda"])) == 2

@@ -92,7 +92,7 @@ def test_same_seed_same_forecasts_also_of_one_row(archive):
     asked, training = load_asked_pairs(archive, "discovery"), load_training_pairs(archive)
     assert (trees(asked, training, seed=3) == trees(asked, training, seed=3)).all()
     asked = load_asked_pairs(archive, "eval")
-    lone = training.take(np.flatnonzero(training.native(asked.split))[:1])
+    lone = training.take(np.flatnonzero(training.same_pair_type(asked.split))[:1])
     assert trees(asked, lone) == pytest.approx(np.full((len(asked), 8), 0.125), abs=1e-5)
 
 
