@@ -26,9 +26,10 @@ import pyarrow as pa
 
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.baselines.launches import load_launch_features
-from kernel_archive.baselines.pairs import load_asked_pairs, load_training_pairs
+from kernel_archive.baselines.pairs import load_training_pairs
 from kernel_archive.baselines.registry import BASELINES
 from kernel_archive.ids import program_id
+from kernel_archive.scoring.asked import load_asked_pairs
 from kernel_archive.splits import SPLITS
 
 #: A program that failed is worth nothing to a search.

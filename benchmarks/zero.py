@@ -23,10 +23,11 @@ import numpy as np
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.baselines.launches import load_launch_features
-from kernel_archive.baselines.pairs import AskedPairs, load_asked_pairs, load_training_pairs
+from kernel_archive.baselines.pairs import load_training_pairs
 from kernel_archive.baselines.registry import BASELINES, make_baseline
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring import Forecasts, Split, load_split, score
+from kernel_archive.scoring.asked import AskedPairs, load_asked_pairs
 from kernel_archive.scoring.controls import best_cue, controls_of
 from kernel_archive.scoring.cues import read_cues
 from kernel_archive.scoring.rules import crps

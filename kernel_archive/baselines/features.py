@@ -20,10 +20,10 @@ from typing import Final
 
 import numpy as np
 
-from kernel_archive.baselines.pairs import ProgramPairs
 from kernel_archive.gpus import Gpu, gpu_facts
 from kernel_archive.ids import by_digest, without_cpp_comments
 from kernel_archive.scoring.arrays import Floats
+from kernel_archive.scoring.asked import ProgramPairs
 from kernel_archive.toml_files import toml_beside
 
 #: Longer programs are cut here: no kernel that a search has written is near it.

@@ -12,17 +12,12 @@ import numpy as np
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.baselines.launches import load_launch_features
-from kernel_archive.baselines.pairs import (
-    AskedPairs,
-    TrainingPairs,
-    load_asked_pairs,
-    load_outcomes,
-    load_training_pairs,
-)
+from kernel_archive.baselines.pairs import TrainingPairs, load_outcomes, load_training_pairs
 from kernel_archive.baselines.trees import bin_counts, dry_run, trees
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, MissingExtraError, UsageError, install_of, suggestion
 from kernel_archive.scoring.arrays import Floats
+from kernel_archive.scoring.asked import AskedPairs, load_asked_pairs
 from kernel_archive.scoring.split import positions_of
 from kernel_archive.scoring.template import stated_forecast
 from kernel_archive.splits import REPLAY, SplitSpec

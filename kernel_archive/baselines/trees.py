@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernel_archive.baselines.features import PROGRAM_FEATURES, pair_features, program_features
-from kernel_archive.baselines.pairs import AskedPairs, ProgramPairs, TrainingPairs
+from kernel_archive.baselines.pairs import TrainingPairs
 from kernel_archive.bins import N_BINS, Scheme, assign_bins
 from kernel_archive.ids import program_id
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring.arrays import Floats
+from kernel_archive.scoring.asked import AskedPairs, ProgramPairs
 from kernel_archive.scoring.controls import normal_scores, spread_ranks, to_bins
 from kernel_archive.scoring.split import positions_of
 

@@ -8,12 +8,13 @@ import pytest
 
 from kernel_archive.baselines import registry
 from kernel_archive.baselines import trees as module
-from kernel_archive.baselines.pairs import load_asked_pairs, load_training_pairs
+from kernel_archive.baselines.pairs import load_training_pairs
 from kernel_archive.baselines.registry import BASELINES, forecast_lines, make_baseline, prior
 from kernel_archive.baselines.trees import trees
 from kernel_archive.bins import assign_bins
 from kernel_archive.errors import MissingExtraError, UsageError
 from kernel_archive.scoring import rules as metrics
+from kernel_archive.scoring.asked import load_asked_pairs
 
 
 @pytest.fixture(autouse=True)
