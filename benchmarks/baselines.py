@@ -66,8 +66,7 @@ def main():
         names = dict.fromkeys([split.lead, *SHOWN[target.kind]])
         made = [(c.name, c.forecasts) for c in target.cached(controls_of)]
         # No other baseline forecasts outcomes.
-        is_outcome = target.kind == "validity"
-        for name in ["prior"] if is_outcome else options.baselines.split(","):
+        for name in ["prior"] if split.asks_outcome else options.baselines.split(","):
             made.append(
                 (
                     f"**{name}**",

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.baselines.launches import load_launch_features
-from kernel_archive.baselines.pairs import load_asked_pairs, load_training_pairs
+from kernel_archive.baselines.pairs import load_training_pairs
 from kernel_archive.baselines.registry import BASELINES, BaselineForecasts, forecast_lines
+from kernel_archive.scoring.asked import load_asked_pairs
 
 
 def main() -> None:

@@ -26,9 +26,10 @@ import pyarrow as pa
 
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.baselines.launches import load_launch_features
-from kernel_archive.baselines.pairs import load_asked_pairs, load_training_pairs
+from kernel_archive.baselines.pairs import load_training_pairs
 from kernel_archive.baselines.registry import BASELINES
 from kernel_archive.ids import program_id
+from kernel_archive.scoring.asked import load_asked_pairs
 from kernel_archive.splits import SPLITS
 
 #: A program that failed is worth nothing to a search.
@@ -278,7 +279,7 @@ def dry_run(searches: list[Search], archive: Archive) -> None:
         row_ids=tuple(str(i) for i in range(n)),
         known=(None,) * n,
     )
-    training = load_training_pairs(archive).of_kind(SPLITS["eval_search"])
+    training = load_training_pairs(archive).of_builders(SPLITS["eval_search"])
     launches = load_launch_features(archive, {*every.candidates, *training.candidates})
     every, training = replace(every, launches=launches), replace(training, launches=launches)
     expected = BASELINES["dry-run"].forecast(every, training, 0) @ np.exp2(np.arange(8) / 2)

@@ -23,10 +23,11 @@ import numpy as np
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.baselines.launches import load_launch_features
-from kernel_archive.baselines.pairs import AskedPairs, load_asked_pairs, load_training_pairs
+from kernel_archive.baselines.pairs import load_training_pairs
 from kernel_archive.baselines.registry import BASELINES, make_baseline
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring import Forecasts, Split, load_split, score
+from kernel_archive.scoring.asked import AskedPairs, load_asked_pairs
 from kernel_archive.scoring.controls import best_cue, controls_of
 from kernel_archive.scoring.cues import read_cues
 from kernel_archive.scoring.rules import crps
@@ -37,7 +38,7 @@ from kernel_archive.splits import FORECAST_SPLITS
 FOLDS = 5
 #: Of a split of outcomes the base rate is the zero, and no archive has transfers yet.
 DECIDED = [
-    name for name, spec in FORECAST_SPLITS.items() if spec.kind != "validity" and not spec.known
+    name for name, spec in FORECAST_SPLITS.items() if not spec.asks_outcome and not spec.known
 ]
 LANGUAGES = {"eval": ("triton",), "eval_cuda": ("cuda",)}
 
@@ -52,9 +53,11 @@ def asked_of(training, rows, spec):
 
 def compared(archive, training, spec, baselines):
     """Weighted CRPS of every candidate on authors or problems that were left out."""
-    training = training.of_kind(spec)
+    training = training.of_builders(spec)
     languages = LANGUAGES.get(spec.name, ("triton", "cuda", "pytorch"))
-    rows = [i for i in training.alike(spec) if language_of(training.candidates[i]) in languages]
+    rows = [
+        i for i in training.comparable(spec) if language_of(training.candidates[i]) in languages
+    ]
     if not rows:
         raise SystemExit(f"{spec.name}: no training pair is of its kind")
     rows = np.array(rows, dtype=np.intp)
@@ -105,7 +108,7 @@ def curve(archive, training, launches):
     """Pair accuracy and CRPS skill of `dry-run` on `eval` with some of the natural programs."""
     split, asked = load_split(archive, "eval"), load_asked_pairs(archive, "eval")
     asked = replace(asked, launches=launches)
-    rows = training.alike(asked.split)
+    rows = training.comparable(asked.split)
     rows = rows[[language_of(training.candidates[i]) == "triton" for i in rows]]
     rows = rows[[training.problems[i] in set(asked.problems) for i in rows]]
     order = np.random.default_rng(0).permutation(rows)
@@ -157,7 +160,7 @@ def _write(archive, name, best, found):
         path.unlink(missing_ok=True)
         return
     record = {
-        "split_digest": split.facts.split_digest,
+        "split_digest": split.identity.split_digest,
         "forecast": best,
         "crps_on_training": {k: round(v, 4) for k, v in found.items()},
         "probabilities": dict(zip(made.row_ids, made.probabilities.round(6).tolist(), strict=True)),

@@ -44,7 +44,10 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
     #: Column with the problem, where the rows of a problem are drawn together for intervals; empty
     #: where those of an author are.
     cluster: str = ""
-    known: str = ""  # column with the speedup on another GPU that is shown
+    #: Column with the speedup on another GPU that is shown. Programs of other splits may not be
+    #: among its rows, so the split is made again after each of them.
+    known: str = ""
+    optional: bool = False  # whether an archive that lacks it lacks nothing
     #: The headline figure: entries of a board are ranked by it, and it is shown first.
     lead: str = "crps_skill"
     note: str = ""  # what a reader of its scores must know, in one sentence
@@ -56,7 +59,12 @@ class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shows_reference(self) -> bool:
         """Whether a row is one program, shown with its reference."""
-        return self.kind in ("eval", "validity")
+        return self.kind == "eval" or self.asks_outcome
+
+    @property
+    def asks_outcome(self) -> bool:
+        """Whether it is asked if a program passes, and not how fast it is."""
+        return self.kind == "validity"
 
 
 def _read_splits() -> dict[str, SplitSpec]:

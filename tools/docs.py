@@ -41,7 +41,7 @@ from kernel_archive.archive.recipe import (
     Source,
     key_meanings,
 )
-from kernel_archive.archive.recipe_files import HumanReading
+from kernel_archive.archive.recipe_files import Reading
 from kernel_archive.baselines.registry import BASELINES
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, representatives
 from kernel_archive.gpus import GpuFacts
@@ -312,7 +312,7 @@ def _results(split: str) -> str:
     shown = {best: f"best cue, `{best}`", "uniform": "uniform", "dry_run": "zero: `dry-run`"}
     shown |= {"frequencies": "bin frequencies", "oracle_bins": "bound: every range known"}
     shown |= {"oracle_speedups": "bound: every speedup known"}
-    if spec.kind == "validity":
+    if spec.asks_outcome:
         shown |= {"frequencies": "zero: the base rate", "oracle_bins": "bound: every outcome known"}
     values: dict[tuple[str, ...], float] = {}  # cells of a row -> what it is ordered by
     for record in records:
@@ -469,7 +469,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "recipe eval": lambda: _recipe_keys(EvaluationRules, "eval"),
     "recipe gpu": lambda: _recipe_keys(GpuFacts, "gpu"),
     "recipe exclude": lambda: _recipe_keys(Exclude, "exclude"),
-    "recipe reading": lambda: _recipe_keys(HumanReading, "reading"),
+    "recipe reading": lambda: _recipe_keys(Reading, "reading"),
     "recipe source": lambda: _recipe_keys(Source, "source"),
     "results of eval_search": lambda: _results("eval_search"),
     "results of discovery": lambda: _results("discovery"),

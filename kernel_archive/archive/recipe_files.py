@@ -48,7 +48,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 _Small = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 
 
-class HumanReading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Reading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one reader found in one program; ``keys.toml`` explains the keys."""
 
     program: _ProgramId
@@ -127,7 +127,7 @@ def reading_rows(recipes: Iterable[LoadedRecipe]) -> list[dict[str, Any]]:
         }
         for loaded in recipes
         for path in loaded.files_beside("readings")
-        for line, reading in _lines(path, HumanReading, "bad-reading", _READ)
+        for line, reading in _lines(path, Reading, "bad-reading", _READ)
     ]
 
 

@@ -154,7 +154,7 @@ def _labels(archive: Archive) -> Iterator[Finding]:
         if table not in archive.tables or (facts is not None and facts.origin != "selected"):
             continue
         rows = archive.polars(table, columns=[TABLES[table].key, value, "bin", "bin_scheme"])
-        if table == "validity":
+        if (split := SPLIT_TABLES.get(table)) and split.asks_outcome:
             ends = dict(enumerate(outcome_speedups([0, 1]).tolist()))
             rows = rows.with_columns(rows[value].replace_strict(ends, default=None))
         is_good = (rows[value].is_finite() & (rows[value] > 0)).fill_null(value=False)

@@ -14,10 +14,10 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from kernel_archive.arithmetic import NO_VALUE, called_name, evaluate, range_trips
+from kernel_archive.ids import by_digest
 
 #: Size of an axis that no literal states.
 UNKNOWN_SIZE: Final = 64.0
@@ -256,7 +256,7 @@ def _defaults(function: ast.FunctionDef) -> dict[str, float]:
     return {name: value for name, value in values.items() if value and value > 0}
 
 
-@lru_cache(maxsize=20_000)
+@by_digest
 def kernel_work(code: str) -> dict[str, tuple[BlockWork, ...]]:
     r"""Count what one block of each of a program's kernels does, for each of :data:`UNKNOWN_TRIPS`.
 

@@ -15,15 +15,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from kernel_archive.baselines.pairs import ProgramPairs
 from kernel_archive.gpus import Gpu, gpu_facts
-from kernel_archive.ids import without_cpp_comments
+from kernel_archive.ids import by_digest, without_cpp_comments
 from kernel_archive.scoring.arrays import Floats
+from kernel_archive.scoring.asked import ProgramPairs
 from kernel_archive.toml_files import toml_beside
 
 #: Longer programs are cut here: no kernel that a search has written is near it.
@@ -157,7 +157,7 @@ def _least_step(text: str) -> float:
     return min(_logs(int(step) for step in steps if step.isascii() and step.isdigit()))
 
 
-@lru_cache(maxsize=20_000)
+@by_digest
 def named_features(code: str) -> dict[str, float]:
     """Compute the features of one program by name; NaN where the text says nothing.
 

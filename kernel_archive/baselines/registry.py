@@ -12,17 +12,12 @@ import numpy as np
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.baselines.launches import load_launch_features
-from kernel_archive.baselines.pairs import (
-    AskedPairs,
-    TrainingPairs,
-    load_asked_pairs,
-    load_outcomes,
-    load_training_pairs,
-)
+from kernel_archive.baselines.pairs import TrainingPairs, load_outcomes, load_training_pairs
 from kernel_archive.baselines.trees import bin_counts, dry_run, trees
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, MissingExtraError, UsageError, install_of, suggestion
 from kernel_archive.scoring.arrays import Floats
+from kernel_archive.scoring.asked import AskedPairs, load_asked_pairs
 from kernel_archive.scoring.split import positions_of
 from kernel_archive.scoring.template import stated_forecast
 from kernel_archive.splits import REPLAY, SplitSpec
@@ -43,13 +38,13 @@ def prior(asked: AskedPairs, training: TrainingPairs, _: int = 0) -> Floats:
     count. The frequencies over all problems, with one pseudo-observation per bin, smooth those of
     each problem; a problem without training pairs has the frequencies of all.
     """
-    native = training.native(asked.split)
-    overall = bin_counts(training.speedups[native], asked.scheme) + 1.0
+    same_type = training.same_pair_type(asked.split)
+    overall = bin_counts(training.speedups[same_type], asked.scheme) + 1.0
     overall /= overall.sum()
     problems = np.asarray(training.problems)
     masses = np.empty((len(asked), N_BINS))
     for problem, rows in positions_of(asked.problems).items():
-        counts = bin_counts(training.speedups[native & (problems == problem)], asked.scheme)
+        counts = bin_counts(training.speedups[same_type & (problems == problem)], asked.scheme)
         smoothed = counts + PRIOR_WEIGHT * overall
         masses[rows] = smoothed / smoothed.sum()
     return masses
@@ -113,13 +108,13 @@ def make_baseline(
         way_out = f"Install it with: {install_of('learn')}"
         raise MissingExtraError(f"the baseline {name} needs scikit-learn. {way_out}")
     asked = load_asked_pairs(archive, split)
-    of_outcomes = asked.split.kind == "validity"
+    of_outcomes = asked.split.asks_outcome
     if of_outcomes and name not in _OF_OUTCOMES:
         raise UsageError(f"{name} forecasts speeds, not outcomes. {suggestion(name, _OF_OUTCOMES)}")
     load = load_outcomes if of_outcomes else load_training_pairs
     training = load(archive) if baseline.learns else TrainingPairs()
     if not of_outcomes and asked.split.name != REPLAY.name:  # a replay has searches of every kind
-        training = training.of_kind(asked.split)
+        training = training.of_builders(asked.split)
     if baseline.reads_launches:
         pairs = (asked, training)
         codes = {c for each in pairs for side in (each.anchors, each.candidates) for c in side}

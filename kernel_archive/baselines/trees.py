@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernel_archive.baselines.features import PROGRAM_FEATURES, pair_features, program_features
-from kernel_archive.baselines.pairs import AskedPairs, ProgramPairs, TrainingPairs
+from kernel_archive.baselines.pairs import TrainingPairs
 from kernel_archive.bins import N_BINS, Scheme, assign_bins
 from kernel_archive.ids import program_id
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring.arrays import Floats
+from kernel_archive.scoring.asked import AskedPairs, ProgramPairs
 from kernel_archive.scoring.controls import normal_scores, spread_ranks, to_bins
 from kernel_archive.scoring.split import positions_of
 
@@ -66,7 +67,7 @@ def expected_bins(asked: AskedPairs, training: TrainingPairs) -> Floats:
     """
     if asked.split.kind == "eval":
         return np.full(N_BINS, 1.0 / N_BINS)
-    counts = bin_counts(training.speedups[training.alike(asked.split)], asked.scheme) + 1.0
+    counts = bin_counts(training.speedups[training.comparable(asked.split)], asked.scheme) + 1.0
     return np.asarray(counts / counts.sum())
 
 
@@ -88,7 +89,7 @@ def _left_out(
     that is the author, and rows of these problems are ordered; else it is the problem. Training
     data of one author leave out problems, of one problem authors.
     """
-    rows = in_languages(asked, training, training.alike(asked.split))
+    rows = in_languages(asked, training, training.comparable(asked.split))
     problems, authors = np.asarray(training.problems), np.asarray(training.authors)
     known = np.isin(asked.problems, problems[rows])
     if 2 * known.sum() <= len(known):
@@ -184,7 +185,7 @@ def _order(
     """
 
     def ranker(pairs: TrainingPairs, wanted: ProgramPairs) -> Floats:
-        pairs = pairs.take(pairs.alike(asked.split))
+        pairs = pairs.take(pairs.comparable(asked.split))
         features = np.nan_to_num(describe(pairs.joined(wanted)), nan=MISSING)
         n, targets = len(pairs), centred(np.log2(pairs.speedups), pairs.problems)
         model = new_model().fit(features[:n], targets)

@@ -129,10 +129,10 @@ def add_submission(
         DataError: a text is at fault.
         TargetExistsError: the name is on the board, or the folder holds something else.
     """
-    if not split.facts.canonical:
+    if not split.identity.canonical:
         raise DataError(
             f"the {split.spec.name} split of this archive is the variant "
-            f"{split.facts.split_name!r}, and a board takes the canonical one. Type: "
+            f"{split.identity.split_name!r}, and a board takes the canonical one. Type: "
             f"kernel-archive {split.spec.command}"
         )
     slug = _slug(name, split)

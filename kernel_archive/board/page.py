@@ -87,7 +87,7 @@ def render_page(
         title=f"Kernel forecast board: {manifest.name} {version}",
         script_hashes=Markup(" ".join(map(_script_hash, scripts))),  # noqa: S704 - our digests
         facts=f"{', '.join(sizes)}, {counted(problems, 'problem')} in all, measured on "
-        f"{', '.join(split.facts.gpus)} · archive {version} · {digest[7:19]}",
+        f"{', '.join(split.identity.gpus)} · archive {version} · {digest[7:19]}",
         boards=[{"standings": board, "metrics": _columns(board)} for board in boards],
         compared=ranks.MAX_COMPARED,
         left_out=left_out,
@@ -108,7 +108,7 @@ def render_page(
 
 def render_entry(board: Standings, entry: Entry) -> str:
     """Write the page of an entry of a board; it has no script."""
-    split, score, facts = board.split, entry.score, board.split.facts
+    split, score, identity = board.split, entry.score, board.split.identity
     names = dict.fromkeys([*shown_first(split.spec), "pair_accuracy", "crps"])
     groups = list(score.groups.values())
     values = _common(
@@ -116,12 +116,12 @@ def render_entry(board: Standings, entry: Entry) -> str:
         entry=entry,
         split=split.spec,
         back="" if split.spec.name == "eval" else f"#split={quote(split.spec.name)}",
-        facts=f"{len(split):,} {split.spec.rows} on {', '.join(facts.gpus)} · archive "
-        f"{facts.archive_version} · bins {split.scheme}",
+        facts=f"{len(split):,} {split.spec.rows} on {', '.join(identity.gpus)} · archive "
+        f"{identity.archive_version} · bins {split.scheme}",
         names=sorted(score.metrics, key=lambda name: name != board.lead),
         bounds=[c for c in board.split.cached(control_figures) if c.name.startswith("oracle_")],
         group_metrics=[name for name in names if all(name in group for group in groups)],
-        footer=f"{facts.archive_name} {facts.archive_version}, {facts.archive_digest}. "
+        footer=f"{identity.archive_name} {identity.archive_version}, {identity.archive_digest}. "
         f"Scored by kernel-archive {__version__}.",
     )
     return render("entry.html", **values)

@@ -85,7 +85,7 @@ def _pairs(board: Standings) -> dict[str, list[Any]]:
 
 def _rows(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[str, Any]:
     """List the rows of a split in its order; programs by their number in ``codes``."""
-    split, spec, is_outcome = board.split, board.split.spec, board.split.kind == "validity"
+    split, spec = board.split, board.split.spec
     table = archive.sql(
         f"""
         SELECT s.row_id, s.gpu, s.{spec.task} AS task, s.{spec.anchor} AS anchor,
@@ -106,7 +106,7 @@ def _rows(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[str
         "task": [tasks.index(row["task"]) for row in rows],
         "gpu": [row["gpu"] for row in rows],
         # The page is public: withheld labels are scored with and shown in sums alone.
-        "speedup": None if split.withheld or is_outcome else split.speedups.tolist(),
+        "speedup": None if split.withheld or spec.asks_outcome else split.speedups.tolist(),
         "bin": None if split.withheld else split.bins.tolist(),
         "anchor": [codes.setdefault(row["anchor"], len(codes)) for row in rows],
         "code": [codes.setdefault(row["code"], len(codes)) for row in rows],
@@ -116,7 +116,7 @@ def _rows(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[str
 
 def _bins(split: Split) -> dict[int, list[str]]:
     """Map the bins that forecasts of a split can name to their name and what is in them."""
-    if split.kind == "validity":
+    if split.spec.asks_outcome:
         return {1: ["fails", ""], N_BINS: ["passes", ""]}
     rule = SCHEMES[split.scheme]
     return {b: [name.replace("_", " "), rule.describe(b)] for b, name in enumerate(BIN_NAMES, 1)}

@@ -73,7 +73,7 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             name = self.split.zero.name
             counted = "launches and of the text" if name == "dry-run" else "the programs"
             return name, f"the best cheap forecast: no language model, statistics of {counted}"
-        if self.split.kind == "validity":
+        if self.split.spec.asks_outcome:
             return "the base rate", "the share of programs that pass, for every row"
         return name.replace("_", " "), "the best cue on the surface of the programs"
 
@@ -167,7 +167,7 @@ def standings_json(boards: Sequence[Standings]) -> dict[str, Any]:
     for board in boards:
         slugs = [entry.slug for entry in board.entries]
         facts: dict[str, Any] = {
-            "archive": board.split.facts,
+            "archive": board.split.identity,
             "split": board.split.spec.name,
             "scheme": board.split.scheme,
             "metric_version": METRIC_VERSION,

@@ -56,13 +56,13 @@ class Identity(_Strict, frozen=True):
     @classmethod
     def of(cls, split: Split) -> Identity:
         """Name the rows of a loaded split."""
-        facts = split.facts
+        identity = split.identity
         return cls(
-            name=facts.archive_name,
-            version=facts.archive_version,
-            digest=facts.archive_digest,
+            name=identity.archive_name,
+            version=identity.archive_version,
+            digest=identity.archive_digest,
             split=split.spec.name,
-            split_digest=facts.split_digest,
+            split_digest=identity.split_digest,
         )
 
     @property

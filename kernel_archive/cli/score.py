@@ -70,7 +70,7 @@ def template(
     rows = kernel_archive.load_split(archive_path, split, blind=True)
     data = b"".join(template_lines(rows, repeats=repeats))
     facts: dict[str, Any] = {"rows": len(rows), "repeats": repeats}
-    facts |= {"split": rows.facts, "fields": fields_of(rows.kind)}
+    facts |= {"split": rows.identity, "fields": fields_of(rows.spec)}
     check_it = common.next_command("check", output or "FILE", split, archive_path)
     facts["next"] = f"fill it in, then: {check_it}"
     if not common.as_json():

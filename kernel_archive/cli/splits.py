@@ -10,7 +10,7 @@ import click
 
 from kernel_archive.cli import common
 from kernel_archive.errors import counted
-from kernel_archive.splits import REFERENCE_SPLITS, SPLIT_TABLES, SPLITS
+from kernel_archive.splits import SPLIT_TABLES, SPLITS
 
 if TYPE_CHECKING:
     from kernel_archive.archive.manifest import SplitFacts
@@ -35,7 +35,9 @@ _split_options = common.options(
 )
 
 
-def _which(names: list[str]) -> Callable[[Any], Any]:
+def _which(command: str) -> Callable[[Any], Any]:
+    """Let the user choose among the splits that a command makes."""
+    names = [split.name for split in SPLITS.values() if split.command.split()[0] == command]
     choice = common.Choice(names)
     return common.option("--split", "name", type=choice, default=names[0], help="Which one.")
 
@@ -54,7 +56,7 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
     left_out = problems_left_out(archive) if table == "eval" else []
 
     def text() -> None:
-        _show_cells(split, is_outcome=SPLIT_TABLES[table].kind == "validity")
+        _show_cells(split, is_outcome=SPLIT_TABLES[table].asks_outcome)
         show_left_out(split, left_out)
         common.print_facts({name: split.facts.get(name) for name in ("kinds", "cutoffs")})
         if differ := split.facts.get("label_differences"):
@@ -154,7 +156,7 @@ def _show_warnings(split: SplitFacts) -> None:
 
 
 @click.command("build-eval")
-@_which([*REFERENCE_SPLITS, "eval_close"])
+@_which("build-eval")
 @common.option(
     "--cap", type=common.FROM_1, help="Kernels per task and bin.  [default: the definition's]"
 )
@@ -195,7 +197,7 @@ def build_eval(name: str, withhold: str | None, **options: Any) -> None:
 
 
 @click.command("build-discovery")
-@_which([s.name for s in SPLITS.values() if s.kind == "discovery"])
+@_which("build-discovery")
 @_split_options
 def build_discovery(name: str, **options: Any) -> None:
     """Make the discovery pairs: edges of search trees, g = speedup(child) / speedup(parent)."""
@@ -210,4 +212,4 @@ def build_discovery(name: str, **options: Any) -> None:
 @_split_options
 def build_train(**options: Any) -> None:
     """Make the training pairs: reference to candidate, parent to child, sampled pairs of a task."""
-    _make("train_pairs", **options)
+    _make(SPLITS["train"].table, **options)

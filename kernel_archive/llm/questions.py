@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from kernel_archive.archive.open import Archive
-from kernel_archive.baselines.pairs import AskedPairs, load_asked_pairs
 from kernel_archive.bins import checked_scheme
 from kernel_archive.errors import DataError, UsageError, printable
 from kernel_archive.ids import sha256_hex
 from kernel_archive.llm.prompts import TOOL_NAME, AnswerForm, Prompt, answer_schema, render
+from kernel_archive.scoring.asked import AskedPairs, load_asked_pairs
 
 #: Characters of program text in a token, at the least: an estimate errs upwards.
 CHARACTERS_PER_TOKEN: Final = 2.5

@@ -68,15 +68,15 @@ def forecast(
         )
         for question, problem, gpu in zip(questions, asked.problems, asked.gpus, strict=True)
     ]
-    facts = rows.facts
-    title = f"{facts.archive_name} {facts.archive_version} {name}"
+    identity = rows.identity
+    title = f"{identity.archive_name} {identity.archive_version} {name}"
     return Task(
         dataset=MemoryDataset(samples, name=title),
         solver=ask(prompt),
         scorer=forecasts(prompt),
         metrics=[scored(archive, name, prompt.scheme)],
         version=prompt.name,
-        metadata={"prompt": prompt.name, "split": name, "split_digest": facts.split_digest},
+        metadata={"prompt": prompt.name, "split": name, "split_digest": identity.split_digest},
     )
 
 

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kernel_archive.archive.open import Archive
-from kernel_archive.baselines.pairs import ProgramPairs, load_asked_pairs, load_training_pairs
+from kernel_archive.baselines.pairs import load_training_pairs
 from kernel_archive.bins import N_BINS, Scheme, assign_bins, checked_scheme
 from kernel_archive.errors import DataError, UsageError, printable, suggestion
 from kernel_archive.gpus import Gpu
 from kernel_archive.ids import sha256_hex
 from kernel_archive.llm.prompts import AnswerForm, Ask, Prompt, render
 from kernel_archive.llm.questions import estimated_tokens
+from kernel_archive.scoring.asked import ProgramPairs, load_asked_pairs
 from kernel_archive.scoring.formats import TOOL_FIELDS
 from kernel_archive.scoring.load import load_split
 from kernel_archive.scoring.split import split_facts
@@ -135,8 +136,8 @@ def load_training_examples(
         DataError: the archive has no such rows.
     """
     spec = split_of(split)
-    if spec.kind == "validity":
-        raise UsageError("validity asks about programs that fail, of which no example is made")
+    if spec.asks_outcome:
+        raise UsageError(f"{spec.name} asks about programs that fail, of which no example is made")
     if spec.kind != "train" and not held_out:
         raise UsageError(
             f"{spec.name} is held out: a model that learns from it can't be judged by it. Learn "

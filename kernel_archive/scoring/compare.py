@@ -163,7 +163,7 @@ def _swapped_differences(
 ) -> dict[str, Floats]:
     """Compute the differences when ``swapped`` rows, shape (n, D), are swapped: shape (D,) each."""
     # Lifts differ as average precisions do: the shortcut that both are over is the same.
-    measured = {name: name.replace("lift_", "average_precision_") for name in names}
+    measured = {name: METRICS[name].excess_of or name for name in names}
     sides = []
     for from_b in (swapped, ~swapped):
         weights = np.concatenate([~from_b, from_b]).astype(np.float64)

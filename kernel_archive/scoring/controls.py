@@ -120,7 +120,7 @@ def controls_of(split: Split) -> tuple[Control, ...]:
     titles |= EDIT_CUES | LAUNCH_CUES | TRANSFER_CUES
     certain = np.eye(N_BINS)[split.bins - 1]
     no_cue = "the split's bin frequencies for every row: a random order"
-    if split.kind == "validity":
+    if split.spec.asks_outcome:
         no_cue = "the split's share of programs that pass for every row: a random order"
     masses = {
         "uniform": ("even odds: the unedited template", np.tile(split.uniform, (n, 1))),
@@ -167,7 +167,7 @@ def zero_of(split: Split) -> tuple[str, Floats]:
     """
     if split.zero is not None:
         name, p = zero_name(split), split.zero.probabilities
-    elif split.kind == "validity":
+    elif split.spec.asks_outcome:
         name, p = "frequencies", np.tile(_frequencies(split), (len(split), 1))
     else:
         return split.cached(best_cue)

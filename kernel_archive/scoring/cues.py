@@ -108,7 +108,7 @@ def read_row_facts(
             goals=None if np.isnan(goals).all() else goals,
             measured=_repeated(archive, rows[spec.kernel]),
         )
-    if spec.kind == "validity":
+    if spec.asks_outcome:
         return row_facts
     first = read_cues(archive, rows[spec.anchor], *where)
     if spec.kind == "close":  # what the second program has more than the first one

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from kernel_archive.bins import BIN_NAMES, N_BINS
 from kernel_archive.errors import Finding, ForecastError, printable
-from kernel_archive.splits import Kind
+from kernel_archive.splits import SplitSpec
 from kernel_archive.toml_files import toml_beside
 
 #: Repeats of one row are numbered 0 to 99; a higher number is refused.
@@ -84,9 +84,9 @@ class LineError(ForecastError):
         super().__init__(faults[0].message, findings=faults)
 
 
-def fields_of(kind: Kind) -> dict[str, str]:
-    """List the fields of a forecast of a kind of split, and what each holds."""
-    others = _OF_SPEEDS if kind == "validity" else _OF_OUTCOMES
+def fields_of(split: SplitSpec) -> dict[str, str]:
+    """List the fields of a forecast of a split, and what each holds."""
+    others = _OF_SPEEDS if split.asks_outcome else _OF_OUTCOMES
     return {name: meaning for name, meaning in FIELDS.items() if name not in others}
 
 

@@ -100,7 +100,7 @@ def load_split(
         row_facts=read_row_facts(opened, spec, rows),
         clusters=read_clusters(opened, spec, rows),
         zero=read_zero(facts.logical_digest, manifest.version, spec, rows["row_id"]),
-        facts=SplitIdentity(
+        identity=SplitIdentity(
             archive_name=manifest.name,
             archive_version=manifest.version,
             archive_digest=manifest.logical_digest,

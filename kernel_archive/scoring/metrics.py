@@ -53,6 +53,8 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
     ranks: bool = False
     #: Whether single tasks or families have it: with an interval, as a value alone, or not at all.
     groups: Literal["interval", "value", "none"] = "interval"
+    #: Metric less a figure of the rows alone: two forecasters differ in it as in that metric.
+    excess_of: str = ""
 
     def format(self, value: float | None) -> str:
         """Show a figure with its unit, or a dash.

@@ -150,7 +150,7 @@ class _Collector:
     def __init__(self, file: str, split: Split, raw_sum_bounds: tuple[float, float]) -> None:
         self.file = file
         self.split = split
-        self.form = "p_passes" if split.kind == "validity" else "probabilities"
+        self.form = "p_passes" if split.spec.asks_outcome else "probabilities"
         self.raw_sum_bounds = raw_sum_bounds
         # Bound the bytes, uncompressed, and the lines that forecasts of the split can take.
         self.max_bytes = min((16 << 20) + len(split) * (256 << 10), 4 << 30)
@@ -313,9 +313,9 @@ class _Collector:
 
     def _check_split(self) -> None:
         """Say in one fault that many lines are of another split or data version."""
-        n, facts = self.counts["unknown-row"], self.split.facts
-        version = f"{printable(facts.archive_name)} {printable(facts.archive_version)}"
-        message = f"{n:,} of {self.n_lines:,} ids are not of the {facts.table} split ({version})"
+        n, identity = self.counts["unknown-row"], self.split.identity
+        version = f"{printable(identity.archive_name)} {printable(identity.archive_version)}"
+        message = f"{n:,} of {self.n_lines:,} ids are not of the {identity.table} split ({version})"
         fix = "Name its split with --split. Is it for another version of the archive?"
         others = self.split.others()
         fits = {name: len(ids & self.strangers) for name, ids in others.items()}

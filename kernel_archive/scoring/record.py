@@ -19,6 +19,11 @@ METRIC_VERSION: Final = "2"
 FEW: Final = 15
 #: Metrics that hang on a few rows of each task start with one of these.
 _OF_FEW: Final = ("speedup_recovered_at_", "simple_regret", "average_precision_tenth")
+#: Fields of a score that are kept whole where labels are withheld; none tells of single rows.
+_IN_SUMS: Final = (
+    *("metric_version", "package", "kind", "split", "scheme", "predicted_bin", "seed", "draws"),
+    *("drawn", "relabelled", "forecasts", "group_rows", "best_controls", "beats_control"),
+)
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -188,7 +193,8 @@ class Score(Terms, frozen=True, kw_only=True):
         """Keep what may be published where labels are withheld: figures over all rows, rounded.
 
         Curves, buckets, groups, repeats and the best of few picks would tell labels of single rows
-        to a reader of the forecasts, which are public.
+        to a reader of the forecasts, which are public. So a field that is not named here is left
+        at its default, and one without a default must be stated.
         """
 
         def rounded(figures: dict[str, float | None]) -> dict[str, float | None]:
@@ -196,14 +202,16 @@ class Score(Terms, frozen=True, kw_only=True):
             return {name: None if v is None else round(v, 3) for name, v in shown.items()}
 
         ends = ("mean", "std", "low", "high")
-        replace = msgspec.structs.replace
-        return replace(
-            self,
+        return type(self)(
+            **{name: getattr(self, name) for name in _IN_SUMS},
             metrics={
                 name: Metric(repeats=(), **rounded({end: getattr(metric, end) for end in ends}))
                 for name, metric in self.metrics.items()
                 if not name.startswith(_OF_FEW)
             },
+            controls=tuple(
+                ControlFigures(c.name, c.title, c.bound, rounded(c.metrics)) for c in self.controls
+            ),
             groups={},
             confusion=(),
             buckets=(),
@@ -211,8 +219,6 @@ class Score(Terms, frozen=True, kw_only=True):
             risk=None,
             deferral=None,
             discovery=(),
-            pairs=(),
-            controls=tuple(replace(c, metrics=rounded(c.metrics)) for c in self.controls),
         )
 
     def control(self, metric: str) -> float | None:

@@ -95,7 +95,7 @@ def load_worlds(archive: Archive) -> Worlds:
         tasks=[step["problem"] for step in first],
         speedups=np.ones(len(first)),
         split=REPLAY.name,
-        facts=SplitIdentity(
+        identity=SplitIdentity(
             archive_name=manifest.name,
             archive_version=manifest.version,
             archive_digest=manifest.logical_digest,

@@ -256,7 +256,7 @@ def deferral_of(rows: ForecastRows, deferred: Bools) -> records.Deferral | None:
 def terms_of(split: Split, predicted_bin: str, *, seed: int, draws: int) -> dict[str, Any]:
     """State what figures are computed under: the fields of :class:`Terms`."""
     unit = split.clusters.unit if split.clusters else "rows"
-    facts = {"kind": split.kind, "split": split.facts, "scheme": split.scheme}
+    facts = {"kind": split.kind, "split": split.identity, "scheme": split.scheme}
     drawn = {"seed": seed, "draws": draws, "drawn": records.Drawn(unit=unit, n=split.n_clusters)}
     return {**facts, "predicted_bin": predicted_bin, **drawn}
 

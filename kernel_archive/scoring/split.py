@@ -92,7 +92,7 @@ class SplitOptions(TypedDict, total=False):
     bins: ArrayLike | None
     scheme: Scheme
     ends: tuple[float, float] | None  # representatives m_1 and m_8 that were frozen with the split
-    facts: SplitIdentity  # made from the arrays when not given
+    identity: SplitIdentity  # made from the arrays when not given
     row_facts: RowFacts
     clusters: Clusters | None  # what intervals draw; rows when not given
     zero: Zero | None  # what a skill of 0 stands for; the best control when not given
@@ -112,7 +112,7 @@ class Split:
     bins: NDArray[np.int8]  # shape (n,), 1 to 8, under ``scheme``
     scheme: Scheme
     representatives: Floats  # shape (8,), m_b in x
-    facts: SplitIdentity
+    identity: SplitIdentity
     row_facts: RowFacts
     clusters: Clusters | None = None
     zero: Zero | None = None
@@ -149,7 +149,7 @@ class Split:
         n, spec, scheme = len(row_ids), split_of(split), options.get("scheme", DEFAULT_SCHEME)
         groups = options.get("groups") or tasks
         s = np.ascontiguousarray(speedups, dtype=np.float64)
-        s = outcome_speedups(s) if spec.kind == "validity" else s
+        s = outcome_speedups(s) if spec.asks_outcome else s
         if not n:
             raise DataError("a split without rows can't be scored")
         if s.shape != (n,) or len(tasks) != n or len(groups) != n:
@@ -175,7 +175,7 @@ class Split:
             bins=y,
             scheme=scheme,
             representatives=m,
-            facts=options.get("facts", arrays),
+            identity=options.get("identity", arrays),
             row_facts=options.get("row_facts") or RowFacts.plain(n),
             clusters=options.get("clusters"),
             zero=options.get("zero"),
@@ -192,8 +192,9 @@ class Split:
     @property
     def uniform(self) -> Floats:
         """What a missing forecast counts as: even odds of the bins, or of two outcomes: (8,)."""
-        ends = np.arange(N_BINS) % (N_BINS - 1) == 0
-        return np.where(ends, 0.5, 0.0) if self.kind == "validity" else np.full(N_BINS, 1 / N_BINS)
+        if self.spec.asks_outcome:
+            return np.where(np.arange(N_BINS) % (N_BINS - 1) == 0, 0.5, 0.0)
+        return np.full(N_BINS, 1 / N_BINS)
 
     @cached_property
     def index(self) -> dict[str, int]:

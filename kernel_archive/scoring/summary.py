@@ -53,7 +53,7 @@ def heading(split: SplitIdentity, scheme: str) -> str:
     version = f" {split.archive_version}" if split.archive_version else ""
     gpus = f", {', '.join(split.gpus)}" if split.gpus else ""
     source = f"{split.table}{name} of {split.archive_name}{version}{gpus}"
-    bins = "" if split_of(split.table).kind == "validity" else f", bins {scheme}"
+    bins = "" if split_of(split.table).asks_outcome else f", bins {scheme}"
     return f"{source}: {counted(split.n_rows, 'row')}{bins}"
 
 
@@ -74,7 +74,7 @@ def score_sheets(record: Score, *, every: bool = True) -> list[Sheet]:
         "Best control: the best figure of the forecasts without a language model, metric by metric",
         "Oracle: the figure of a forecast that knows every bin; behind a stroke, every speedup",
     ]
-    if record.kind == "validity":
+    if record.spec.asks_outcome:
         notes[-1] = "Oracle: the figure of a forecast that knows which programs pass"
         notes.append("Of two outcomes, passing and failing, CRPS is the Brier score")
     if note := record.spec.note:

@@ -18,7 +18,7 @@ from kernel_archive.splits import REPLAY, SplitSpec
 def stated_forecast(spec: SplitSpec, probabilities: Floats) -> dict[str, Any]:
     """Write probabilities, shape (8,), as a line of a forecast file states them."""
     p = [round(value, 6) for value in probabilities.tolist()]
-    if spec.kind == "validity":
+    if spec.asks_outcome:
         return {"p_passes": p[-1]}
     return {"probabilities": p}
 
@@ -36,8 +36,8 @@ def explanation(split: Split, named: str = "") -> list[str]:
     rule = SCHEMES[split.scheme]
     (field,) = stated_forecast(split.spec, split.uniform)
     lines = [f"One JSON object a line, one forecast each. Only row_id and {field} are needed:"]
-    lines += [f"  {name:<16} {meaning}" for name, meaning in fields_of(split.kind).items()]
-    if split.kind != "validity":
+    lines += [f"  {name:<16} {meaning}" for name, meaning in fields_of(split.spec).items()]
+    if not split.spec.asks_outcome:
         lines += ["", f"The eight bins of S = {split.spec.ratio}, scheme {split.scheme}:"]
         lines += [f"  {b}  {name:<21} {rule.describe(b)}" for b, name in enumerate(BIN_NAMES, 1)]
         tool = f"{TOOL_FIELDS[0]} ... {TOOL_FIELDS[-1]}"

@@ -241,9 +241,11 @@ def remade_split(
         rule = with_changes(rule, **changes)
         with replaced_directory(archive_path, copy=True) as new:
             manifest = make_splits(new, names=[table], rule=rule, gpu=gpu)
-            # What this split asks about now may not be shown there.
-            if table != "eval_transfer" and "eval_transfer" in manifest.splits:
-                manifest = make_splits(new, names=["eval_transfer"])
+            # What this split asks about now may not be shown in others.
+            others = (s for s in SPLIT_TABLES.values() if s.known and s.table != table)
+            showing = [s.table for s in others if s.table in manifest.splits]
+            if showing:
+                manifest = make_splits(new, names=showing)
             facts = manifest.splits[table]
             yield RemadeSplit(facts=facts, changed=facts != present, directory=new)
 

@@ -113,7 +113,7 @@ def label_rows(
     """
     scheme = checked_scheme(stated.scheme)
     values, names = rows[split.value].to_numpy(), rows["row_id"].to_list()
-    values = outcome_speedups(values) if split.kind == "validity" else values
+    values = outcome_speedups(values) if split.asks_outcome else values
     labels = {name: assign_bins(values, name, row_ids=names) for name in SCHEMES}
     if "bin" not in rows.columns:
         rows = rows.with_columns(pl.Series("bin", labels[scheme], pl.Int8))

@@ -9,7 +9,7 @@ from support.archives import remake
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe import load_recipe, shipped_recipes
-from kernel_archive.archive.recipe_files import HumanReading, reading_rows
+from kernel_archive.archive.recipe_files import Reading, reading_rows
 from kernel_archive.errors import RecipeError
 from kernel_archive.ids import program_id
 from kernel_archive.pipeline import build, validate
@@ -104,7 +104,7 @@ def test_several_files_of_launches_are_one_table(source, tmp_path):
 def test_what_is_unfit(answers, unfit):
     """Work that serves nothing, nobody who would submit it, or words that tell; no mere doubts."""
     plain = {"useless": "no", "submit": "yes"}
-    assert HumanReading(program="0" * 32, **(plain | answers)).unfit is unfit
+    assert Reading(program="0" * 32, **(plain | answers)).unfit is unfit
 
 
 def test_unfit_programs_keep_their_label_and_are_not_asked_about(source, tmp_path):

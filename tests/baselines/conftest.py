@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from kernel_archive.baselines.pairs import AskedPairs, TrainingPairs
+from kernel_archive.baselines.pairs import TrainingPairs
+from kernel_archive.scoring.asked import AskedPairs
 from kernel_archive.splits import SPLITS
 
 

@@ -14,7 +14,7 @@ from kernel_archive.baselines.features import (
     pair_features,
     program_features,
 )
-from kernel_archive.baselines.pairs import ProgramPairs
+from kernel_archive.scoring.asked import ProgramPairs
 
 TRITON = """import torch
 import triton

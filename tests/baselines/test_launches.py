@@ -17,11 +17,11 @@ from kernel_archive.baselines.launches import (
     call_costs,
     load_launch_features,
 )
-from kernel_archive.baselines.pairs import ProgramPairs
 from kernel_archive.baselines.registry import make_baseline
 from kernel_archive.baselines.trees import _described
 from kernel_archive.errors import DataError
 from kernel_archive.scoring import load_split
+from kernel_archive.scoring.asked import ProgramPairs
 
 
 @pytest.fixture

@@ -1,21 +1,15 @@
-"""What a baseline learns from and forecasts."""
+"""What a baseline learns from."""
 
 import json
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.small_archive import write_archive
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.baselines.pairs import (
-    AskedPairs,
-    ProgramPairs,
-    load_asked_pairs,
-    load_training_pairs,
-)
-from kernel_archive.errors import ArchiveMismatchError, DataError, UsageError
+from kernel_archive.baselines.pairs import load_training_pairs
+from kernel_archive.errors import ArchiveMismatchError, DataError
 from kernel_archive.ids import sha256_hex
 from kernel_archive.splits import SPLITS
 
@@ -24,19 +18,6 @@ def held_out(archive):
     """The searches that nobody learns from."""
     query = "SELECT search_id FROM searches WHERE role = 'held_out'"
     return archive.sql(query)["search_id"].to_pylist()
-
-
-def test_what_is_asked_holds_no_label(archive):
-    """Neither speedup nor bin; an unknown split is named; in discovery the anchor is the parent."""
-    asked = load_asked_pairs(archive, "eval")
-    assert not {"speedup", "speedups", "bin", "bins", "g"} & set(AskedPairs.__dataclass_fields__)
-    assert len(asked) == 48
-    assert set(asked.problems) == {"alpha", "beta"}
-    asked, rows = load_asked_pairs(archive, "discovery"), archive.arrow("discovery_pairs")
-    assert list(asked.anchors) == rows["parent_code"].to_pylist()
-    assert list(asked.candidates) == rows["child_code"].to_pylist()
-    with pytest.raises(UsageError, match="Choose one of"):
-        load_asked_pairs(archive, "train")
 
 
 def test_training_pairs_are_of_training_searches(archive):
@@ -76,20 +57,13 @@ def test_a_held_out_search_in_the_training_table_is_refused(tmp_path):
         load_training_pairs(open_archive(tmp_path))
 
 
-def test_pairs_of_two_archives_keep_the_launches_of_both():
-    """Those asked about may be of another archive than those learnt from."""
-    ours, theirs = (("a", "p"), np.zeros(2)), (("b", "p"), np.ones(2))
-    one, other = (ProgramPairs(problems=("p",), launches=dict([each])) for each in (ours, theirs))
-    assert one.joined(other).launches == dict([ours, theirs])
-
-
 def test_a_baseline_learns_from_programs_of_the_splits_kind(training_pairs):
     """Searches teach about searches, all others about the rest; where there is none, all do."""
     search, other = "h200-search-2026-12", "h200-lm-2026-11"
     pairs = training_pairs([1.0, 2.0, 3.0], ["p"] * 3, builders=[search, other, search])
-    assert pairs.of_kind(SPLITS["eval_search"]).speedups.tolist() == [1.0, 3.0]
-    assert pairs.of_kind(SPLITS["discovery_search"]).speedups.tolist() == [1.0, 3.0]
-    assert pairs.of_kind(SPLITS["eval"]).speedups.tolist() == [2.0]
+    assert pairs.of_builders(SPLITS["eval_search"]).speedups.tolist() == [1.0, 3.0]
+    assert pairs.of_builders(SPLITS["discovery_search"]).speedups.tolist() == [1.0, 3.0]
+    assert pairs.of_builders(SPLITS["eval"]).speedups.tolist() == [2.0]
     alone = training_pairs([1.0, 2.0], ["p"] * 2, builders=["mine", other])
-    assert len(alone.of_kind(SPLITS["eval_search"])) == 2
-    assert len(alone.of_kind(SPLITS["eval_cuda"])) == 2
+    assert len(alone.of_builders(SPLITS["eval_search"])) == 2
+    assert len(alone.of_builders(SPLITS["eval_cuda"])) == 2

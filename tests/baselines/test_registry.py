@@ -8,12 +8,13 @@ import pytest
 
 from kernel_archive.baselines import registry
 from kernel_archive.baselines import trees as module
-from kernel_archive.baselines.pairs import load_asked_pairs, load_training_pairs
+from kernel_archive.baselines.pairs import load_training_pairs
 from kernel_archive.baselines.registry import BASELINES, forecast_lines, make_baseline, prior
 from kernel_archive.baselines.trees import trees
 from kernel_archive.bins import assign_bins
 from kernel_archive.errors import MissingExtraError, UsageError
 from kernel_archive.scoring import rules as metrics
+from kernel_archive.scoring.asked import load_asked_pairs
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +93,7 @@ def test_same_seed_same_forecasts_also_of_one_row(archive):
     asked, training = load_asked_pairs(archive, "discovery"), load_training_pairs(archive)
     assert (trees(asked, training, seed=3) == trees(asked, training, seed=3)).all()
     asked = load_asked_pairs(archive, "eval")
-    lone = training.take(np.flatnonzero(training.native(asked.split))[:1])
+    lone = training.take(np.flatnonzero(training.same_pair_type(asked.split))[:1])
     assert trees(asked, lone) == pytest.approx(np.full((len(asked), 8), 0.125), abs=1e-5)
 
 

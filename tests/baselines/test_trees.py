@@ -87,7 +87,7 @@ def test_natural_programs_alone_are_left_out(rng, asked_pairs, training_pairs):
 
     assert learnt_strength(fooled, asked_pairs([1.0], ["new"]), mixed) == 0.0
     assert learnt_strength(fooled, asked_pairs([1.0], ["new"]), mixed.take(np.arange(40))) > 0.6
-    assert mixed.alike(SPLITS["eval"]).tolist() == list(range(40, 80))
+    assert mixed.comparable(SPLITS["eval"]).tolist() == list(range(40, 80))
 
 
 def test_forecasts_are_spread_inside_each_task(training, rng, asked_pairs):

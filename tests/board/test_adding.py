@@ -59,7 +59,7 @@ def test_it_stores_lines_record_and_score(tmp_path, files, split, pack):
     assert record.name == "My Model 7B"
     assert {field: getattr(record, field) for field in stated} == stated
     assert record.forecasts_sha256 == hashlib.sha256(files["good"].read_bytes()).hexdigest()
-    assert record.archive.split_digest == split.facts.split_digest
+    assert record.archive.split_digest == split.identity.split_digest
     score = read_record(made.folder / "score.json")
     assert score == made.score
     assert str(tmp_path) not in (made.folder / "score.json").read_text()

@@ -124,7 +124,7 @@ def test_differences_are_those_of_the_comparison_command(standings, board, split
 def test_json_says_everything(standings):
     """Identity, entries with figures, cost, repeats, ranks and ties by name."""
     board = standings_json([standings])["boards"][0]
-    assert board["archive"]["archive_digest"] == standings.split.facts.archive_digest
+    assert board["archive"]["archive_digest"] == standings.split.identity.archive_digest
     assert (board["scheme"], board["ranked_by"], board["draws"]) == ("paper", "crps_skill", DRAWS)
     entries = {entry["slug"]: entry for entry in board["entries"]}
     good, fair = entries["good"], entries["fair"]

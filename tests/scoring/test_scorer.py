@@ -152,7 +152,7 @@ def test_a_record_names_everything_that_it_depends_on(archive, tmp_path):
     lines = [{"row_id": r, "probabilities": [0.125] * 8} for r in split.row_ids[:-1]]
     path.write_text("\n".join(map(json.dumps, lines)))
     record = score_file(path, archive.path, seed=9, draws=20)
-    assert record.split == split.facts
+    assert record.split == split.identity
     assert (record.metric_version, record.package) == (METRIC_VERSION, __version__)
     assert (record.scheme, record.relabelled, record.predicted_bin) == ("paper", False, "argmax")
     assert (record.seed, record.draws) == (9, 20)
@@ -162,7 +162,7 @@ def test_a_record_names_everything_that_it_depends_on(archive, tmp_path):
     assert (other.scheme, other.relabelled, other.forecasts.name) == ("released", True, "named")
     assert set(record.headline) == set(HEADLINE["eval"])
     both = compare(path, path, archive.path, bins="released", draws=2)
-    assert (both.scheme, both.a.name, both.split) == ("released", "forecaster", split.facts)
+    assert (both.scheme, both.a.name, both.split) == ("released", "forecaster", split.identity)
 
 
 def test_discovery_pairs_have_their_own_headline(rng):

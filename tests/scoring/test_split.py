@@ -86,11 +86,11 @@ def test_an_archive_s_split_is_loaded_with_its_identity(archive):
     assert split.row_ids == tuple(table["row_id"].to_pylist())
     np.testing.assert_array_equal(split.speedups, table["speedup"].to_numpy())
     np.testing.assert_array_equal(split.bins, table["bin"].to_numpy())
-    facts = split.facts
-    assert (facts.archive_name, facts.archive_version) == (manifest.name, manifest.version)
-    assert facts.archive_digest == manifest.logical_digest
-    assert facts.split_digest == manifest.splits["eval"].logical_digest
-    assert facts.gpus == ("H200",)
+    identity = split.identity
+    assert (identity.archive_name, identity.archive_version) == (manifest.name, manifest.version)
+    assert identity.archive_digest == manifest.logical_digest
+    assert identity.split_digest == manifest.splits["eval"].logical_digest
+    assert identity.gpus == ("H200",)
     assert split.representatives[0] == manifest.splits["eval"].facts["m_1"]
     assert split.representatives[7] == manifest.splits["eval"].facts["m_8"]
 
@@ -115,7 +115,8 @@ def test_missing_archive_and_missing_split_say_what_to_do(archive, tmp_path):
         load_split(archive, "train")
     with pytest.raises(UsageError, match=r"unknown split 'evl'\. Did you mean 'eval'"):
         load_split(archive, "evl")
-    assert load_split(archive, "discovery_pairs").facts == load_split(archive, "discovery").facts
+    by_table, by_name = (load_split(archive, name) for name in ("discovery_pairs", "discovery"))
+    assert by_table.identity == by_name.identity
     copy = _copy(archive, tmp_path / "copy", lambda m: msgspec.structs.replace(m, splits={}))
     with pytest.raises(UsageError, match="kernel-archive build-eval --cap 10"):
         load_split(copy)

@@ -28,7 +28,8 @@ def test_the_explanation_names_every_field_and_bin(split):
     """And the intervals of the scheme that the labels follow."""
     text = "\n".join(explanation(split))
     assert "p_passes" not in text
-    for word in (*fields_of("eval"), "minor_speedup", "1 < S <= 1.414", "S > 4", TOOL_FIELDS[0]):
+    fields = fields_of(split.spec)
+    for word in (*fields, "minor_speedup", "1 < S <= 1.414", "S > 4", TOOL_FIELDS[0]):
         assert word in text
     assert "S >= 4" in "\n".join(explanation(split.under("released")))
 
