@@ -72,10 +72,15 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
-        from kernel_archive.cli import instead_of
+        from pathlib import Path
 
-        gone = instead_of(f"kernel_archive.{name}")
-        raise AttributeError(gone or f"module 'kernel_archive' has no attribute {name!r}")
+        from kernel_archive.toml_files import toml_beside
+
+        moved = toml_beside(str(Path(__file__).with_name("cli") / "commands"))["moved"]
+        new = moved.get(f"kernel_archive.{name}")
+        if new is not None:
+            raise AttributeError(f"'kernel_archive.{name}' is gone since 1.0. Type: {new}")
+        raise AttributeError(f"module 'kernel_archive' has no attribute {name!r}")
     module = importlib.import_module(f"kernel_archive.{_PUBLIC[name]}")
     value = globals()[name] = getattr(module, _INNER.get(name, name))
     return value

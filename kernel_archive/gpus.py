@@ -77,13 +77,12 @@ def same_gpu(one: str, other: str) -> bool:
 
 
 def gpu_facts(name: str, stated: Mapping[str, GpuFacts] | None = None) -> Gpu:
-    """Look up the facts of a GPU here, then among those that recipes or an archive state."""
+    """Look up the facts of a GPU among those that recipes or an archive state, then here."""
     canonical = canonical_gpu(name)
-    if canonical in GPUS:
-        return GPUS[canonical]
-    matches = (facts for other, facts in (stated or {}).items() if same_gpu(canonical, other))
-    facts = next(matches, GpuFacts())
-    return Gpu(**{**msgspec.structs.asdict(facts), "name": canonical})
+    for other, facts in (stated or {}).items():
+        if same_gpu(canonical, other):
+            return Gpu(**{**msgspec.structs.asdict(facts), "name": canonical})
+    return GPUS.get(canonical, Gpu(name=canonical))
 
 
 def gpu_lines(gpu: Gpu) -> Iterator[str]:

@@ -23,7 +23,7 @@ from kernel_archive.archive.manifest import (
 )
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.errors import ArchiveMismatchError, UsageError, printable, suggestion
-from kernel_archive.gpus import Gpu, GpuFacts, is_known
+from kernel_archive.gpus import Gpu, GpuFacts, gpu_facts
 from kernel_archive.ids import logical_digest
 from kernel_archive.schema import TABLES
 from kernel_archive.storage import memory_database
@@ -223,15 +223,13 @@ class Archive:
 
     @cached_property
     def stated_gpus(self) -> dict[str, Gpu]:
-        """Facts of the GPUs that this package does not know, from the archive's recipes."""
-        rows = self.arrow("gpus").to_pylist() if "gpus" in self.manifest.tables else []
-        return {
-            row["gpu"]: Gpu(
-                name=row["gpu"], **{name: row[name] for name in GpuFacts.__struct_fields__}
-            )
-            for row in rows
-            if row["known"] and not is_known(row["gpu"])
-        }
+        """Facts of GPUs from the archive's recipes: those that this package does not have."""
+        names, stated = GpuFacts.__struct_fields__, dict[str, Gpu]()
+        for row in self.arrow("gpus").to_pylist() if "gpus" in self.manifest.tables else ():
+            gpu, ours = row["gpu"], gpu_facts(row["gpu"])
+            if row["known"] and any(row[name] != getattr(ours, name) for name in names):
+                stated[gpu] = Gpu(name=gpu, **{name: row[name] for name in names})
+        return stated
 
     @cached_property
     def connection(self) -> duckdb.DuckDBPyConnection:

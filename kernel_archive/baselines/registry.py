@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -104,9 +103,13 @@ def make_baseline(
     baseline = BASELINES.get(name)
     if baseline is None:
         raise UsageError(f"unknown baseline {name!r}. {suggestion(name, BASELINES)}")
-    if baseline.fits_trees and importlib.util.find_spec("sklearn") is None:
-        way_out = f"Install it with: {install_of('learn')}"
-        raise MissingExtraError(f"the baseline {name} needs scikit-learn. {way_out}")
+    if baseline.fits_trees:
+        try:
+            import sklearn  # noqa: F401 - tried before the archive is read
+        except ImportError as error:
+            way_out = f"Install it with: {install_of('learn')}"
+            needed = f"the baseline {name} needs scikit-learn ({error})"
+            raise MissingExtraError(f"{needed}. {way_out}") from None
     asked = load_asked_pairs(archive, split)
     of_outcomes = asked.split.asks_outcome
     if of_outcomes and name not in _OF_OUTCOMES:

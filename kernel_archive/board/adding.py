@@ -146,7 +146,7 @@ def add_submission(
             fix="A changed prompt is another entry: give each a file of its own",
         )
     lines, facts = _lines(Path(file)), statement.get("facts") or ModelFacts()
-    facts = msgspec.structs.replace(facts, prompt=forecasts.prompts[0])
+    facts = msgspec.structs.replace(facts, prompt=forecasts.prompts[0] or facts.prompt)
     submission = submissions.parse_submission(
         {
             "name": name,

@@ -33,8 +33,8 @@ from kernel_archive.storage import locked
 PAGE_FILE: Final = "index.html"
 #: Folder with a page and the score of every entry.
 ENTRIES: Final = "entries"
-#: What a build writes into a board's folder and replaces.
-OURS: Final = frozenset({PAGE_FILE, STANDINGS_FILE, ENTRIES})
+#: What a build writes into a board's folder and replaces; the last is of versions before 1.0.
+OURS: Final = frozenset({PAGE_FILE, STANDINGS_FILE, ENTRIES, "standings.csv"})
 
 
 class BoardOptions(TypedDict, total=False):

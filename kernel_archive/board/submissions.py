@@ -189,5 +189,6 @@ def load_submission(folder: Path) -> Submission:
         message = printable(str(error), 300)
         raise DataError.of(code="bad-record", message=message, file=str(path)) from None
     if isinstance(run := values.get("model_run"), dict):
-        run.pop("prompt", None)  # written in both tables once; model_facts has it
+        for gone in ("prompt", "host"):  # older records: model_facts has the prompt
+            run.pop(gone, None)
     return parse_submission(values, str(path))

@@ -104,6 +104,7 @@ def add(
         title = METRICS[name].title
         figures.append({"figure": title, "value": value, "95 % interval": f"{low} to {high}"})
     result = payload | {"submission": stored.submission, "score": score}
+    result |= {"remarks": stored.remarks}
     common.emit(result, {"score": figures, **payload})
     common.print_findings(stored.remarks)
 

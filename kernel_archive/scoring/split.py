@@ -146,6 +146,8 @@ class Split:
         >>> t.bins.tolist(), t.under("released").bins.tolist()
         ([4, 6], [3, 5])
         """
+        if unknown := options.keys() - SplitOptions.__annotations__.keys():
+            raise TypeError(f"from_arrays() has no option {min(unknown)!r}")
         n, spec, scheme = len(row_ids), split_of(split), options.get("scheme", DEFAULT_SCHEME)
         groups = options.get("groups") or tasks
         s = np.ascontiguousarray(speedups, dtype=np.float64)

@@ -143,13 +143,13 @@ def by_hash(rows: pl.DataFrame, id_column: str = "row_id", key: str = "order:") 
 
 def with_ids(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     """Add the ids of the rows' own texts (:data:`MEMBER`), whatever ids the table states."""
-    anchor, candidate = pl.col(split.anchor), pl.col(split.candidate)
-    return rows.with_columns(
-        anchor_program=anchor.map_elements(program_id, pl.String),
-        anchor_token=anchor.map_elements(token_id, pl.String),
-        candidate_program=candidate.map_elements(program_id, pl.String),
-        candidate_token=candidate.map_elements(token_id, pl.String),
-    )
+    for column, side in ((split.anchor, "anchor"), (split.candidate, "candidate")):
+        texts = rows.select(pl.col(column).unique())  # each text is read once, however many pairs
+        for name, make_id in (("program", program_id), ("token", token_id)):
+            ids = [make_id(code) for code in texts[column]]
+            texts = texts.with_columns(pl.Series(f"{side}_{name}", ids, pl.String))
+        rows = rows.join(texts, on=column, how="left", maintain_order="left")
+    return rows
 
 
 def members_of(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:

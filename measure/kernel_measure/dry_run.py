@@ -29,6 +29,7 @@ import pyarrow as pa
 from kernel_archive.archive.open import Archive
 from kernel_archive.archive.recipe_files import FULL_LAUNCH_LINE, LaunchLine
 from kernel_archive.errors import printable
+from kernel_archive.scoring.cues import multiprocessors_of
 from kernel_archive.storage import check_new, write_new
 from kernel_measure.measurer import START_TIMEOUT_S, MeasurerError
 from kernel_measure.process import LostRequest, WorkerProcess
@@ -80,14 +81,19 @@ def _follow(
     rows: Iterable[dict[str, Any]],
     cache: Path,
     how: FollowOptions,
-    gpu: str,
+    multiprocessors: int,
     report: Callable[[list[LaunchLine]], None],
 ) -> None:
     """Report the lines of each program; a worker that is lost is replaced."""
     end = time.monotonic() + how.seconds
     device = "cuda" if how.mode == "profile" else "cpu"
     config = Config(
-        mode=how.mode, task="", device=device, settings=Settings(), gpu=gpu, trusted=how.trusted
+        mode=how.mode,
+        task="",
+        device=device,
+        settings=Settings(),
+        multiprocessors=multiprocessors,
+        trusted=how.trusted,
     )
     worker: WorkerProcess | None = None
     with ExitStack() as workers:
@@ -144,6 +150,7 @@ def follow_programs(
     check_new(output, force=force)
     # The GPU of most programs: a program is followed once, whatever it was measured on.
     gpu = archive.sql("SELECT coalesce(mode(gpu), '') AS gpu FROM kernels")["gpu"][0].as_py()
+    multiprocessors = multiprocessors_of(archive, gpu)
     programs = archive.sql(_QUERY, [TASK_NAMES, _LANGUAGES[how.mode], how.mode]).to_pylist()
     lines, done = list[LaunchLine](), itertools.count(1)
 
@@ -158,7 +165,7 @@ def follow_programs(
     ):
         shares = [programs[i :: how.workers] for i in range(how.workers)]
         folders = [Path(folder) / str(i) for i in range(how.workers)]
-        follow = partial(_follow, how=how, gpu=gpu, report=report)
+        follow = partial(_follow, how=how, multiprocessors=multiprocessors, report=report)
         list(pool.map(follow, shares, folders))  # raises what one of them raises
     lines.sort(key=lambda line: (line.problem, line.program_id, line.case))
     rows = map(msgspec.structs.asdict, lines)

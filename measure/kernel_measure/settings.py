@@ -62,7 +62,8 @@ class Config(msgspec.Struct, kw_only=True):
     task: str  # the task; for ``compile`` any task of the framework, else none
     device: str
     settings: Settings
-    gpu: str = ""  # canonical name, for the physical limit, compiling ahead and dry runs
+    gpu: str = ""  # canonical name, for the physical limit and compiling ahead
+    multiprocessors: int = 132  # of the GPU that dry runs believe in; an H100 or H200 has these
     cpus: list[int] = []  # processors while it answers; empty for any
     start_cpus: list[int] = []  # processors while it starts, so that it disturbs none that times
     #: The worker's directory; this and what follows is filled in by the process that starts it.

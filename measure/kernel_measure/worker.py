@@ -43,9 +43,6 @@ from kernel_measure.tasks import get_task
 from kernel_measure.tasks.base import Data
 from kernel_measure.torch_device import AnyDevice, TorchDevice
 
-#: Multiprocessors of a GPU where nobody states them: those of an H100 or H200.
-_MULTIPROCESSORS: Final = 132
-
 
 class Request(msgspec.Struct, kw_only=True):
     """One program, with its own compiler cache; the task of a worker that times is its own."""
@@ -122,7 +119,7 @@ def _compile_mode(config: Config) -> tuple[Answer, Facts]:
         facts = gpu_facts(config.gpu)
         major, minor = map(int, (facts.compute_capability or "9.0").split("."))
         _fake_triton(10 * major + minor)
-        multiprocessors = facts.multiprocessors or _MULTIPROCESSORS
+        multiprocessors = facts.multiprocessors or config.multiprocessors
         fake_gpu(torch, multiprocessors, (major, minor))  # isolated, it sees none
         mode = on_meta(torch)
     folder, serial = Path(config.scratch), itertools.count(1)
@@ -170,8 +167,7 @@ def _dry_mode(config: Config) -> tuple[Answer, Facts]:
     torch.set_grad_enabled(False)
     torch.set_num_threads(1)
     install_triton()
-    multiprocessors = gpu_facts(config.gpu).multiprocessors or _MULTIPROCESSORS
-    modes, device = install_torch(torch, multiprocessors), torch.device("meta")
+    modes, device = install_torch(torch, config.multiprocessors), torch.device("meta")
 
     def cases(request: Request) -> Iterator[list[dict[str, Any]]]:
         if request.reference:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,7 +18,7 @@ from kernel_archive.archive.consolidate import supersession
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.manifest import read_manifest
 from kernel_archive.archive.recipe import find_recipe
-from kernel_archive.archive.swap import locked_stage, stage_directory
+from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
 from kernel_archive.errors import KernelArchiveError, LogError, RecipeError, TargetExistsError
 
 
@@ -250,3 +251,20 @@ def test_files_end_where_they_would(tmp_path, source, monkeypatch):
     files = [pq.read_metadata(f) for f in (tmp_path / "a/data/evaluations").iterdir()]
     assert len(files) > 3
     assert max(f.row_group(g).num_rows for f in files for g in range(f.num_row_groups)) <= 4
+
+
+def test_a_directory_is_on_disk_before_it_takes_its_place(tmp_path, monkeypatch):
+    """Every file and folder of it is flushed while the target is not there yet."""
+    target, early = tmp_path / "archive", set()
+
+    def fsync(descriptor):
+        if not target.exists():
+            early.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with replaced_directory(target) as new:
+        (new / "data/eval").mkdir(parents=True)
+        (new / "data/eval/a.parquet").write_bytes(b"a")
+        (new / "manifest.json").write_bytes(b"{}")
+        whole = {new, *new.rglob("*")}
+    assert whole == early

@@ -148,11 +148,12 @@ def test_one_program_on_two_gpus_and_two_references(tmp_path):
     assert len(rows(archive, 'SELECT * FROM "references"')) == 2
 
 
-def test_a_recipe_states_facts_of_gpus_that_are_not_ours():
-    """However it spells them; of a GPU that this package knows, its own facts count."""
+def test_a_recipe_states_facts_of_gpus():
+    """However it spells them; they count before what this package knows."""
     stated = {"NVIDIA Quantum 9": GpuFacts(multiprocessors=7), "H200": GpuFacts(multiprocessors=1)}
     assert gpu_facts("quantum9", stated).multiprocessors == 7
-    assert gpu_facts("H200", stated).multiprocessors == 132
+    assert gpu_facts("H200", stated).multiprocessors == 1
+    assert gpu_facts("H200", {}).multiprocessors == 132
 
 
 def test_an_excluded_row_stays_in_evaluations_only(tmp_path):
