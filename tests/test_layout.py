@@ -22,6 +22,7 @@ ROOMS = (
     "files",
     "readers",
     "archive",
+    "drafting",
     "selection",
     "scoring",
     "baselines",

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kernel_archive.archive import guesses, init
 from kernel_archive.archive.build import build_archive
-from kernel_archive.archive.init import draft_recipe, preview, write_recipe
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.table_rows import quoted
+from kernel_archive.drafting import guesses
+from kernel_archive.drafting.draft import draft_recipe, preview, write_recipe
+from kernel_archive.drafting.table_rows import quoted
 from kernel_archive.errors import DataError
 from kernel_archive.readers.sql import check_query
 
@@ -173,7 +173,7 @@ def test_a_column_that_names_kernels_is_the_problem(tmp_path: Path, name: str) -
 def test_files_of_one_shape_are_one_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern names them all, and no file of another shape."""
     head, row = ["op", "code", "speedup"], ["gemm", "def a():\n    1", 2.0]
-    monkeypatch.setattr(init, "_MAX_NAMED", 2)
+    monkeypatch.setattr("kernel_archive.drafting.draft._MAX_NAMED", 2)
     for n in range(3):
         write_table(tmp_path / f"in/run{n}/results.csv", head, [*row[:2], 2.0 + n])
     shown, _, notes = start(tmp_path / "in", tmp_path / "in")

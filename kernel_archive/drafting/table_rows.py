@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from kernel_archive.archive import guesses
 from kernel_archive.archive.open import sql_texts
+from kernel_archive.drafting import guesses
 from kernel_archive.errors import printable
 from kernel_archive.readers.sql import QueryError, csv_mark, run_query
 from kernel_archive.readers.values import BAD_JSON, any_json

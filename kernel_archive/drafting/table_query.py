@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from kernel_archive.archive import guesses
 from kernel_archive.archive.open import sql_texts
-from kernel_archive.archive.table_rows import PLACE, TableRows, answer_of, quoted
+from kernel_archive.drafting import guesses
+from kernel_archive.drafting.table_rows import PLACE, TableRows, answer_of, quoted
 from kernel_archive.errors import printable
 from kernel_archive.readers.sql import QueryError
 from kernel_archive.readers.sql_doubts import failure_of
