@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 
 from kernel_archive.archive.labels import SQL_NAMES
 from kernel_archive.archive.manifest import shard_faults
-from kernel_archive.archive.open import Archive, sql_texts
+from kernel_archive.archive.open import Archive
 from kernel_archive.bins import SCHEMES, assign_bins, checked_scheme, outcome_speedups
+from kernel_archive.databases import sql_texts
 from kernel_archive.errors import ArchiveMismatchError, Finding, counted, printable
 from kernel_archive.ids import CANARY, token_id
 from kernel_archive.schema import OUTCOMES, ROLES, TABLES

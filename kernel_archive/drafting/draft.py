@@ -21,8 +21,8 @@ import msgspec
 import tomli_w
 
 from kernel_archive.archive.jobs import folder_name, jobs_of
-from kernel_archive.archive.open import literal_path
 from kernel_archive.archive.recipe import load_recipe
+from kernel_archive.databases import literal_path
 from kernel_archive.drafting import guesses
 from kernel_archive.drafting.table_query import BY_FOLDER, write_query
 from kernel_archive.drafting.table_rows import TableRows, is_table, look_at, uncompressed

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kernel_archive.archive.open import literal_path, sql_texts
+from kernel_archive.databases import literal_path, sql_texts
 from kernel_archive.toml_files import toml_beside
 
 SPEED: Final = frozenset({"speedup", "runtime_us"})

@@ -16,9 +16,9 @@ import pytest
 
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.open import open_archive
+from kernel_archive.databases import sql_name
 from kernel_archive.drafting import guesses
 from kernel_archive.drafting.draft import draft_recipe, preview, write_recipe
-from kernel_archive.drafting.table_rows import quoted
 from kernel_archive.errors import DataError
 from kernel_archive.readers.sql import check_query
 
@@ -423,7 +423,7 @@ def test_names_are_data(tmp_path: Path) -> None:
     recipe = tomllib.loads((tmp_path / "builder.toml").read_text())
     assert recipe["source"][0]["path"] == "a'b\"; ?x? [[]y]/t'.csv"
     assert shown["runs"] == 1
-    assert quoted('a"b') == '"a""b"'
+    assert sql_name('a"b') == '"a""b"'
 
 
 @pytest.mark.parametrize(
