@@ -13,8 +13,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.builds import build_archive
 
-from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.open import open_archive
 from kernel_archive.databases import sql_name
 from kernel_archive.drafting import guesses
