@@ -178,7 +178,8 @@ class Archive:
     def measurements(self) -> dict[str, list[float]]:
         """Speedups that count for the label of each kernel, in the order of the table.
 
-        What two searches share stands in both of their logs, and is one measurement (labels.sql).
+        What two searches share stands in both of their logs, and is one measurement. labels.sql
+        counts so, too; this is Python, since scoring loads DuckDB only for the table ``launches``.
         """
         columns = ["kernel_id", "speedup", "started_at", "evaluation_id", "search_id"]
         columns += ["outcome", "excluded"]
