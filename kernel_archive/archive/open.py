@@ -54,8 +54,8 @@ def default_directory() -> Path:
 
 def which_archive(archives: Sequence[Path]) -> UsageError:
     """Ask which of several archives is meant."""
-    listed = ", ".join(printable(str(path)) for path in archives[:10])
-    way_out = f"Name the directory of one with --archive {printable(str(archives[0]))}"
+    listed = ", ".join(printable(path) for path in archives[:10])
+    way_out = f"Name the directory of one with --archive {printable(archives[0])}"
     return UsageError(f"there are several archives here: {listed}. {way_out}")
 
 
@@ -306,7 +306,7 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
 
 def _unreadable(path: Path, error: Exception) -> ArchiveMismatchError:
     return ArchiveMismatchError(
-        f"{path} cannot be read: {printable(str(error), 200)}. See kernel-archive validate"
+        f"{path} cannot be read: {printable(error, 200)}. See kernel-archive validate"
     )
 
 
@@ -321,6 +321,6 @@ def open_archive(path: str | Path | None = None) -> Archive:
     directory = Path(path) if path is not None else default_directory()
     manifest = read_manifest(directory)
     if _holds_labels(manifest):
-        named = printable(str(directory))
+        named = printable(directory)
         raise UsageError(f"{named} holds withheld labels, not an archive: name it with --labels")
     return Archive(directory, manifest)

@@ -72,7 +72,7 @@ def check_query(text: str) -> dict[str, Any]:
         try:
             kinds = statement_kinds(connection, text)
         except (duckdb.Error, RuntimeError, ValueError) as error:
-            raise QueryError(f"not DuckDB's SQL: {printable(str(error), 500)}") from None
+            raise QueryError(f"not DuckDB's SQL: {printable(error, 500)}") from None
         if kinds != ["SELECT"]:
             shown = printable(", ".join(kinds) or "nothing", 100)
             fix = "WITH ... SELECT is one; COPY, ATTACH, SET and several statements are not"
