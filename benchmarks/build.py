@@ -45,9 +45,10 @@ for path in sorted(pathlib.Path(sys.argv[1]).rglob("events.jsonl")):
 for files in tasks.values():
     load_dataset("json", data_files=files, cache_dir=sys.argv[2])
 """
-BUILD = """
+BUILD = f"""
 import sys
-from kernel_archive.archive.build import build_archive
+sys.path.append({str(Path(__file__).parents[1] / "tests")!r})
+from support.builds import build_archive
 if __name__ == "__main__":
     build_archive([sys.argv[1]], out=sys.argv[2])
 """

@@ -1,4 +1,4 @@
-"""Making all three splits of an archive.
+"""Making all splits of an archive.
 
 Seconds, kernels per second, peak memory, and how time grows with kernels.
 
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from logs import generate
 
-from kernel_archive.archive.build import build_archive
+import kernel_archive
 from kernel_archive.archive.open import open_archive
 
 MAKE = "import sys; from kernel_archive.selection.make import make_splits; make_splits(sys.argv[1])"
@@ -78,9 +78,8 @@ def main() -> None:
         times = []
         for kernels in (given.kernels // given.factor, given.kernels):
             place = Path(folder) / str(kernels)
-            build_archive(
-                [overlapping(generate(place / "source", kernels))], out=place / "archive", jobs=1
-            )
+            source = overlapping(generate(place / "source", kernels))
+            kernel_archive.build([source], out=place / "archive", jobs=1)
             seconds, processor, peak = measure(place / "archive")
             times.append(processor)
             rows = {n: f.rows for n, f in open_archive(place / "archive").manifest.splits.items()}

@@ -9,14 +9,18 @@ from __future__ import annotations
 import difflib
 import unicodedata
 from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 from typing import Any, Literal, Self
 
 import msgspec
 
 
 def printable(text: object, limit: int = 120) -> str:
-    """Make text safe for a terminal: shorten it, and show control and bidirectional characters."""
-    raw = text if isinstance(text, str) else repr(text)
+    """Make text safe for a terminal: shorten it, and show control and bidirectional characters.
+
+    Of a path or an exception it shows the text, of any other object what ``repr`` gives.
+    """
+    raw = str(text) if isinstance(text, str | PurePath | BaseException) else repr(text)
     shown = raw[: limit + 1]
     safe = "".join(
         c if c == " " or (unicodedata.category(c)[0] not in "CZ") else repr(c)[1:-1]

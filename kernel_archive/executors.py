@@ -179,7 +179,7 @@ def _dask_executor(jobs: int, scheduler: str | None) -> Iterator[Executor]:
         client = Client(**arguments, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         raise UsageError(
-            f"no Dask scheduler answers at {printable(scheduler)}: {printable(str(error), 200)}. "
+            f"no Dask scheduler answers at {printable(scheduler)}: {printable(error, 200)}. "
             "Start one (dask scheduler), or leave --scheduler out for a cluster on this machine"
         ) from None
     with client:

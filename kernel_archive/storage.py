@@ -1,4 +1,4 @@
-"""Write files whole, lock and digest them, open databases in memory, find the shipped content."""
+"""Write files whole, lock and digest them, find the shipped content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from kernel_archive.errors import KernelArchiveError, TargetExistsError, UsageError, printable
 
 if TYPE_CHECKING:
-    import duckdb
     import jinja2
 
 #: A folder of reviewed content.
@@ -70,9 +69,9 @@ def check_new(path: str | Path, *, force: bool = False) -> None:
     target = Path(path)
     if target.is_dir() or (target.exists() and not force):
         advice = "Name another with -o, or replace it with --force"
-        raise TargetExistsError(f"{printable(str(path), 300)} exists already. {advice}")
+        raise TargetExistsError(f"{printable(path, 300)} exists already. {advice}")
     if not target.parent.is_dir():
-        raise UsageError(f"there is no directory {printable(str(target.parent), 300)}")
+        raise UsageError(f"there is no directory {printable(target.parent, 300)}")
 
 
 def write_new(path: str | Path, data: bytes, *, force: bool = False) -> None:
@@ -96,15 +95,6 @@ def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
         raise KernelArchiveError(str(busy)) from None
     with lock:
         yield
-
-
-def memory_database(**settings: Any) -> duckdb.DuckDBPyConnection:
-    """Open a DuckDB database in memory; ``settings`` are DuckDB's."""
-    import duckdb
-
-    connection = duckdb.connect(":memory:", config=settings)
-    connection.execute("SET enable_progress_bar = false")  # it writes to stdout
-    return connection
 
 
 def content_path(folder: Content) -> Path:

@@ -42,7 +42,7 @@ class UntrustedFileError(Exception):
     @classmethod
     def of(cls, error: OSError | ValueError) -> UntrustedFileError:
         """Make one of an error of the system."""
-        reason = getattr(error, "strerror", None) or printable(str(error))
+        reason = getattr(error, "strerror", None) or printable(error)
         return cls("unreadable", f"cannot be read: {reason[:1].lower()}{reason[1:]}")
 
     def finding(self, file: str, line: int | None = None) -> Finding:
@@ -141,7 +141,7 @@ def read_toml(path: Path, fail: Callable[..., DataError], missing: str, fix: str
     except (OSError, UnicodeDecodeError) as error:
         raise fail(message=f"cannot be read: {error}") from None
     except (ValueError, RecursionError) as error:  # also long numbers and deep tables
-        raise fail(message=f"not valid TOML: {printable(str(error))}") from None
+        raise fail(message=f"not valid TOML: {printable(error)}") from None
 
 
 def misfit(error: Exception) -> tuple[str, str | None]:
@@ -179,7 +179,7 @@ class Lines:
         name: str | None = None,
     ) -> None:
         self.path = path
-        self.name = name or printable(str(path), 300)  # as findings state it
+        self.name = name or printable(path, 300)  # as findings state it
         self.lines = 0  # read so far, empty ones included
         self.n_bytes = 0  # read so far, decompressed
         self.ended_mid_line = False  # whether the last line has no line end

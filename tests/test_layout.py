@@ -22,6 +22,7 @@ ROOMS = (
     "files",
     "readers",
     "archive",
+    "drafting",
     "selection",
     "scoring",
     "baselines",
@@ -32,7 +33,7 @@ ROOMS = (
     "cli",
 )
 #: Modules of the room ``files``; all others of the top level are vocabulary.
-FILES = {"executors", "storage", "untrusted", "untrusted_tables"}
+FILES = {"databases", "executors", "storage", "untrusted", "untrusted_tables"}
 
 #: An import from the package. (To parse whole files takes fifteen times as long.)
 IMPORT = re.compile(

@@ -1,5 +1,7 @@
 """GPUs, problems, the schema and errors."""
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -93,6 +95,8 @@ def test_printable_sends_nothing_to_a_terminal(text):
     assert all(c == " " or unicodedata.category(c)[0] not in "CZ" for c in shown)
     assert errors.printable("\x1b[31mred\u202e") == "\\x1b[31mred\\u202e"
     assert len(errors.printable("a" * 1000)) == 121
+    assert errors.printable(Path("a\n")) == errors.printable(ValueError("a\n")) == "a\\n"
+    assert errors.printable(["a"]) == "['a']"
 
 
 def test_an_error_of_one_finding_is_made_from_its_fields():

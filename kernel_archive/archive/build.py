@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -27,7 +27,6 @@ from kernel_archive.archive.manifest import (
     Manifest,
     present_manifest,
     shard_faults,
-    write_manifest,
 )
 from kernel_archive.archive.recipe import (
     ARCHIVE_NAME,
@@ -42,12 +41,7 @@ from kernel_archive.archive.recipe import (
 from kernel_archive.archive.recipe_files import write_launches
 from kernel_archive.archive.shards import writer_version
 from kernel_archive.archive.stage import StagedRun, stage_run
-from kernel_archive.archive.swap import (
-    check_target,
-    locked_stage,
-    replaced_directory,
-    stage_directory,
-)
+from kernel_archive.archive.swap import check_target, stage_directory
 from kernel_archive.bins import DEFAULT_SCHEME, Scheme
 from kernel_archive.errors import Finding, RecipeError, TargetExistsError, UsageError, printable
 from kernel_archive.executors import Call, iterate_results, open_executor
@@ -295,14 +289,3 @@ def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
                 fix = "Let each run match one source of one recipe, or rename one of the files"
                 field = "source.path"
                 raise RecipeError.of(code="same-run-twice", message=message, field=field, fix=fix)
-
-
-def build_archive(builders: Sequence[str], **options: Any) -> BuildResult:
-    """Build an archive of the measured tables alone; ``options`` as in :class:`BuildOptions`."""
-    build = Build(BuildOptions(builders=builders, **options))
-    with locked_stage(build.hidden):
-        build.stage_runs()
-        if result := build.unchanged():
-            return result
-        with replaced_directory(build.target) as new:
-            return build.result(write_manifest(new, build.tables(new)))

@@ -22,17 +22,16 @@ from duckdb.sqltypes import DOUBLE, TINYINT
 from kernel_archive.archive.fragment_store import Store
 from kernel_archive.archive.labels import FLAGS, SQL_NAMES
 from kernel_archive.archive.manifest import TableFacts
-from kernel_archive.archive.open import literal_path, sql_texts
 from kernel_archive.archive.recipe import LoadedRecipe
 from kernel_archive.archive.recipe_files import READING_SCHEMA, reading_rows, refuse_unknown
 from kernel_archive.archive.shards import SplitWriter, close_table, write_table
 from kernel_archive.archive.stage import StagedRun
 from kernel_archive.bins import Scheme, assign_bins
+from kernel_archive.databases import literal_path, memory_database, sql_texts
 from kernel_archive.errors import KernelArchiveError, RecipeError
 from kernel_archive.gpus import GpuFacts, gpu_facts, is_known
 from kernel_archive.ids import CANARY
 from kernel_archive.schema import TABLES
-from kernel_archive.storage import memory_database
 
 #: DuckDB spills to disk above this; a process stays below 2 GB.
 MEMORY_LIMIT: Final = "800MB"

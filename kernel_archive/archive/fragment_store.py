@@ -117,6 +117,6 @@ def open_store(place: str | Path) -> Store:
     try:
         store.put("kernel-archive", b"Fragments of kernel-archive builds; safe to delete.\n")
     except (KernelArchiveError, FileNotFoundError) as error:
-        reason = printable(str(error), 300)
+        reason = printable(error, 300)
         raise UsageError(f"--stage {place} cannot be written: {reason}") from None
     return store

@@ -203,7 +203,7 @@ def _matches(loaded: LoadedRecipe, index: int, stage: Path) -> list[tuple[Path, 
     try:
         paths = [base] if source.path == "." else sorted(base.glob(pattern))
     except (RecursionError, ValueError, IndexError, NotImplementedError, OSError) as error:
-        code, message = "bad-recipe", f"the path cannot be looked for: {printable(str(error))}"
+        code, message = "bad-recipe", f"the path cannot be looked for: {printable(error)}"
     matches = [(path, base) for path in paths if path.name not in _NOT_A_RUN]
     if not matches:
         raise loaded.error(code, message, field, value=source.path, fix=fix)

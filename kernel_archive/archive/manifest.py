@@ -73,7 +73,7 @@ _NO_PAIRS: Final = {
 
 
 class SplitFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of one derived table (``eval``, ``discovery_pairs``, ``train_pairs``)."""
+    """Facts of one derived table: an evaluation split, discovery or training pairs."""
 
     name: str  # "canonical" or the name of a variant; only the canonical one is scored as such
     #: "selected" by a definition, "published" and kept as it was, or "withheld": without labels.

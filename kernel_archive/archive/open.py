@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
@@ -22,11 +21,11 @@ from kernel_archive.archive.manifest import (
     shard_faults,
 )
 from kernel_archive.archive.shards import digest_rows
+from kernel_archive.databases import literal_path, memory_database, sql_texts, statement_kinds
 from kernel_archive.errors import ArchiveMismatchError, UsageError, printable, suggestion
 from kernel_archive.gpus import Gpu, GpuFacts, gpu_facts
 from kernel_archive.ids import logical_digest
 from kernel_archive.schema import TABLES
-from kernel_archive.storage import memory_database
 
 if TYPE_CHECKING:
     import datasets
@@ -55,8 +54,8 @@ def default_directory() -> Path:
 
 def which_archive(archives: Sequence[Path]) -> UsageError:
     """Ask which of several archives is meant."""
-    listed = ", ".join(printable(str(path)) for path in archives[:10])
-    way_out = f"Name the directory of one with --archive {printable(str(archives[0]))}"
+    listed = ", ".join(printable(path) for path in archives[:10])
+    way_out = f"Name the directory of one with --archive {printable(archives[0])}"
     return UsageError(f"there are several archives here: {listed}. {way_out}")
 
 
@@ -76,20 +75,6 @@ def archives_here() -> list[Path]:
 
 def _holds_labels(manifest: Manifest | None) -> bool:
     return manifest is not None and manifest.kind == "labels"
-
-
-def literal_path(path: Path | str) -> str:
-    """Write a path for DuckDB, which reads every path as a glob: glob characters go in brackets.
-
-    >>> literal_path("runs[1]/a*.parquet")
-    'runs[[]1]/a[*].parquet'
-    """
-    return re.sub(r"[\[*?]", lambda mark: f"[{mark[0]}]", str(path))
-
-
-def sql_texts(values: Iterable[str]) -> str:
-    """Write texts as SQL literals, separated by commas; NULL without a text."""
-    return ", ".join("'" + value.replace("'", "''") + "'" for value in values) or "NULL"
 
 
 class Archive:
@@ -193,7 +178,8 @@ class Archive:
     def measurements(self) -> dict[str, list[float]]:
         """Speedups that count for the label of each kernel, in the order of the table.
 
-        What two searches share stands in both of their logs, and is one measurement (labels.sql).
+        What two searches share stands in both of their logs, and is one measurement. labels.sql
+        counts so, too; this is Python, since scoring loads DuckDB only for the table ``launches``.
         """
         columns = ["kernel_id", "speedup", "started_at", "evaluation_id", "search_id"]
         columns += ["outcome", "excluded"]
@@ -249,14 +235,13 @@ class Archive:
                 empty = TABLES[name].schema.append(pa.field("split", pa.string())).empty_table()
                 connection.register(name, empty)
         # A path with glob characters is checked as it is written in the query.
-        folders = sql_texts(f"{path}/" for path in (self.path, literal_path(self.path)))
+        folders = [f"{path}/" for path in (self.path, literal_path(self.path))]
         # The files of a Hub snapshot are links into a store beside it.
         files = [path for name in self.tables for path in self.files(name)]
-        targets = [sql_texts([str(path.resolve())]) for path in files if path.is_symlink()]
-        connection.execute(f"SET allowed_directories = [{folders}]")
-        connection.execute(f"SET allowed_paths = [{', '.join(targets)}]")
-        connection.execute("SET enable_external_access = false")
-        connection.execute("SET lock_configuration = true")
+        targets = [str(path.resolve()) for path in files if path.is_symlink()]
+        connection.execute("SET allowed_directories = ?", [folders])
+        connection.execute("SET allowed_paths = ?", [targets])
+        connection.execute("SET enable_external_access = false; SET lock_configuration = true")
         return connection
 
     def sql(self, query: str, parameters: Sequence[Any] = ()) -> pa.Table:
@@ -282,8 +267,7 @@ class Archive:
         import duckdb
 
         try:
-            statements = duckdb.extract_statements(query)
-            if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            if statement_kinds(self.connection, query) != ["SELECT"]:
                 raise UsageError(
                     "one query that reads, please: SELECT, WITH, DESCRIBE, SHOW or SUMMARIZE"
                 )
@@ -320,7 +304,7 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
 
 def _unreadable(path: Path, error: Exception) -> ArchiveMismatchError:
     return ArchiveMismatchError(
-        f"{path} cannot be read: {printable(str(error), 200)}. See kernel-archive validate"
+        f"{path} cannot be read: {printable(error, 200)}. See kernel-archive validate"
     )
 
 
@@ -335,6 +319,6 @@ def open_archive(path: str | Path | None = None) -> Archive:
     directory = Path(path) if path is not None else default_directory()
     manifest = read_manifest(directory)
     if _holds_labels(manifest):
-        named = printable(str(directory))
+        named = printable(directory)
         raise UsageError(f"{named} holds withheld labels, not an archive: name it with --labels")
     return Archive(directory, manifest)

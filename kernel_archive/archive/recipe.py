@@ -149,7 +149,7 @@ class LoadedRecipe(msgspec.Struct, frozen=True, kw_only=True):
                 return path
         except UntrustedFileError as error:
             message = str(error)
-        fix = f"Name a file in the recipe's folder, {printable(str(self.directory.resolve()), 200)}"
+        fix = f"Name a file in the recipe's folder, {printable(self.directory.resolve(), 200)}"
         raise self.error("bad-recipe", message, field, value=name, fix=fix)
 
 
@@ -304,7 +304,7 @@ def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:
     """
     root = Path(directory).absolute()
     if not root.is_dir():
-        raise DataError(f"--source {printable(str(directory))}: there is no such directory")
+        raise DataError(f"--source {printable(directory)}: there is no such directory")
 
     def local(path: str) -> str:
         if "://" not in path:

@@ -122,7 +122,7 @@ def _fetch(url: str, cache: Path, beside: bool) -> tuple[Path, str]:
         for folder in [above] if beside and files else folders:
             files |= system.find(folder, detail=True)
     except Exception as error:  # back-ends of fsspec raise whatever their service does
-        message = f"cannot be reached: {printable(str(error), 300)}"
+        message = f"cannot be reached: {printable(error, 300)}"
         raise _bad_url(url, message, _NETWORK) from error
     places = {n: _place(url, n, above) for n in sorted(files) if n not in folders}
     states = [[files[name].get(key) for key in ("size", *_STATES)] for name in places]
@@ -144,7 +144,7 @@ def _fetch(url: str, cache: Path, beside: bool) -> tuple[Path, str]:
     for name, download in downloads.items():
         reason = download.exception()
         if reason is not None:
-            message = f"download of {printable(name)} failed: {printable(str(reason), 300)}"
+            message = f"download of {printable(name)} failed: {printable(reason, 300)}"
             raise _bad_url(url, message, "Build again: what was fetched stays") from reason
     return copy, "/".join(steps[wild:])
 

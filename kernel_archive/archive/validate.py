@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 
 from kernel_archive.archive.labels import SQL_NAMES
 from kernel_archive.archive.manifest import shard_faults
-from kernel_archive.archive.open import Archive, sql_texts
+from kernel_archive.archive.open import Archive
 from kernel_archive.bins import SCHEMES, assign_bins, checked_scheme, outcome_speedups
+from kernel_archive.databases import sql_texts
 from kernel_archive.errors import ArchiveMismatchError, Finding, counted, printable
 from kernel_archive.ids import CANARY, token_id
 from kernel_archive.schema import OUTCOMES, ROLES, TABLES
@@ -90,7 +91,7 @@ def _schema(archive: Archive) -> Iterator[Finding]:
                 with pq.ParquetFile(file) as parquet:
                     columns, rows = _columns(parquet.schema_arrow), parquet.metadata.num_rows
             except (OSError, pa.ArrowException) as error:
-                message = f"cannot be read: {printable(str(error), 200)}"
+                message = f"cannot be read: {printable(error, 200)}"
                 yield Finding(code="bad-parquet", message=message, file=file)
                 continue
             if columns != expected:
@@ -216,7 +217,7 @@ def _findings(archive: Archive, check: Check) -> Iterator[Finding]:
     try:
         yield from check(archive)
     except (OSError, pa.ArrowException, duckdb.Error, ArchiveMismatchError) as error:
-        message = f"a file cannot be read: {printable(str(error), 200)}"
+        message = f"a file cannot be read: {printable(error, 200)}"
         fix = "Build or pull again"
         yield Finding(code="unreadable", message=message, file=str(archive.path), fix=fix)
 

@@ -72,7 +72,7 @@ def check_board_folder(folder: Path, option: str) -> None:
 
 def _lines(path: Path) -> bytes:
     """Read the forecast lines of a checked file."""
-    name = printable(str(path), 300)
+    name = printable(path, 300)
     if is_parquet(path):
         fix = "Write its rows as JSON lines: polars.read_parquet(FILE).write_ndjson('f.jsonl')"
         message = "a board takes JSON lines, and this is a Parquet table"
@@ -141,7 +141,7 @@ def add_submission(
         raise DataError.of(
             code="several-prompts",
             message="the forecasts answer several prompts",
-            file=printable(str(file), 300),
+            file=printable(file, 300),
             value=", ".join(printable(prompt or "none") for prompt in forecasts.prompts[:5]),
             fix="A changed prompt is another entry: give each a file of its own",
         )

@@ -163,12 +163,12 @@ def _folder_faults(folder: Path) -> Iterator[Finding]:
     """Find what is not a plain folder of three regular files."""
     fix = "Only folders made by kernel-archive leaderboard add belong here"
     if folder.is_symlink() or not folder.is_dir() or folder.name != slug_of(folder.name):
-        file, message = printable(str(folder), 300), "not a submission's folder"
+        file, message = printable(folder, 300), "not a submission's folder"
         yield Finding(code="bad-folder", message=message, file=file, fix=fix)
         return
     names = {path.name for path in folder.iterdir()}
     for name in sorted(names | _FILES):
-        path, file = folder / name, printable(str(folder / name), 300)
+        path, file = folder / name, printable(folder / name, 300)
         if name not in _FILES:
             yield Finding(code="extra-file", message="does not belong to a submission", file=file)
         elif name not in names:
@@ -186,7 +186,7 @@ def load_submission(folder: Path) -> Submission:
     try:
         values = tomllib.loads(read_whole(path, max_bytes=_MAX_RECORD_BYTES).decode("utf-8"))
     except (ValueError, RecursionError, UntrustedFileError) as error:
-        message = printable(str(error), 300)
+        message = printable(error, 300)
         raise DataError.of(code="bad-record", message=message, file=str(path)) from None
     if isinstance(run := values.get("model_run"), dict):
         for gone in ("prompt", "host"):  # older records: model_facts has the prompt

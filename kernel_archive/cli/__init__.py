@@ -129,7 +129,7 @@ def report(error: Exception, *, as_json: bool) -> int:
     elif isinstance(error, OSError):
         # Arrow raises OSError without errno and with everything in its text.
         place = f"{printable(str(error.filename), 300)}: " if error.filename else ""
-        reason = error.strerror or printable(str(error), 400)
+        reason = error.strerror or printable(error, 400)
         message = f"{place}{reason}. Finished files are kept"
     elif isinstance(error, MemoryError):
         message = "out of memory. Finished files are kept"
@@ -137,7 +137,7 @@ def report(error: Exception, *, as_json: bool) -> int:
         if os.environ.get("KERNEL_ARCHIVE_TRACEBACK"):
             traceback.print_exception(error)
         where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-        what = f"{type(error).__name__}: {printable(str(error), 400)}"
+        what = f"{type(error).__name__}: {printable(error, 400)}"
         message = (
             f"internal error{where}: {what}. This is a bug: please report it "
             "with the traceback that KERNEL_ARCHIVE_TRACEBACK=1 prints"

@@ -38,14 +38,14 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     Example: kernel-archive init results/ --name me/my-kernels --gpu H100, then kernel-archive
     build builder.toml.
     """
-    from kernel_archive.archive.init import (
+    from kernel_archive.archive.recipe import ARCHIVE_NAME
+    from kernel_archive.drafting.draft import (
         draft_recipe,
         preview,
         query_of,
         why_no_build,
         write_recipe,
     )
-    from kernel_archive.archive.recipe import ARCHIVE_NAME
 
     target = Path(output)
     for file in (target, query_of(target)):

@@ -230,7 +230,7 @@ class _AnswerReader:
         faults: list[Finding] = []
         most_lines = 10_000 + len(self.row_ids) * MAX_REPEATS
         for path in paths:
-            name = printable(str(path), 300)
+            name = printable(path, 300)
             try:
                 file = regular_file(path)
             except UntrustedFileError as error:
@@ -255,7 +255,7 @@ class _AnswerReader:
         try:
             line = msgspec.json.decode(text, type=dict[str, Any])
         except values.BAD_JSON as error:
-            message = f"not a line with a JSON object: {printable(str(error), 200)}"
+            message = f"not a line with a JSON object: {printable(error, 200)}"
             fix = "Fetch the file again, or remove the line: its question is unanswered then"
             return Finding(code="bad-json", message=message, fix=fix)
         name = line.get("custom_id")

@@ -30,12 +30,12 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
         from inspect_ai.log import read_eval_log
     except ImportError:
         raise MissingExtraError(f"logs of Inspect need Inspect: {install_of('llm')}") from None
-    file = printable(str(path), 300)
+    file = printable(path, 300)
     fault = partial(DataError.of, file=file)
     try:
         log = read_eval_log(str(path))
     except Exception as error:  # noqa: BLE001 - Inspect raises many kinds for a file that is no log
-        fix, what = "Name a file that ends in .eval", printable(str(error), 200)
+        fix, what = "Name a file that ends in .eval", printable(error, 200)
         raise fault(code="bad-log", message=f"not a log of Inspect: {what}", fix=fix) from None
     metadata = log.eval.metadata or {}
     name, logged = printable(metadata.get("prompt")), printable(metadata.get("split"))

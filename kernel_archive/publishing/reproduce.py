@@ -139,7 +139,7 @@ def _read(folder: Path, configuration: str) -> pa.Table | None:
         parts = [pq.read_table(path, partitioning=None) for path in files]
         return pa.concat_tables(parts) if parts else None
     except (pa.ArrowException, OSError) as error:
-        message = f"cannot be read: {printable(str(error), 200)}"
+        message = f"cannot be read: {printable(error, 200)}"
         raise DataError.of(code="unreadable", message=message, file=str(folder)) from None
 
 

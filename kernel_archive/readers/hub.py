@@ -158,7 +158,7 @@ class HubEvents(HubTable):
                     raise ValueError("no event_kind, or no payload that is an object")
                 line = msgspec.json.encode({**payload, "kind": kind})
             except (*values.BAD_JSON, KeyError, TypeError, OverflowError) as error:
-                fault = printable(str(error))
+                fault = printable(error)
                 self.error("bad-row", f"{fault}; the row is skipped", line=number, field="payload")
                 continue
             index = values.whole_number(row.get("event_index"))

@@ -25,6 +25,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
+from kernel_archive.databases import memory_database, statement_kinds
 from kernel_archive.errors import Finding, printable, suggestion
 from kernel_archive.readers import sql_doubts, sql_sandbox
 from kernel_archive.readers.files import ReaderSpec, RunFiles, is_file
@@ -32,7 +33,6 @@ from kernel_archive.readers.records import Evaluation, Record, SearchFacts
 from kernel_archive.readers.sql_doubts import COLUMNS
 from kernel_archive.readers.sql_sandbox import FIELD_BYTES, nodes_of
 from kernel_archive.readers.values import object_of
-from kernel_archive.storage import memory_database
 from kernel_archive.untrusted import UntrustedFileError, open_uncompressed
 
 # Beyond these bounds a query is refused.
@@ -70,9 +70,9 @@ def check_query(text: str) -> dict[str, Any]:
     """
     with memory_database() as connection:
         try:
-            kinds = [statement.type.name for statement in connection.extract_statements(text)]
+            kinds = statement_kinds(connection, text)
         except (duckdb.Error, RuntimeError, ValueError) as error:
-            raise QueryError(f"not DuckDB's SQL: {printable(str(error), 500)}") from None
+            raise QueryError(f"not DuckDB's SQL: {printable(error, 500)}") from None
         if kinds != ["SELECT"]:
             shown = printable(", ".join(kinds) or "nothing", 100)
             fix = "WITH ... SELECT is one; COPY, ATTACH, SET and several statements are not"

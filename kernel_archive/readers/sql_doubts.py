@@ -16,9 +16,9 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
+from kernel_archive.databases import memory_database
 from kernel_archive.errors import Finding, counted, printable
 from kernel_archive.gpus import same_gpu
-from kernel_archive.storage import memory_database
 from kernel_archive.toml_files import toml_beside
 
 #: Columns that a query may return -> their type in DuckDB, and what each means.

@@ -3,7 +3,8 @@
 It reads a request as JSON from standard input and writes the rows as an Arrow stream to standard
 output. What DuckDB refuses goes to standard error, with exit status 3; after status 0 standard
 error lists the damaged lines of CSV files that were left out, and where the other rows begin. The
-working directory is the folder.
+working directory is the folder. Nothing of the package is imported, since its process may not find
+the package: so :func:`connect` locks a database down by itself, as ``Archive.connection`` does.
 """
 
 from __future__ import annotations
@@ -42,11 +43,10 @@ def connect(memory: int, variables: dict[str, str], folder: str) -> duckdb.DuckD
         "temp_directory": "",
     }
     connection = duckdb.connect(":memory:", config=settings)
-    quoted = folder.rstrip("/").replace("'", "''")
     for name, value in variables.items():
         connection.execute(f"SET VARIABLE {name} = ?", [value])
     connection.execute("SET enable_progress_bar = false")  # it writes to stdout
-    connection.execute(f"SET allowed_directories = ['{quoted}/']")
+    connection.execute("SET allowed_directories = ?", [[f"{folder.rstrip('/')}/"]])
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
     return connection
 

@@ -99,7 +99,7 @@ def check_forecasts(
     if not isinstance(source, (str, Path)):
         collector = _Collector("rows", split, raw_sum_bounds)
         return collector.finish(name or "forecasts", "", _read_objects(source, collector))
-    collector = _Collector(printable(str(source), 300), split, raw_sum_bounds)
+    collector = _Collector(printable(source, 300), split, raw_sum_bounds)
     try:
         path = regular_file(source)
     except UntrustedFileError as error:

@@ -251,7 +251,7 @@ def read_record(source: bytes | str | Path) -> Score:
     Raises:
         DataError: it can't be read or is not one score record.
     """
-    source_name = "this" if isinstance(source, bytes) else printable(str(source), 300)
+    source_name = "this" if isinstance(source, bytes) else printable(source, 300)
     try:
         data = source if isinstance(source, bytes) else Path(source).read_bytes()
         return msgspec.json.decode(data, type=Score)
@@ -259,5 +259,5 @@ def read_record(source: bytes | str | Path) -> Score:
         raise DataError(f"{source_name} cannot be read: {error.strerror or error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         fix = "Make one with: kernel-archive score FILE -o RECORD"
-        reason = printable(str(error), 200)
+        reason = printable(error, 200)
         raise DataError(f"{source_name} is not a score record: {reason}. {fix}") from None

@@ -1,1 +1,1 @@
-"""Selection: the evaluation split, discovery pairs, training pairs."""
+"""Selection: the splits, and the proof that nothing leaks."""

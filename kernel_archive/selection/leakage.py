@@ -24,6 +24,7 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
+from kernel_archive.databases import memory_database
 from kernel_archive.errors import Finding, LeakageError, counted, printable
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.problems import HELD_OUT_PROBLEMS
@@ -39,7 +40,6 @@ from kernel_archive.selection.selected import (
 from kernel_archive.selection.similarity import Grams, near_copies
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import REFERENCE_SPLITS, SPLIT_TABLES
-from kernel_archive.storage import memory_database
 from kernel_archive.toml_files import toml_beside
 
 _STATED: Final = toml_beside(__file__)

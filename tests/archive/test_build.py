@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from support.archives import validate_archive
+from support.builds import build_archive
 from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive import build as build_module
 from kernel_archive.archive import consolidate, shards, stage
-from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.consolidate import supersession
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.manifest import read_manifest

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from support.archives import validate_archive
+from support.builds import build_archive
 from support.puct import REFERENCE, RunLog, program, recipe
 
 from kernel_archive.archive import consolidate
-from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
 from kernel_archive.archive.open import open_archive
 from kernel_archive.gpus import GpuFacts, gpu_facts

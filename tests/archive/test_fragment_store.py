@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import fsspec
 import pytest
+from support.builds import build_archive
 from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive import shards, stage
-from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.fragment_store import Store
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.recipe import find_recipe

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.archives import validate_archive
+from support.builds import build_archive
 from support.puct import RunLog, program, recipe
 
-from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.manifest import read_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.shards import write_table

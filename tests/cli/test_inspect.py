@@ -4,9 +4,9 @@ import json
 import shutil
 
 import pytest
+from support.builds import build_archive
 from support.puct import RunLog, program, recipe
 
-from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.labels import FLAGS
 from kernel_archive.archive.open import open_archive
 from kernel_archive.readers import READERS

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.builds import build_archive
 from support.puct import V2, RunLog, gpu_mode, program, recipe
 
-from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.open import open_archive
 
 if TYPE_CHECKING:

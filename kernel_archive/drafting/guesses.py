@@ -1,6 +1,6 @@
 """For ``kernel-archive init``: what the columns of a table may mean, by their names and cells.
 
-``init.toml`` says what is guessed by.
+``guesses.toml`` says what is guessed by.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kernel_archive.archive.open import literal_path, sql_texts
+from kernel_archive.databases import literal_path, sql_texts
 from kernel_archive.toml_files import toml_beside
 
 SPEED: Final = frozenset({"speedup", "runtime_us"})
-KNOWN: Final = toml_beside(__file__, "init.toml")
+KNOWN: Final = toml_beside(__file__)
 UNITS: Final = KNOWN["units"]
 WORDS: Final = {name: frozenset(words) for name, words in KNOWN["words"].items()}
 ERRORS: Final = [(error["failure"], error["words"]) for error in KNOWN["error"]]

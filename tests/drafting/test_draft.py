@@ -13,12 +13,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.builds import build_archive
 
-from kernel_archive.archive import guesses, init
-from kernel_archive.archive.build import build_archive
-from kernel_archive.archive.init import draft_recipe, preview, write_recipe
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.table_rows import quoted
+from kernel_archive.databases import sql_name
+from kernel_archive.drafting import guesses
+from kernel_archive.drafting.draft import draft_recipe, preview, write_recipe
 from kernel_archive.errors import DataError
 from kernel_archive.readers.sql import check_query
 
@@ -173,7 +173,7 @@ def test_a_column_that_names_kernels_is_the_problem(tmp_path: Path, name: str) -
 def test_files_of_one_shape_are_one_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern names them all, and no file of another shape."""
     head, row = ["op", "code", "speedup"], ["gemm", "def a():\n    1", 2.0]
-    monkeypatch.setattr(init, "_MAX_NAMED", 2)
+    monkeypatch.setattr("kernel_archive.drafting.draft._MAX_NAMED", 2)
     for n in range(3):
         write_table(tmp_path / f"in/run{n}/results.csv", head, [*row[:2], 2.0 + n])
     shown, _, notes = start(tmp_path / "in", tmp_path / "in")
@@ -423,7 +423,7 @@ def test_names_are_data(tmp_path: Path) -> None:
     recipe = tomllib.loads((tmp_path / "builder.toml").read_text())
     assert recipe["source"][0]["path"] == "a'b\"; ?x? [[]y]/t'.csv"
     assert shown["runs"] == 1
-    assert quoted('a"b') == '"a""b"'
+    assert sql_name('a"b') == '"a""b"'
 
 
 @pytest.mark.parametrize(

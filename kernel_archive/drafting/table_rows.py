@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from kernel_archive.archive import guesses
-from kernel_archive.archive.open import sql_texts
+from kernel_archive.databases import sql_name, sql_texts
+from kernel_archive.drafting import guesses
 from kernel_archive.errors import printable
 from kernel_archive.readers.sql import QueryError, csv_mark, run_query
 from kernel_archive.readers.values import BAD_JSON, any_json
@@ -80,7 +80,7 @@ def look_at(folder: Path, name: str) -> TableRows:
             fields = answer_of(folder, name, f"SELECT * FROM {read} LIMIT 0").schema
             if not any(pa.types.is_nested(field.type) for field in fields):
                 names = islice(filter(None, fields.names), _MAX_COLUMNS)
-                return TableRows(read=read, columns={name: f"t.{quoted(name)}" for name in names})
+                return TableRows(read=read, columns={name: f"t.{sql_name(name)}" for name in names})
             read = f"(SELECT to_json(p) AS json FROM {read} p)"
         first = f"SELECT json::VARCHAR AS text FROM {read} LIMIT {_MAX_DOCUMENTS}"
         length = "sum(length(text)) OVER (ROWS UNBOUNDED PRECEDING)"
@@ -97,11 +97,6 @@ def look_at(folder: Path, name: str) -> TableRows:
 def answer_of(folder: Path, file: str, select: str) -> pa.Table:
     """Return the answer of a query over one table."""
     return run_query(select, folder, {"file": file}, seconds=60)
-
-
-def quoted(name: str) -> str:
-    """Write a name as an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _json_table(read: str, documents: list[Any], *, line: str | None) -> TableRows:

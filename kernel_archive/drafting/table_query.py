@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from kernel_archive.archive import guesses
-from kernel_archive.archive.open import sql_texts
-from kernel_archive.archive.table_rows import PLACE, TableRows, answer_of, quoted
+from kernel_archive.databases import sql_name, sql_texts
+from kernel_archive.drafting import guesses
+from kernel_archive.drafting.table_rows import PLACE, TableRows, answer_of
 from kernel_archive.errors import printable
 from kernel_archive.readers.sql import QueryError
 from kernel_archive.readers.sql_doubts import failure_of
@@ -89,7 +89,7 @@ def write_query(
 
 def _cells(folder: Path, file: str, table: TableRows) -> dict[str, list[str]]:
     """Read the cells of each column in the first rows, without those that are missing."""
-    select = ", ".join(f"{sql}::VARCHAR AS {quoted(c)}" for c, sql in table.columns.items())
+    select = ", ".join(f"{sql}::VARCHAR AS {sql_name(c)}" for c, sql in table.columns.items())
     try:
         answer = answer_of(folder, file, f"SELECT {select} FROM {table.read} t LIMIT {_SAMPLE}")
     except QueryError:

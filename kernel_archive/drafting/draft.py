@@ -2,7 +2,7 @@
 
 A folder that a shipped query can read gets that query. A table of another kind gets a query made
 from the names of its columns, with a comment where it is a guess. Names are data: they are quoted,
-and no file that a table names is opened by that name. ``init.toml`` says what is guessed by.
+and no file that a table names is opened by that name. ``guesses.toml`` says what is guessed by.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any, Final
 import msgspec
 import tomli_w
 
-from kernel_archive.archive import guesses
 from kernel_archive.archive.jobs import folder_name, jobs_of
-from kernel_archive.archive.open import literal_path
 from kernel_archive.archive.recipe import load_recipe
-from kernel_archive.archive.table_query import BY_FOLDER, write_query
-from kernel_archive.archive.table_rows import TableRows, is_table, look_at, uncompressed
+from kernel_archive.databases import literal_path
+from kernel_archive.drafting import guesses
+from kernel_archive.drafting.table_query import BY_FOLDER, write_query
+from kernel_archive.drafting.table_rows import TableRows, is_table, look_at, uncompressed
 from kernel_archive.errors import (
     DataError,
     Finding,

@@ -1,0 +1,1 @@
+"""For ``kernel-archive init``: a recipe and a query for a folder that nobody described yet."""
