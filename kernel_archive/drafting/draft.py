@@ -25,7 +25,6 @@ from kernel_archive.archive.recipe import load_recipe
 from kernel_archive.databases import literal_path
 from kernel_archive.drafting import guesses
 from kernel_archive.drafting.table_query import BY_FOLDER, write_query
-from kernel_archive.drafting.table_rows import TableRows, is_table, look_at, uncompressed
 from kernel_archive.errors import (
     DataError,
     Finding,
@@ -51,8 +50,6 @@ _MAX_TEXT_BYTES: Final = 16 << 20
 _MAX_TABLES: Final = 20
 #: Name this many tables that are not read.
 _MAX_NAMED: Final = 8
-#: Columns that say how a program did.
-_RESULTS: Final = guesses.SPEED | {"correct", "compiled", "outcome"}
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -134,10 +131,10 @@ def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
 def _own_format(folder: Path, names: Sequence[str]) -> Draft | None:
     """Recognise a search log of a format with a file name of its own."""
     for name in names:
-        plain = uncompressed(name).name
+        plain = guesses.uncompressed(name).name
         spec = next((s for s in READERS.values() if plain in s.files[:1]), None)
         if spec is not None:
-            runs = [str(Path(n).parent) for n in names if uncompressed(n).name == plain]
+            runs = [str(Path(n).parent) for n in names if guesses.uncompressed(n).name == plain]
             sources = _sources(folder, runs, format=spec.name)
             return Draft(found=f"{spec.title} ({printable(name)})", sources=sources)
     return None
@@ -145,7 +142,8 @@ def _own_format(folder: Path, names: Sequence[str]) -> Draft | None:
 
 def _refuse_other_encodings(folder: Path, names: Sequence[str]) -> None:
     """Raise a DataError at the first line of a table of text that is not UTF-8."""
-    for name in (name for name in names if is_table(name, is_text=True)):
+    endings = {*guesses.KNOWN["tables"]} - {".parquet"}
+    for name in (n for n in names if guesses.uncompressed(n).suffix.lower() in endings):
         data = b""
         with suppress(UntrustedFileError), open_uncompressed(folder / name) as stream:
             data = stream.read(_MAX_TEXT_BYTES)
@@ -168,16 +166,20 @@ def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft |
 
     Programs are looked for in all the files ``around``.
     """
-    listed = [name for name in names if is_table(name)]
+    listed = [n for n in names if guesses.uncompressed(n).suffix.lower() in guesses.KNOWN["tables"]]
     seen, rest = listed[:_MAX_TABLES], listed[_MAX_TABLES:]
-    tables = {name: look_at(folder, name) for name in seen}
-    n_known = {name: len(guesses.known(table.columns)) for name, table in tables.items()}
+    tables = {name: guesses.look_at(folder, name) for name in seen}
+    n_known = {n: len(guesses.matched(c)) + len(guesses.times(c)) for n, (_, c) in tables.items()}
     best = max(n_known, key=n_known.__getitem__, default=None)
     if best is None or n_known[best] < 2:
         return None
-    same = [name for name in seen if _is_like(tables[name], tables[best])]
-    columns = {column: sql for name in same for column, sql in tables[name].columns.items()}
-    table = msgspec.structs.replace(tables[best], columns=tables[best].columns | columns)
+    # Read as JSON, a file may lack a column; the others are read by their very columns.
+    n = 1 if "read_json_objects(" in tables[best][0] else 2
+    same = [name for name in seen if tables[name][:n] == tables[best][:n]]
+    table = tables[best]
+    if table[0].startswith("read_json("):
+        union, same = guesses.united(table, tables)
+        table = union if rest or any(tables[name] != table for name in same) else table
     parents = {Path(name).parent for name in same}
     # Where the names of folders do not tell them apart they name no problem (run_0).
     is_each = 1 < len(parents) == len({folder_name(parent) for parent in parents})
@@ -191,30 +193,15 @@ def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft |
     more = f", and {len(same) - 1} like it" if len(same) > 1 else ""
     unread = [n for n in listed if n not in same and (n in seen or len(sources) >= len(same))]
     for name in unread[:_MAX_NAMED]:
-        if name not in seen:
-            why = f"only {_MAX_TABLES} tables are looked into"
-        elif tables[name].columns:
+        why = f"only {_MAX_TABLES} tables are looked into"
+        if name in seen:
             why = f"its columns are not those of {printable(best, 80)}"
-        else:
-            why = tables[name].fault
+            why = why if tables[name][1] else guesses.why_unreadable(folder, name)
         notes.append(f"not read: {printable(name, 80)}: {why}")
     if n := len(unread[_MAX_NAMED:]):
         notes.append(f"not read: {counted(n, 'more table')}")
     found = f"the table {printable(best, 80)}{more}"
     return Draft(found=found, sources=sources, query=query, notes=notes)
-
-
-def _is_like(table: TableRows, best: TableRows) -> bool:
-    """Tell whether one query can read a table and the best one.
-
-    A JSON file may lack columns or have more of its own. The columns of it that are known must lie
-    where the best one has them, and one of them must say how the program did.
-    """
-    if table.read != best.read or table.columns == best.columns or not table.is_json:
-        return (table.read, table.columns) == (best.read, best.columns)
-    known = guesses.known(table.columns)
-    known = {ours: c for ours, c in known.items() if not ours.startswith("error")}
-    return bool(_RESULTS & known.keys()) and known.items() <= guesses.known(best.columns).items()
 
 
 def query_of(recipe: Path) -> Path:

@@ -1,25 +1,207 @@
-"""For ``kernel-archive init``: what the columns of a table may mean, by their names and cells.
+"""For ``kernel-archive init``: where the rows of a table are, and what its columns may mean.
 
-``guesses.toml`` says what is guessed by.
+Names are data: they are sql_name. ``guesses.toml`` says what is guessed by.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
-from kernel_archive.databases import literal_path, sql_texts
+import pyarrow as pa
+
+from kernel_archive.databases import literal_path, sql_name, sql_texts
+from kernel_archive.errors import printable
+from kernel_archive.readers.sql import QueryError, csv_mark, run_query
 from kernel_archive.toml_files import toml_beside
 
-SPEED: Final = frozenset({"speedup", "runtime_us"})
+#: Look at this many columns of a table.
+_MAX_COLUMNS: Final = 2_000
+_SPEED: Final = frozenset({"speedup", "runtime_us"})
+_RESULTS: Final = _SPEED | {"correct", "compiled", "outcome"}
+#: The name of an object in an object of objects, and of one below numbered keys.
+KEY, PLACE = 't."item"."key"', "t.place"
+_OBJECT: Final = '"MAP(VARCHAR, JSON)"'
 KNOWN: Final = toml_beside(__file__)
 UNITS: Final = KNOWN["units"]
 WORDS: Final = {name: frozenset(words) for name, words in KNOWN["words"].items()}
 ERRORS: Final = [(error["failure"], error["words"]) for error in KNOWN["error"]]
 #: Endings of files with programs, the likeliest last: a log may be a .txt, too.
 PROGRAMS: Final = (".txt", ".py", ".cu", ".cuh", ".cpp", ".hip")
+#: Keys that number things; in a path: each value of an object with such keys, each item of a list.
+_NUMBERED: Final = re.compile(r"(?:level|problem|task|sample)?_?\d+")
+_EACH, _ITEM = "{}", "[]"
+_Path: TypeAlias = tuple[str, ...]
+#: How the rows of a table are read, and its columns: name -> SQL over the row ``t``.
+Table: TypeAlias = tuple[str, dict[str, str]]
+
+
+def _known(columns: Iterable[str]) -> dict[str, str]:
+    """Map columns of ours, but those of errors, to theirs."""
+    listed = [*columns]
+    known = matched(listed) | {ours: theirs for ours, (theirs, _) in times(listed).items()}
+    return {ours: theirs for ours, theirs in known.items() if not ours.startswith("error")}
+
+
+def united(best: Table, others: dict[str, Table]) -> tuple[Table, list[str]]:
+    """Read plain JSON tables as one with the best of them, and list their names.
+
+    A table may lack optional columns of the best one or have more. Each column of it that is known
+    must lie where the best one has it, and one of them must say how the program did.
+    """
+    known = _known(best[1])
+    same = [
+        name
+        for name, (read, columns) in others.items()
+        if read == best[0]
+        and (columns == best[1] or _RESULTS & _known(columns).keys())
+        and _known(columns).items() <= known.items()
+    ]
+    columns = {c: sql for name in same for c, sql in others[name][1].items()}
+    texts = {c: f"json_extract_string(t.json, '{_pointer(sql)}')" for c, sql in columns.items()}
+    return (best[0].replace("(", "_objects(", 1), texts), same
+
+
+def _pointer(sql: str) -> str:
+    """Write the sql_name names of a column as a JSON pointer in SQL.
+
+    >>> _pointer('t."a/b"."c~d"')
+    '/a~1b/c~0d'
+    """
+    keys = (key.replace('""', '"') for key in re.findall(r'"((?:[^"]|"")*)"', sql))
+    pointer = "".join("/" + key.replace("~", "~0").replace("/", "~1") for key in keys)
+    return pointer.replace("'", "''")
+
+
+def uncompressed(name: str) -> Path:
+    """Name a file without the ending of its compression."""
+    return Path(name.removesuffix(".zst").removesuffix(".gz"))
+
+
+def _reader(folder: Path, name: str) -> str:
+    """Write the call that reads a table; the mark between fields of CSV is the header's."""
+    call = str(KNOWN["tables"][uncompressed(name).suffix.lower()])
+    return call.format(csv_mark(folder / name)) if "{}" in call else call
+
+
+def answer_of(folder: Path, file: str, select: str) -> pa.Table:
+    """Return the answer of a query over one table; no column where DuckDB cannot read it."""
+    try:
+        return run_query(select, folder, {"file": file}, seconds=60)
+    except (QueryError, ValueError):  # a text that isn't UTF-8
+        return pa.table({})
+
+
+def why_unreadable(folder: Path, name: str) -> str:
+    """Say why no column of a table can be read."""
+    try:
+        run_query(
+            f"SELECT * FROM {_reader(folder, name)} LIMIT 1", folder, {"file": name}, seconds=60
+        )
+    except (QueryError, ValueError) as error:
+        return printable(str(error).splitlines()[0], 120)
+    return "it has no column"
+
+
+def _leaves(fields: Iterable[pa.Field], path: _Path = ()) -> Iterator[tuple[_Path, pa.DataType]]:
+    """Yield the path of each column, also of those inside objects, with its type."""
+    for field in fields:
+        inner = (*path, field.name)
+        is_object = pa.types.is_struct(field.type)
+        yield from _leaves(field.type, inner) if is_object else [(inner, field.type)]
+
+
+def _columns(paths: Iterable[_Path], row: str) -> dict[str, str]:
+    """Map columns, by their paths with points, to the SQL that reads them from a row."""
+    texts = {".".join(path): ".".join(map(sql_name, path)) for path in paths if all(path)}
+    is_json = "'" in row
+    return {n: row.format(t.replace("'", "''") if is_json else t) for n, t in texts.items()}
+
+
+def look_at(folder: Path, name: str) -> Table:
+    """Look where the rows of a table are: in an object or a list of objects, or as it is."""
+    read = _reader(folder, name)
+    is_json = "_json" in read
+    whole = read.replace("')", "'), map_inference_threshold = -1") if is_json else read
+    fields = answer_of(folder, name, f"SELECT * FROM {whole} LIMIT 0").schema
+    leaves = dict(islice(_leaves(fields), _MAX_COLUMNS))
+    numbered = "(SELECT *, row_number() OVER () AS source_line FROM {})".format
+    rows = numbered if uncompressed(name).suffix.lower() in (".jsonl", ".ndjson") else str
+    objects = rows(read.replace("(", "_objects(", 1))
+    ways = []
+    for above in dict.fromkeys(p[:n] for n in (0, 1) for p in leaves if is_json):
+        n = len(above)
+        paths = [p[n:] for p in leaves if p[:n] == above and len(p) > n]
+        by_key = {key: {p[1:] for p in paths if p[0] == key} for key, *_ in paths}
+        same = set.intersection(*by_key.values()) if len(by_key) > 1 else set()
+        if same and () not in set.union(*by_key.values()) and not any(map(is_reference, by_key)):
+            place = "json" + "".join(f"->'$.{sql_name(key)}'" for key in above)
+            each = f"unnest(map_entries(from_json({place}, '{_OBJECT}'))) AS item"
+            text = "json_extract_string({}, '$.{{}}')".format
+            inner = _columns(dict.fromkeys(p[1:] for p in paths), text('t."item"."value"'))
+            outer = _columns((p for p in leaves if p[:n] != above), text("t.json"))
+            ways.append((f"(SELECT *, {each} FROM {objects})", inner | {"name": KEY}, outer))
+    for path, kind in leaves.items():
+        is_numbered = any(map(_NUMBERED.fullmatch, path))
+        if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type) and not is_numbered:
+            inner = _columns((p for p, _ in _leaves(kind.value_type)), 't."item".{}')
+            outer = _columns((p for p in leaves if p != path), "t.{}")
+            each = f"unnest({'.'.join(map(sql_name, path))}) AS item"
+            ways.append((f"(SELECT *, {each} FROM {rows(read)})", inner, outer))
+    for rows_of, inner, outer in ways:
+        around = {*matched(outer), *times(outer)}
+        is_row = "code" in around and around & _SPEED
+        if _says_enough(inner) and not is_row:
+            return rows_of, inner | {**outer, **inner}
+    columns = _columns(leaves, "t.{}")
+    deep = _at_any_depth(objects, leaves) if is_json and not _says_enough(columns) else None
+    return deep or (read, columns)
+
+
+def _says_enough(columns: Iterable[str]) -> bool:
+    """Whether columns name a program or problem, and a speed; a number is a key, no name."""
+    names = [c for c in columns if not any(map(_NUMBERED.fullmatch, c.split(".")))]
+    known = {*matched(names), *times(names)}
+    return bool(known & {"code", "problem"} and known & _SPEED)
+
+
+def _at_any_depth(objects: str, leaves: dict[_Path, pa.DataType]) -> Table | None:
+    """Look for the deepest objects below numbered keys that hold a program and its speed.
+
+    The keys that lead to one name its problem; the items of a list below them are its attempts.
+    """
+    kinds: dict[_Path, dict[_Path, None]] = {}
+    for path, kind in leaves.items():
+        steps = tuple(_EACH if _NUMBERED.fullmatch(part) else part for part in path)
+        n = len(steps) - steps[::-1].index(_EACH) if _EACH in steps else 0
+        if n and pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+            inner = kinds.setdefault((*steps, _ITEM), {})
+            inner.update((p, None) for p, _ in _leaves(kind.value_type))
+        elif n and path[n:]:
+            kinds.setdefault(steps[:n], {})[path[n:]] = None
+    for above, paths in sorted(kinds.items(), key=lambda item: -len(item[0])):
+        columns = _columns(paths, "json_extract_string(t.json, '$.{}')")
+        if "code" in matched(columns) and _says_enough(columns):
+            rows_of = f"(SELECT *, '' AS place FROM {objects})"
+            key: list[str] = []
+            for step in above:
+                value = "json" + "".join(f"->'$.{sql_name(k)}'" for k in key)
+                if step == _EACH:
+                    each = f"unnest(map_entries(from_json({value}, '{_OBJECT}'))) AS e"
+                    words = [f"'{re.sub(r'[^A-Za-z0-9]', '', k).removesuffix('s')}'" for k in key]
+                    place = ", ".join(["nullif(place, '')", *words, "e.key"])
+                    item = f"e.value AS json, concat_ws('_', {place}) AS place"
+                    rows_of = f"(SELECT * EXCLUDE (json), {each} FROM {rows_of})"
+                    rows_of = f"(SELECT * EXCLUDE (e, place), {item} FROM {rows_of})"
+                elif step == _ITEM:
+                    each = f"unnest(from_json({value}, '[\"JSON\"]')) AS json"
+                    rows_of = f"(SELECT * EXCLUDE (json), {each} FROM {rows_of})"
+                key = [] if step in (_EACH, _ITEM) else [*key, step]
+            return rows_of, columns | {"place": PLACE}
+    return None
 
 
 def words_of(name: str) -> list[str]:
@@ -41,12 +223,6 @@ def matched(columns: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def known(columns: Iterable[str]) -> dict[str, str]:
-    """Map columns of ours to theirs, times included."""
-    listed = list(columns)
-    return matched(listed) | {ours: theirs for ours, (theirs, _) in times(listed).items()}
-
-
 def times(columns: Iterable[str]) -> dict[str, tuple[str, str | None]]:
     """Map our columns of times to theirs, and its unit where its name has one."""
     found: dict[str, tuple[str, str | None]] = {}
@@ -66,6 +242,32 @@ def is_reference(column: str) -> bool:
     return bool(WORDS["reference"].intersection(words_of(column)))
 
 
+def errors(columns: dict[str, str], values: dict[str, list[str]]) -> dict[str, str]:
+    """Map the columns that may hold the texts of errors to their SQL."""
+    no_text = re.compile(r"[-+.\deE]+|(?i:true|false|nan|inf)")
+    return {
+        column: f"{sql}::VARCHAR"
+        for column, sql in columns.items()
+        if not WORDS["error"].isdisjoint(words_of(column))
+        and WORDS["no_text"].isdisjoint(words_of(column))
+        and not any(map(no_text.fullmatch, values.get(column, ())))
+    }
+
+
+def by_error(failed: str, texts: dict[str, str]) -> Iterator[str]:
+    """Write which failure a failed row's error says: by the column's name, else by its words."""
+    for column, text in texts.items():
+        name = column.rpartition(".")[2].lower()
+        said = f"regexp_matches(lower({text}), '{{}}')"
+        rules = [(failure, said.format(words)) for failure, words in ERRORS]
+        named = [failure for failure, words in ERRORS if re.search(words, name)]
+        if named or "exception" in name:  # of an exception the words count first
+            rules = [] if named else rules
+            rules.append((named[0] if named else "runtime_error", f"{text} <> ''"))
+        for failure, rule in rules:
+            yield f"{failed} AND {rule} THEN '{failure}'  -- LOOK: by its error"
+
+
 class FileColumn(NamedTuple):
     """A column that names the file of a program."""
 
@@ -78,49 +280,36 @@ class FileColumn(NamedTuple):
 
 
 def file_columns(
-    values: dict[str, list[str]], code: str | None, programs: Iterable[str]
+    values: dict[str, list[str]], matched: dict[str, str], programs: Iterable[str]
 ) -> dict[str, FileColumn]:
     """Map code and reference_code to columns that name files: the most varied is the program.
 
-    ``code`` is the column that may hold the program. Files that are not there are looked for only
-    where nothing else is the program.
+    Files that are not there are looked for only where nothing else is the program.
     """
-    files = {tail: name for name in programs if name.endswith(PROGRAMS) for tail in _tails(name)}
-    naming: list[FileColumn] = []
-    for name, cells in values.items():
-        may_miss = code in (None, name) or is_reference(name)
-        column = _file_column(name, cells, files, may_miss=may_miss)
-        if column is not None:
-            naming.append(column)
+    known = {p: n for n in programs if n.endswith(PROGRAMS) for p in _endings(n)}
+    code, naming = matched.get("code"), list[FileColumn]()
+    for column, cells in values.items():
+        names = [c.strip() for c in cells if "\n" not in c and len(c) < 300]
+        is_windows = any("\\" in name for name in names)
+        names = [name.replace("\\", "/").removeprefix("./") for name in names]
+        endings = {Path(name).suffix for name in names} & {*PROGRAMS}
+        there = [known[name] for name in names if name in known]
+        found = there[0] if len(there) > len(cells) / 2 else None
+        endings = endings or {Path(name).suffix for name in there[:1] if found}
+        n_paths = sum(name.endswith(PROGRAMS[1:]) for name in names)
+        may_miss = n_paths > len(cells) / 2 and (code in (None, column) or is_reference(column))
+        if found or may_miss:
+            patterns = [f"**/*{ending}" for ending in sorted(endings)]
+            files = repr(patterns if len(patterns) > 1 else patterns[0])
+            bare = "" if names[0].endswith(tuple(endings)) else min(endings)
+            naming.append(FileColumn(column, files, bare, found, is_windows))
     n_values = {column.name: len(set(values[column.name])) for column in naming}
     naming.sort(key=lambda c: (c.found is None, -n_values[c.name], c.ending, is_reference(c.name)))
-    columns: dict[str, FileColumn] = {}
     # Where a column holds the texts themselves, files can only be the reference's.
-    if naming and (code is None or not any("\n" in text for text in values[code])):
-        columns["code"] = naming.pop(0)
-    if reference := next((column for column in naming if is_reference(column.name)), None):
-        columns["reference_code"] = reference
-    return columns
-
-
-def _file_column(
-    name: str, cells: list[str], files: dict[str, str], *, may_miss: bool
-) -> FileColumn | None:
-    """Tell whether most cells name ``files`` or, if they ``may_miss``, look like names of such."""
-    names = [cell.strip() for cell in cells if "\n" not in cell and len(cell) < 300]
-    is_windows = any("\\" in cell for cell in names)
-    names = [cell.replace("\\", "/").removeprefix("./") for cell in names]
-    there = [files[cell] for cell in names if cell in files]
-    found = there[0] if len(there) > len(cells) / 2 else None
-    n_paths = sum(cell.endswith(PROGRAMS[1:]) for cell in names)
-    if found is None and not (may_miss and n_paths > len(cells) / 2):
-        return None
-    endings = {Path(cell).suffix for cell in names} & {*PROGRAMS}
-    if found is not None and not endings:
-        endings = {Path(found).suffix}
-    patterns = f"[{sql_texts(f'**/*{ending}' for ending in sorted(endings))}]"
-    missing = "" if names[0].endswith(tuple(endings)) else min(endings)
-    return FileColumn(name, patterns, missing, found, is_windows)
+    is_text = code is not None and any("\n" in text for text in values[code])
+    columns = {"code": naming[0]} if naming and not is_text else {}
+    references = [c for c in naming if is_reference(c.name) and c not in columns.values()]
+    return columns | ({"reference_code": references[0]} if references else {})
 
 
 def numbered_files(
@@ -130,8 +319,10 @@ def numbered_files(
 
     No number stands twice in it, or another column's would have to be in the names, too.
     """
-    paths = (Path(name) for name in programs if name.endswith(PROGRAMS[1:]))
-    below = [p.relative_to(beside).as_posix() for p in paths if p.is_relative_to(beside)]
+    inside = (Path(n) for n in programs if n.endswith(PROGRAMS[1:]))
+    below = dict.fromkeys(
+        p.relative_to(beside).as_posix() for p in inside if p.is_relative_to(beside)
+    )
     for column, cells in values.items():
         is_unique = len({*cells}) == len(cells) > 0
         if not is_unique or WORDS["sample"].isdisjoint(words_of(column)):
@@ -140,14 +331,14 @@ def numbered_files(
         for name in below:
             for match in reversed([*number.finditer(name, name.rfind("/") + 1)]):
                 before, ending = name[: match.start()], name[match.end() :]
-                if sum(f"{before}{cell}{ending}" in below for cell in cells) > len(cells) / 2:
+                if sum(f"{before}{c}{ending}" in below for c in cells) > len(cells) / 2:
                     place = f"{literal_path(name[: name.rfind('/') + 1])}*{Path(name).suffix}"
-                    files, found = f"[{sql_texts([place])}]", str(beside / name)
+                    files, found = sql_texts([place]), str(beside / name)
                     return FileColumn(column, files, ending, found, before=before)
     return None
 
 
-def _tails(name: str) -> set[str]:
+def _endings(name: str) -> set[str]:
     """List the parts of a path that a cell may name it by: a/b.py, b.py, a/b and b."""
     parts = Path(name).parts[-4:]
     tails = {"/".join(parts[i:]) for i in range(len(parts))}

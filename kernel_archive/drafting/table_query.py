@@ -12,30 +12,27 @@ from typing import Final
 
 from kernel_archive.databases import sql_name, sql_texts
 from kernel_archive.drafting import guesses
-from kernel_archive.drafting.table_rows import PLACE, TableRows, answer_of
 from kernel_archive.errors import printable
-from kernel_archive.readers.sql import QueryError
 from kernel_archive.readers.sql_doubts import failure_of
 
 #: Look at this many rows of a table.
 _SAMPLE: Final = 200
 #: Said where the folder of a file is taken for its problem.
 BY_FOLDER: Final = "the problem is a guess: the folder of each file. If all are of one: --problem"
-#: Says no, in lower case; a word that says no more than that; a word of success.
+#: Says no, in lower case; and a word that says no more than that.
 _NO: Final = "IN ('false', '0', '0.0', 'no', 'fail', 'failed')"
 _FAILED: Final = re.compile(r"(?i)\W*(fail(ed|ure)?|error|false|0|no|invalid)\W*")
-_GOOD: Final = re.compile(r"(?i)\s*(ok|pass(ed)?|success(ful)?|correct|valid|true|1)\s*")
-_NUMBER: Final = re.compile(r"[-+.\deE]+")
-#: Cells of a column of errors that are no text.
-_NO_TEXT: Final = re.compile(r"[-+.\deE]+|(?i:true|false|nan|inf)")
 
 
 def write_query(
-    folder: Path, file: str, table: TableRows, names: Sequence[str], *, is_each: bool
+    folder: Path, file: str, table: guesses.Table, names: Sequence[str], *, is_each: bool
 ) -> tuple[str, list[str]]:
     """Write a query over a table, in each folder or one, and what a person must look at."""
-    columns, notes = table.columns, list[str]()
-    values = _cells(folder, file, table)
+    (read, columns), notes = table, list[str]()
+    select = ", ".join(f"{sql}::VARCHAR AS {sql_name(c)}" for c, sql in columns.items())
+    answer = guesses.answer_of(folder, file, f"SELECT {select} FROM {read} t LIMIT {_SAMPLE}")
+    cells = answer.to_pydict()
+    values = {c: [cell for cell in cells.get(c, []) if cell is not None] for c in columns}
     beside, times = Path(file).parent, guesses.times(columns)
     timed = {theirs for theirs, _ in times.values()}
     matched, in_files = _placed({c: values[c] for c in columns if c not in timed}, names, beside)
@@ -54,47 +51,39 @@ def write_query(
         notes.append(BY_FOLDER)
     lines += _verdict(matched, columns, values, notes)
     for ours, theirs in matched.items():
-        cell, remark = columns[theirs], ""
-        if ours == "problem":
-            if level := _level(values):
-                cell = f"concat_ws('_', 'level', {columns[level]}, {cell})"
-            if "problem" not in guesses.words_of(theirs):
-                remark = "  -- LOOK: is this the problem?"
-        lines.append(f"{cell} AS {ours},{remark}")
+        is_guess = ours == "problem" and "problem" not in guesses.words_of(theirs)
+        remark = "  -- LOOK: is this the problem?" if is_guess else ""
+        level = _level(values) if ours == "problem" else None
+        cell = f"concat_ws('_', 'level', {columns[level]}, {columns[theirs]})" if level else ""
+        lines.append(f"{cell or columns[theirs]} AS {ours},{remark}")
     text = "\n".join([*lines, *joins])
-    free = {c: values[c] for c, sql in columns.items() if sql not in text and c != PLACE}
+    keys = (guesses.KEY, guesses.PLACE)
+    free = {c: values[c] for c, sql in columns.items() if sql not in text and sql not in keys}
     notes += _lacking(found, free)
     if free:
         unused = ", ".join(printable(c, 40) for c in [*free][:40])
         notes.append(f"nothing is read from these columns: {unused}")
-    if table.line is not None and "node_id" not in matched:
+    # Of a CSV file the header is row 1; of nested JSON lines each item has the line around it.
+    head = " + 1" if "read_csv" in read else ""
+    line = "source_line" if "AS source_line" in read else "source_row"
+    if line == "source_line" and "node_id" not in matched:
         lines.append("'row-' || t.source_row AS node_id,")
-    # Nothing above the matched file is read: where a program lies there, the folder is the match.
-    file_text = "getvariable('file')" if is_below else sql_texts([file])
-    head = " + 1" if "read_csv" in table.read else ""  # the header of a CSV file is row 1
-    read = table.read.replace("getvariable('file')", file_text)
     query = [
         "-- Written by kernel-archive init from the names of the columns: read it first.",
         *(f"-- LOOK: {note}" for note in notes),
         "SELECT",
         *(f"  {line}" for line in lines),
-        f"  {file_text} AS source_file,",
-        f"  t.{table.line or 'source_row'} AS source_row",
+        "  getvariable('file') AS source_file,",
+        f"  t.{line} AS source_row",
         f"FROM (SELECT *, row_number() OVER (){head} AS source_row FROM {read}) t",
         *joins,
         "ORDER BY t.source_row",
     ]
-    return "\n".join(query) + "\n", notes
-
-
-def _cells(folder: Path, file: str, table: TableRows) -> dict[str, list[str]]:
-    """Read the cells of each column in the first rows, without those that are missing."""
-    select = ", ".join(f"{sql}::VARCHAR AS {sql_name(c)}" for c, sql in table.columns.items())
-    try:
-        answer = answer_of(folder, file, f"SELECT {select} FROM {table.read} t LIMIT {_SAMPLE}")
-    except QueryError:
-        return {column: [] for column in table.columns}
-    return {c: answer[c].drop_null().to_pylist() for c in table.columns}
+    query_text = "\n".join(query) + "\n"
+    if not is_below:
+        # Nothing above the matched file is read, and a program lies there: the folder is the match.
+        query_text = query_text.replace("getvariable('file')", "'" + file.replace("'", "''") + "'")
+    return query_text, notes
 
 
 def _placed(
@@ -108,7 +97,7 @@ def _placed(
         matched = {"problem": kernel, **guesses.matched(c for c in values if c != kernel)}
     # Of files of one name those beside the table count, the last of the list.
     ordered = sorted(names, key=lambda name: Path(name).is_relative_to(beside))
-    in_files = guesses.file_columns(values, matched.get("code"), ordered)
+    in_files = guesses.file_columns(values, matched, ordered)
     if kernel and "code" in in_files and in_files["code"].name == matched.get("problem"):
         matched["problem"] = kernel
     if "code" not in {*matched, *in_files}:
@@ -152,7 +141,8 @@ def _joins(
 
 def _lacking(found: set[str], free: dict[str, list[str]]) -> Iterator[str]:
     """Say which needed columns have no known name, each with the likeliest of those left."""
-    numbers = [c for c, cells in free.items() if cells and all(map(_NUMBER.fullmatch, cells))]
+    is_number = re.compile(r"[-+.\deE]+").fullmatch
+    numbers = [c for c, cells in free.items() if cells and all(map(is_number, cells))]
     texts = [c for c in free if guesses.WORDS["no_name"].isdisjoint(guesses.words_of(c))]
     texts = sorted({*texts} - {*numbers}, key=lambda c: (sum(map(len, free[c])), c))
     likely = [c for c in texts if not guesses.WORDS["problem"].isdisjoint(guesses.words_of(c))]
@@ -167,53 +157,31 @@ def _verdict(
     matched: dict[str, str], columns: dict[str, str], values: dict[str, list[str]], notes: list[str]
 ) -> list[str]:
     """Write the outcome, from columns that say true and false or in words."""
-    errors = _errors(columns, values)
-    cases: list[str] = []
+    cases, errors = list[str](), guesses.errors(columns, values)
     for ours, failure in (("compiled", "compile_failed"), ("correct", "incorrect")):
         if (theirs := matched.pop(ours, None)) is not None:
             no = f"WHEN lower({columns[theirs]}::VARCHAR) {_NO}"
-            cases += _by_error(no, errors) if ours == "correct" else []
+            cases += guesses.by_error(no, errors) if ours == "correct" else []
             cases.append(f"{no} THEN '{failure}'")
     last = "'success'"
     if (theirs := matched.pop("outcome", None)) is not None:
         last = f"{columns[theirs]}::VARCHAR"
+        good = re.compile(r"(?i)ok|pass(ed)?|success(ful)?|correct|valid|true|1")
         for word in sorted(set(values[theirs]))[:20]:
-            outcome = "success" if _GOOD.fullmatch(word) else failure_of(word)
-            if outcome is None:
-                shown = f"{printable(word, 40)} of {printable(theirs, 40)}"
-                notes.append(f"what {shown} means is not known: its rows are left out")
+            outcome = "success" if good.fullmatch(word.strip()) else failure_of(word)
+            if outcome is not None:
+                quote = word.replace("'", "''")
+                if _FAILED.fullmatch(word):
+                    cases += guesses.by_error(f"WHEN {last} = '{quote}'", errors)
+                cases.append(f"WHEN {last} = '{quote}' THEN '{outcome}'")
                 continue
-            is_word = f"WHEN {last} = {sql_texts([word])}"
-            cases += _by_error(is_word, errors) if _FAILED.fullmatch(word) else []
-            cases.append(f"{is_word} THEN '{outcome}'")
+            notes.append(
+                f"what {printable(word, 40)} of {printable(theirs, 40)} means is not known: "
+                "its rows are left out"
+            )
     if not cases:
         return []
     lines = ["CASE", *(f"  {case}" for case in cases), f"  ELSE {last} END AS outcome,"]
-    if errors and "error_text" not in matched:
-        lines.append(f"coalesce({', '.join(errors.values())}) AS error_text,")
-    return lines
-
-
-def _errors(columns: dict[str, str], values: dict[str, list[str]]) -> dict[str, str]:
-    """Map the columns that may hold the texts of errors to their SQL."""
-    return {
-        column: f"{sql}::VARCHAR"
-        for column, sql in columns.items()
-        if not guesses.WORDS["error"].isdisjoint(guesses.words_of(column))
-        and guesses.WORDS["no_text"].isdisjoint(guesses.words_of(column))
-        and not any(map(_NO_TEXT.fullmatch, values[column]))
-    }
-
-
-def _by_error(failed: str, errors: dict[str, str]) -> Iterator[str]:
-    """Write which failure a failed row's error says: by the column's name, else by its words."""
-    for column, text in errors.items():
-        name = column.rpartition(".")[2].lower()
-        named = next((failure for failure, words in guesses.ERRORS if re.search(words, name)), None)
-        rules = [(f"regexp_matches(lower({text}), '{w}')", f) for f, w in guesses.ERRORS]
-        if named is not None:
-            rules = [(f"{text} <> ''", named)]
-        elif "exception" in name:
-            rules.append((f"{text} <> ''", "runtime_error"))
-        for condition, failure in rules:
-            yield f"{failed} AND {condition} THEN '{failure}'  -- LOOK: by its error"
+    is_lacking = errors and "error_text" not in matched
+    texts = ", ".join(errors.values())
+    return lines + ([f"coalesce({texts}) AS error_text,"] if is_lacking else [])

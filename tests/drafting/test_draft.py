@@ -210,12 +210,12 @@ def record(n: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("n", "content", "words"),
     [
-        (2, [{"kernel": f"k{n}", **record(n)} for n in range(2)], "/baseline/ms"),
+        (2, [{"kernel": f"k{n}", **record(n)} for n in range(2)], 't."baseline"."ms"'),
         (2, {"took_s": 9, "runs": [{"kernel": f"k{n}", **record(n)} for n in range(2)]}, "unnest("),
         (2, {"k0": record(0), "it's 1": record(1)}, "unnest(map_entries("),
         (2, {"a": {"op": "x", **record(0)}, "b": {"op": "y", **record(1)}}, "AS problem,"),
         (300, {"of": {"n": 2}, "results": {f"k{n}": record(n) for n in range(300)}}, "unnest(map_"),
-        (1, {"kernel": "a", **record(0), "cases": [{"op": "a", "ms": 7}] * 2}, "/code"),
+        (1, {"kernel": "a", **record(0), "cases": [{"op": "a", "ms": 7}] * 2}, 't."code"'),
     ],
     ids=[
         "fields",
@@ -273,7 +273,7 @@ def test_attempts_below_levels_and_problems(tmp_path: Path) -> None:
     assert (shown["runs"], shown["outcomes"], shown["problems"]) == (2, {"success": 16}, 4)
     assert (shown["first"][0]["problem"], shown["first"][0]["speedup"]) == ("level_1_2", 1.5)
     assert shown["gpus"] == {"H100": 16}
-    assert "AS problem,  -- LOOK" in query
+    assert "t.place AS problem,  -- LOOK" in query
 
 
 @pytest.mark.parametrize("form", ["a list", "lines", "a file a sample", "an object"])
