@@ -234,6 +234,7 @@ def run_query(
         QueryError: DuckDB refused it, or it took too much time or memory.
     """
     request = {
+        "folder": str(folder),
         "query": query,
         "tree": check_query(query),  # where its calls of read_csv stand, should one fail
         "variables": variables,
@@ -247,8 +248,7 @@ def run_query(
                 [sys.executable, "-P", str(Path(sql_sandbox.__file__))],
                 input=json.dumps(request).encode(),
                 stdout=answer,
-                stderr=subprocess.PIPE,
-                cwd=folder,
+                stderr=subprocess.PIPE,  # not started in the folder: it would import from there
                 timeout=seconds,
                 check=False,
             )

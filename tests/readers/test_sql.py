@@ -128,6 +128,17 @@ def test_nothing_outside_is_read(folder: Path, path: str) -> None:
     assert "secret text" not in repr(result)
 
 
+@pytest.mark.parametrize("search_path", [":/nowhere", "."])
+def test_no_module_of_the_folder_is_imported(
+    folder: Path, search_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where the environment has Python look in the working directory."""
+    for name in ("csv", "duckdb", "pandas", "encodings"):
+        (folder / f"{name}.py").write_text("import os; os._exit(77)\n")
+    monkeypatch.setenv("PYTHONPATH", search_path)
+    assert sql.run_query("SELECT 1 AS n", folder, {})["n"].to_pylist() == [1]
+
+
 @pytest.mark.parametrize("pattern", ["*.txt", "leak.txt", "out/*.txt", "**/*.txt"])
 def test_links(folder: Path, pattern: str) -> None:
     """A link inside of the folder is a file like others."""
