@@ -166,7 +166,10 @@ def test_a_column_that_names_kernels_is_the_problem(tmp_path: Path, name: str) -
     write_table(tmp_path / "u.csv", ["label", "id", "text", "time_ms", "ref_ms"], *rows)
     _, query, notes = start(tmp_path, tmp_path / "u.csv", gpu="H100")
     assert "AS problem" not in query
-    assert notes[0] == "no column of a known name holds the problem. Is it the column label?"
+    assert notes[0].startswith(
+        "no column of a known name holds the problem (where all are of one: "
+    )
+    assert notes[0].endswith("--problem NAME). Is it the column label?")
     assert notes[1].endswith("or the name of its file. Is it the column text?")
 
 
