@@ -121,6 +121,8 @@ def _fetch(url: str, cache: Path, beside: bool) -> tuple[Path, str]:
         folders = [name for name, facts in files.items() if facts["type"] == "directory"]
         for folder in [above] if beside and files else folders:
             files |= system.find(folder, detail=True)
+    except ImportError as error:
+        raise _bad_url(url, "needs a library that is not installed", printable(error)) from None
     except Exception as error:  # back-ends of fsspec raise whatever their service does
         message = f"cannot be reached: {printable(error, 300)}"
         raise _bad_url(url, message, _NETWORK) from error

@@ -126,6 +126,13 @@ def test_a_member_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
     assert not [p for p in tmp_path.rglob("*.jsonl") if ".stage" not in p.as_posix()]
 
 
+def test_a_missing_library_is_named(tmp_path: Path) -> None:
+    """The service is not to blame."""
+    with pytest.raises(RecipeError, match="Install adlfs") as refused:
+        fetch_source("abfs://container/logs/*", tmp_path, beside=False)
+    assert "network" not in str(refused.value)
+
+
 def test_a_zip_of_logs_is_read(tmp_path: Path) -> None:
     """Runs inside an archive file are built like any others."""
     log = RunLog()
