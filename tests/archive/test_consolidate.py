@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from support.archives import validate_archive
-from support.puct import REFERENCE, RunLog, program, recipe
+from support.programs import program
+from support.puct import REFERENCE, RunLog, recipe
 
 from kernel_archive.archive import consolidate
 from kernel_archive.archive.build import build_archive

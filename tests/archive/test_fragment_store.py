@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fsspec
 import pytest
-from support.puct import RunLog, program, recipe
+from support.programs import program
+from support.puct import RunLog, recipe
 
 from kernel_archive.archive import shards, stage
 from kernel_archive.archive.build import build_archive

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.puct import V2, RunLog, gpu_mode, program, recipe
+from support.programs import program
+from support.puct import V2, RunLog, gpu_mode, recipe
 
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.open import open_archive

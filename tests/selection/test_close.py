@@ -7,8 +7,8 @@ import random
 import polars as pl
 import pyarrow as pa
 import pytest
-from support.archives import Run, Search, make_tables, memory_tables, program
-from support.programs import jaccard
+from support.archives import Run, Search, make_tables, memory_tables
+from support.programs import jaccard, program
 
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.close import draw_pairs

@@ -16,10 +16,9 @@ from support.archives import (
     kernel_ids,
     make_tables,
     memory_tables,
-    program,
     reference,
 )
-from support.programs import jaccard
+from support.programs import jaccard, program
 
 from kernel_archive.bins import bin_of
 from kernel_archive.errors import DataError

@@ -8,8 +8,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.archives import program
-from support.programs import jaccard
+from support.programs import jaccard, program
 
 from kernel_archive.ids import token_text
 from kernel_archive.selection.similarity import near_copies, near_copy_classes, token_grams

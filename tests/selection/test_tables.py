@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import polars as pl
-from support.archives import Run, Search, make_archive, program, reference
+from support.archives import Run, Search, make_archive, reference
+from support.programs import program
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.ids import program_id

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pytest
-from support.archives import Run, Search, kernel_ids, make_archive, program, replant
+from support.archives import Run, Search, kernel_ids, make_archive, replant
+from support.programs import program
 
 from kernel_archive.archive.manifest import read_manifest, write_manifest
 from kernel_archive.archive.open import archives_here, default_directory, open_archive

@@ -18,11 +18,6 @@ def ulid(n: int) -> str:
     return f"01{n:024d}"
 
 
-def program(name: str, body: str = "y = x") -> str:
-    """A distinct little program."""
-    return f"import torch\n\n\ndef {name}(x):\n    {body}\n    return y\n"
-
-
 def write_lines(path: Path, rows: list[Any]) -> Path:
     """JSON lines; texts and bytes as they are."""
     path.parent.mkdir(parents=True, exist_ok=True)
