@@ -22,12 +22,12 @@ from kernel_archive.archive.swap import locked_stage, stage_directory
 from kernel_archive.errors import KernelArchiveError, LogError, RecipeError, TargetExistsError
 
 
-def write_runs(folder, count=4, children=5, first=0):
+def write_runs(folder, count=4, first=0):
     """So many small runs under ``logs/``."""
     for n in range(first, first + count):
         log = RunLog(serial=10_000 * (n + 1))
         root = log.root(program(f"seed_{n}"), 1.0)
-        for i in range(children):
+        for i in range(5):
             log.child(root, program(f"p_{n}_{i}"), 0.5 + i * 0.7)
         log.write(folder / f"logs/run_{n}")
 

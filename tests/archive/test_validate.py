@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.archives import validate_archive
+from support.archives import validate_archive, with_column
 from support.programs import program
 from support.puct import RunLog, recipe
 
@@ -50,10 +50,7 @@ def column(name, function):
     """A change of one column, value by value."""
 
     def change(rows):
-        values = [function(v) for v in rows.column(name).to_pylist()]
-        return rows.set_column(
-            rows.schema.get_field_index(name), name, pa.array(values, rows.schema.field(name).type)
-        )
+        return with_column(rows, name, [function(v) for v in rows[name].to_pylist()])
 
     return change
 

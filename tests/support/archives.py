@@ -264,6 +264,13 @@ def _table(name: str, rows: Sequence[Row]) -> pa.Table:
     )
 
 
+def with_column(table: pa.Table, name: str, values: Sequence[Any]) -> pa.Table:
+    """A table with other values of a column."""
+    at = table.schema.get_field_index(name)
+    field = table.schema.field(at)
+    return table.set_column(at, field, pa.array(values, field.type))
+
+
 def make_tables(searches: Sequence[Search], runs: Sequence[Run]) -> dict[str, pa.Table]:
     """Measured tables in memory, by name; ``kernels`` by split, as ``kernels/train``."""
     rows = make_rows(searches, runs)
