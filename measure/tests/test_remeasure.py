@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 from support.answers import read_run, run_json
-from support.archives import Run, Search, make_archive, program
+from support.archives import Run, Search, make_archive
 from support.cheats import NUMPY_HONEST
+from support.programs import program
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import DataError, UsageError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -10,7 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from support.archives import validate_archive
 from support.builds import build_archive
-from support.puct import RunLog, program, recipe
+from support.folders import contents
+from support.programs import program
+from support.puct import RunLog, recipe
 
 from kernel_archive.archive import build as build_module
 from kernel_archive.archive import consolidate, shards, stage
@@ -22,13 +23,13 @@ from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_
 from kernel_archive.errors import KernelArchiveError, LogError, RecipeError, TargetExistsError
 
 
-def write_runs(folder, count=4, children=5, first=0):
+def write_runs(folder, count=4, first=0):
     """So many small runs under ``logs/``."""
     for n in range(first, first + count):
         log = RunLog(serial=10_000 * (n + 1))
         root = log.root(program(f"seed_{n}"), 1.0)
-        for i in range(children):
-            log.child(root, program(f"p_{n}_{i}", f"y = x * {i}"), 0.5 + i * 0.7)
+        for i in range(5):
+            log.child(root, program(f"p_{n}_{i}"), 0.5 + i * 0.7)
         log.write(folder / f"logs/run_{n}")
 
 
@@ -37,15 +38,6 @@ def source(tmp_path):
     """Four runs and their recipe."""
     write_runs(tmp_path / "src")
     return recipe(tmp_path / "src", ("logs/*", "held_out"))
-
-
-def tree_digest(directory):
-    """Names and bytes of everything in a directory."""
-    return {
-        p.relative_to(directory).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest()
-        for p in sorted(directory.rglob("*"))
-        if p.is_file()
-    }
 
 
 @pytest.mark.parametrize(
@@ -61,7 +53,7 @@ def test_the_same_bytes_however_it_is_run(tmp_path, source, monkeypatch, module,
     for name, value in changes.items():
         monkeypatch.setattr(module, name, value)
     build_archive([str(source)], out=tmp_path / "b", jobs=jobs)
-    assert tree_digest(tmp_path / "a") == tree_digest(tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
     assert not list((tmp_path / ".b.stage").glob("merge*"))
 
 
@@ -77,17 +69,17 @@ def test_a_build_reads_what_is_new(tmp_path, source):
     again = build_archive([str(source)], out=tmp_path / "a", jobs=1)
     assert (again.staged, again.runs) == (1, 5)
     build_archive([str(source)], out=tmp_path / "b", jobs=1)
-    assert tree_digest(tmp_path / "a") == tree_digest(tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
 def test_a_release_is_never_overwritten_silently(tmp_path, source):
     """Another content under or over a release's place is refused, and goes through with replace."""
     build_archive([str(source)], out=tmp_path / "a", jobs=1, version="1.0.0")
-    before = tree_digest(tmp_path / "a")
+    before = contents(tmp_path / "a")
     write_runs(tmp_path / "src", count=1, first=9)
     with pytest.raises(TargetExistsError, match=r"holds release 1\.0\.0"):
         build_archive([str(source)], out=tmp_path / "a", jobs=1, version="1.0.0")
-    assert tree_digest(tmp_path / "a") == before
+    assert contents(tmp_path / "a") == before
     result = build_archive([str(source)], out=tmp_path / "a", jobs=1, version="1.1.0", replace=True)
     assert (result.version, result.replaced) == ("1.1.0", "1.0.0")
 
@@ -180,16 +172,16 @@ def test_other_people_s_files_in_the_archive_stay(tmp_path, source):
 def test_a_flipped_byte_is_built_again(tmp_path, source):
     """A damaged shard of the right size is not "up to date"."""
     build_archive([str(source)], out=tmp_path / "a", jobs=1)
-    before = tree_digest(tmp_path / "a")
+    before = contents(tmp_path / "a")
     victim = next((tmp_path / "a/data/kernels").glob("test-*"))
     data = bytearray(victim.read_bytes())
     data[50] ^= 1
     victim.write_bytes(data)
     assert not build_archive([str(source)], out=tmp_path / "a", jobs=1).unchanged
-    assert tree_digest(tmp_path / "a") == before
+    assert contents(tmp_path / "a") == before
     (tmp_path / "a/manifest.json").write_text("{")
     build_archive([str(source)], out=tmp_path / "a", jobs=1)
-    assert tree_digest(tmp_path / "a") == before
+    assert contents(tmp_path / "a") == before
 
 
 def test_supersession_is_taken_whole_and_never_in_a_circle():

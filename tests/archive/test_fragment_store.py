@@ -5,7 +5,9 @@ from __future__ import annotations
 import fsspec
 import pytest
 from support.builds import build_archive
-from support.puct import RunLog, program, recipe
+from support.folders import contents
+from support.programs import program
+from support.puct import RunLog, recipe
 
 from kernel_archive.archive import shards, stage
 from kernel_archive.archive.fragment_store import Store
@@ -45,14 +47,6 @@ def recipe_at(folder, place):
     return str(recipe(folder, (f"{place}/*", "held_out")))
 
 
-def tree(directory):
-    """The tables of an archive with their bytes."""
-    return {
-        p.relative_to(directory).as_posix(): p.read_bytes()
-        for p in (directory / "data").rglob("*.parquet")
-    }
-
-
 def test_source_and_staging_area_in_a_bucket(bucket, logs, tmp_path, monkeypatch):
     """The archive is that of local files, byte for byte; a second build fetches no log."""
     here = build_archive([recipe_at(tmp_path / "here", logs)], out=tmp_path / "a", jobs=1)
@@ -62,7 +56,7 @@ def test_source_and_staging_area_in_a_bucket(bucket, logs, tmp_path, monkeypatch
     monkeypatch.setattr(shards, "SHARD_ROWS", 14)
     built = build_archive([there], out=tmp_path / "b", jobs=1, stage="s3://bucket/stage")
     assert built.logical_digest == here.logical_digest
-    assert tree(tmp_path / "b") == tree(tmp_path / "a")
+    assert contents(tmp_path / "b/data") == contents(tmp_path / "a/data")
     assert sorted(fault for fault, *_ in bucket.done) == ["break", "throttle", "throttle"]
     bucket.reads.clear()
     again = build_archive([there], out=tmp_path / "b", jobs=1, stage="s3://bucket/stage")
@@ -97,7 +91,7 @@ def test_a_cluster_builds_the_same_bytes(cluster, logs, tmp_path):
     build_archive([recipe_file], out=tmp_path / "a", jobs=1)
     dask = {"engine": "dask", "scheduler": cluster}
     build_archive([recipe_file], out=tmp_path / "b", **dask)
-    assert tree(tmp_path / "b") == tree(tmp_path / "a")
+    assert contents(tmp_path / "b/data") == contents(tmp_path / "a/data")
     manifests = [(tmp_path / name / "manifest.json").read_bytes() for name in "ab"]
     assert manifests[0] == manifests[1]
     (logs / "run_3/events.jsonl").write_text("no events\n")

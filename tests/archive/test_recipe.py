@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.puct import RunLog, program, recipe
+from support.programs import program
+from support.puct import RunLog, recipe
 
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.open import open_archive
@@ -26,7 +27,7 @@ OTHER_BASELINES = ("torch_compile_default", "torch_compile_reduce_overhead", "cu
 
 
 def cuda_l1(folder: Path) -> None:
-    """A file per GPU; three programs, one row without code, one without score."""
+    """A file per GPU; three programs, two rows without code, one without score."""
     for card in ("a100", "h100", "h20", "l40", "3090"):
         rows = [
             {"level_id": 1 + (n > 0), "task_id": n + 1, "ref_code": f"class Model: n = {n}"}

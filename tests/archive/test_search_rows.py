@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.puct import program
+from support.programs import program
 
 from kernel_archive.archive.jobs import RunJob
 from kernel_archive.archive.recipe import LoadedRecipe, Recipe, Source

@@ -7,7 +7,8 @@ import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
-from support.puct import RunLog, program, recipe
+from support.programs import program
+from support.puct import RunLog, recipe
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.sources import fetch_source

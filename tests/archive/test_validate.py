@@ -11,9 +11,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.archives import validate_archive
+from support.archives import validate_archive, with_column
 from support.builds import build_archive
-from support.puct import RunLog, program, recipe
+from support.programs import program
+from support.puct import RunLog, recipe
 
 from kernel_archive.archive.manifest import read_manifest
 from kernel_archive.archive.open import open_archive
@@ -29,9 +30,9 @@ def archive(tmp_path):
     for role, serial in (("held", 1000), ("train", 5000)):
         log = RunLog(serial=serial)
         root = log.root(program(f"seed_{role}"), 1.0)
-        child = log.child(root, program(f"a_{role}", "y = x + 1"), 2.5)
-        log.child(child, program(f"b_{role}", "y = x + 2"), 0.4)
-        log.child(child, program(f"c_{role}", "y = x + 3"), outcome="incorrect")
+        child = log.child(root, program(f"a_{role}"), 2.5)
+        log.child(child, program(f"b_{role}"), 0.4)
+        log.child(child, program(f"c_{role}"), outcome="incorrect")
         log.write(tmp_path / f"src/logs/{role}/run")
     path = recipe(tmp_path / "src", ("logs/held/*", "held_out"), ("logs/train/*", "training"))
     build_archive([str(path)], out=tmp_path / "a", jobs=1)
@@ -49,10 +50,7 @@ def column(name, function):
     """A change of one column, value by value."""
 
     def change(rows):
-        values = [function(v) for v in rows.column(name).to_pylist()]
-        return rows.set_column(
-            rows.schema.get_field_index(name), name, pa.array(values, rows.schema.field(name).type)
-        )
+        return with_column(rows, name, [function(v) for v in rows[name].to_pylist()])
 
     return change
 

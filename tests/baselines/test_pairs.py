@@ -2,9 +2,9 @@
 
 import json
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.archives import with_column
 from support.small_archive import write_archive
 
 from kernel_archive.archive.open import open_archive
@@ -45,10 +45,8 @@ def test_a_held_out_search_in_the_training_table_is_refused(tmp_path):
     write_archive(tmp_path)
     path = next((tmp_path / "data/train_pairs").glob("*.parquet"))
     table = pq.read_table(path)
-    column = pa.array([held_out(open_archive(tmp_path))[0]] * table.num_rows)
-    pq.write_table(
-        table.set_column(table.schema.get_field_index("search_id"), "search_id", column), path
-    )
+    search = held_out(open_archive(tmp_path))[0]
+    pq.write_table(with_column(table, "search_id", [search] * len(table)), path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     shard = manifest["tables"]["train_pairs"]["splits"]["train"][0]
     shard |= {"bytes": path.stat().st_size, "sha256": sha256_hex(path.read_bytes())}

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.boards import DRAWS, informed, killing, write_lines
+from support.folders import contents
 
 from kernel_archive.board import build_board
 from kernel_archive.board.adding import add_submission
@@ -28,14 +29,6 @@ from kernel_archive.errors import DataError, ForecastError, TargetExistsError
 from kernel_archive.llm.run import ModelRun, run_path
 from kernel_archive.scoring import read_record
 from kernel_archive.untrusted import read_whole
-
-
-def snapshot(folder):
-    """Every path below a folder with its content."""
-    return {
-        p.relative_to(folder).as_posix(): p.read_bytes() if p.is_file() else None
-        for p in sorted(folder.rglob("*"))
-    }
 
 
 def names(folder):
@@ -68,12 +61,13 @@ def test_it_stores_lines_record_and_score(tmp_path, files, split, pack):
 def test_a_name_is_taken_once_and_names_a_folder(tmp_path, files, split):
     """The same folder again, and a name without a letter for it: nothing changes."""
     add_submission(files["good"], split, name="One", board=tmp_path, draws=DRAWS)
-    before = snapshot(tmp_path)
+    before = contents(tmp_path)
     with pytest.raises(TargetExistsError, match="there already"):
         add_submission(files["prior"], split, name="ONE", board=tmp_path, draws=DRAWS)
     with pytest.raises(DataError, match="no letter or digit"):
         add_submission(files["prior"], split, name="../日本", board=tmp_path, draws=DRAWS)
-    assert snapshot(tmp_path) == before
+    assert contents(tmp_path) == before
+    assert names(tmp_path / "submissions") == ["one"]
 
 
 def test_what_is_refused_leaves_no_trace(tmp_path, files, split):
@@ -182,12 +176,12 @@ def test_a_kill_in_the_middle_leaves_the_store_as_it_was(tmp_path, archive, file
     No entry, and the next add cleans up and works.
     """
     add_submission(files["prior"], split, name="one", board=tmp_path, draws=DRAWS)
-    before = snapshot(tmp_path / "submissions/one")
+    before = contents(tmp_path / "submissions/one")
     before_adding = killing("kernel_archive.board.adding", moment)
     with start(archive, files["good"], "two", tmp_path, before=before_adding) as process:
         assert process.wait() == -signal.SIGKILL
     assert [p.name for p in submission_folders(tmp_path / "submissions")] == ["one"]
-    assert snapshot(tmp_path / "submissions/one") == before
+    assert contents(tmp_path / "submissions/one") == before
     add_submission(files["good"], split, name="two", board=tmp_path, draws=DRAWS)
     assert names(tmp_path / "submissions") == ["one", "two"]
 

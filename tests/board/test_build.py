@@ -9,8 +9,10 @@ import sys
 
 import msgspec
 import pytest
-from support.archives import Run, Search, make_archive, program
+from support.archives import Run, Search, make_archive
 from support.boards import DRAWS, informed, killing, page_data, write_lines
+from support.folders import contents
+from support.programs import program
 from support.small_archive import write_archive
 
 from kernel_archive.archive.open import open_archive
@@ -22,12 +24,6 @@ from kernel_archive.errors import DataError, TargetExistsError, UsageError
 from kernel_archive.pipeline import withhold_labels
 from kernel_archive.scoring import load_split, read_record
 from kernel_archive.selection.make import make_splits
-
-
-def contents(folder):
-    """What a board publishes: path -> bytes."""
-    paths = [*folder.glob("*.*"), *sorted((folder / "entries").iterdir())]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 def test_it_writes_standings_page_and_entries(archive, board):

@@ -79,10 +79,8 @@ def test_figures_and_pairs_are_those_of_the_standings(data, archive, board):
 
 
 def test_hostile_and_huge_programs_are_cut_and_shown(tmp_path):
-    """Five megabytes of a program: its beginning, its full length, and no invisible character."""
-    archive = write_archive(
-        tmp_path / "a", per_search=3, hostile="\u202e</script>" + "x" * 5_000_000
-    )
+    """Half a megabyte of a program: its beginning, its full length, and no invisible character."""
+    archive = write_archive(tmp_path / "a", per_search=3, hostile="\u202e</script>" + "x" * 500_000)
     split = load_split(archive, "eval")
     rows = [[0.125] * 8] * len(split)
     path = write_lines(tmp_path / "f.jsonl", split, rows, rationale="\u2066" + "x" * 100_000)
@@ -90,7 +88,7 @@ def test_hostile_and_huge_programs_are_cut_and_shown(tmp_path):
     boards = build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1).boards
     data = page_data((tmp_path / "b/index.html").read_text())
     assert len(packed(make_payload(archive, boards))) < 200_000
-    assert max(data["cut"].values()) > 5_000_000
+    assert max(data["cut"].values()) > 500_000
     assert max(map(len, data["codes"])) < module.MAX_CODE + 100
     assert any(c.startswith("⟦U+202E⟧</script>") for c in data["codes"])
     why = data["boards"][0]["entries"][0]["why"]["0"]

@@ -7,11 +7,11 @@ from kernel_archive.board.ranks import compare_pairs, ranks_of
 from kernel_archive.scoring.figures import interval
 
 
-def entries(means, spread=1.0, n=200, draws=1000, seed=0):
-    """Entries that are means over n rows, with paired bootstrap draws of them: values, draws."""
+def entries(means, draws=1000, seed=0):
+    """Entries that are means over 200 rows, with paired bootstrap draws of them: values, draws."""
     rng = np.random.default_rng(seed)
-    rows = rng.normal(0, spread, (len(means), n)) + np.asarray(means)[:, None]
-    picks = rng.integers(0, n, (draws, n))
+    rows = rng.normal(0, 1, (len(means), 200)) + np.asarray(means)[:, None]
+    picks = rng.integers(0, 200, (draws, 200))
     return rows.mean(axis=1).tolist(), [row[picks].mean(axis=1) for row in rows]
 
 

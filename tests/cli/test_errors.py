@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from kernel_archive.cli import cli, report
-from kernel_archive.errors import DataError, Finding
 
 
 @pytest.mark.parametrize(
@@ -81,18 +80,6 @@ def test_wrong_calls_about_an_archive_that_is_there(
     assert (got, out) == (status, "")
     assert message in err
     assert "Traceback" not in err
-
-
-def test_findings_are_printed_first_twenty_in_full(capsys):
-    """The rest is counted; no control of a hostile name is printed."""
-    findings = [
-        Finding(code="x", message="bad", file=f"\x1b[31m{i}.jsonl", line=i) for i in range(30)
-    ]
-    assert report(DataError("many", findings=findings), as_json=False) == 1
-    shown = capsys.readouterr().err
-    assert shown.count("error: ") == 20
-    assert "and 10 more" in shown
-    assert "\x1b" not in shown
 
 
 @pytest.mark.parametrize(

@@ -36,15 +36,29 @@ def test_a_recipe_that_builds_nothing_ends_with_1(
     assert run("build", "my recipe.toml", "--jobs", 1)[0] == status
 
 
-def test_a_reference_for_all_problems_takes_any_name(run, tmp_path, monkeypatch):
-    """A problem needs the name of a file only where the reference is named after it."""
+@pytest.fixture
+def held_out(tmp_path, monkeypatch):
+    """What ``init`` is given for held-out programs of a problem with a space in its name."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "t.csv").write_text(f"op,code,speedup\nsoft max,{PROGRAM},2\n")
+    programs = "".join(f'soft max,"def k():\n    return {n}\n",{2.0**n}\n' for n in range(-3, 4))
+    (tmp_path / "t.csv").write_text(f"op,code,speedup\n{programs}")
     (tmp_path / "ref.py").write_text("def k():\n    return 0\n")
-    given = ("t.csv", "--gpu", "H100", "--reference")
-    assert run("init", *given, "{problem}.py")[0] == 1
-    assert run("init", *given, "ref.py", "--force")[0] == 0
-    assert run("build", "builder.toml", "--jobs", 1)[0] == 0
+    return "t.csv", "--gpu", "H100", "--role", "held_out"
+
+
+def test_a_reference_for_all_problems_takes_any_name(run, held_out):
+    """A problem needs the name of a file only where the reference is named after it."""
+    assert run("init", *held_out, "--reference", "{problem}.py")[0] == 1
+    assert run("init", *held_out, "--reference", "ref.py", "--force")[0] == 0
+    status, out, _ = run("build", "builder.toml", "--jobs", 1)
+    assert (status, "without a reference program" in out) == (0, False)
+
+
+def test_a_split_without_references_says_so(run, held_out):
+    """A build tells how many rows show no reference program."""
+    assert run("init", *held_out)[0] == 0
+    out = run("build", "builder.toml", "--jobs", 1)[1]
+    assert "7 rows of eval without a reference program: a prompt shows none." in out
 
 
 def test_wrong_names_are_refused_before_anything_is_written(run, tmp_path, monkeypatch):
@@ -64,17 +78,3 @@ def test_every_note_has_a_line(run, tmp_path):
     (tmp_path / "t.csv").write_text(f"code,time,status\n{PROGRAM},2,odd\n")
     out = run("init", tmp_path / "t.csv", "-o", tmp_path / "builder.toml")[1]
     assert "notes:\n  the unit of time is not in its name: ms is a guess\n  what odd of " in out
-
-
-def test_a_split_without_references_says_so(run, tmp_path, monkeypatch):
-    """A build tells how many rows show no reference program; with one it tells nothing."""
-    monkeypatch.chdir(tmp_path)
-    programs = "".join(f'a,"def k():\n    return {n}\n",{2.0**n}\n' for n in range(-3, 4))
-    (tmp_path / "t.csv").write_text(f"op,code,speedup\n{programs}")
-    (tmp_path / "ref.py").write_text("def k():\n    return 0\n")
-    assert run("init", "t.csv", "--gpu", "H100", "--role", "held_out")[0] == 0
-    out = run("build", "builder.toml", "--jobs", 1)[1]
-    assert "7 rows of eval without a reference program: a prompt shows none." in out
-    given = ("--gpu", "H100", "--role", "held_out", "--reference", "ref.py", "--force")
-    assert run("init", "t.csv", *given)[0] == 0
-    assert "without a reference program" not in run("build", "builder.toml", "--jobs", 1)[1]

@@ -5,7 +5,8 @@ import os
 import shlex
 
 import pytest
-from support.archives import Run, Search, make_archive, program
+from support.archives import Run, Search, make_archive
+from support.programs import program
 
 from kernel_archive.scoring import compare, load_split, read_forecasts, score
 from kernel_archive.scoring.record import read_record

@@ -4,7 +4,8 @@ import json
 import shutil
 
 import pytest
-from support.archives import Run, Search, make_archive, program, reference
+from support.archives import Run, Search, make_archive, reference
+from support.programs import program
 from support.published_rows import ROWS, staged
 from support.puct import RunLog, recipe
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.shell_completion import ShellComplete
-from support.puct import RunLog, program, recipe
+from support.programs import program
+from support.puct import RunLog, recipe
 
 from kernel_archive.archive.manifest import read_manifest
 from kernel_archive.cli import cli, common, main

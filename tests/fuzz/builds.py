@@ -14,7 +14,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from support.puct import RunLog, program, recipe
+from support.programs import program
+from support.puct import RunLog, recipe
 
 from kernel_archive.archive.open import open_archive
 

@@ -53,8 +53,8 @@ def provider(monkeypatch):
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory):
-    """An archive of 10 rows of eval."""
-    return write_archive(tmp_path_factory.mktemp("few"), per_search=5)
+    """An archive of 6 rows of eval."""
+    return write_archive(tmp_path_factory.mktemp("few"), per_search=3)
 
 
 def evaluate(task, model, logs, **more):
@@ -111,7 +111,7 @@ def test_figures_agree_where_rows_are_missing_or_malformed(few, provider, tmp_pa
     kinds = itertools.cycle(["fine", "empty", "half", "refusal", "400", "fine"])
     model, _ = provider(lambda prompt: next(kinds))
     task = tasks.forecast(archive=str(few.path))
-    log = evaluate(task, model, tmp_path, limit=7, max_connections=1)
+    log = evaluate(task, model, tmp_path, limit=5, max_connections=1)
     rows = load_split(few, "eval")
     data, counts = from_log(log.location, few, "eval").forecast_file()
     assert counts.unanswered == {"ModelGenerateError": 1}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.archives import program
 from support.fake_hub import FakeHub
+from support.folders import contents
 from support.hub_client import Client
+from support.programs import program
 from support.published_layout import Published, use_shapes, write_published
 from support.puct import RunLog, recipe
 from support.servers import running
@@ -15,7 +16,6 @@ from support.servers import running
 from kernel_archive.pipeline import build
 from kernel_archive.problems import GPU_MODE_TASKS
 from kernel_archive.publishing import push
-from kernel_archive.storage import file_sha256
 
 NAME = "gpu-forecasters/kernels"
 SPEEDUPS = (0.2, 0.3, 0.6, 0.9, 1.2, 1.7, 3.0, 5.0)
@@ -47,16 +47,6 @@ def build_archive(root: Path, version: str, *, added: bool = False) -> Path:
     return out
 
 
-def files_of(folder: Path) -> list[Path]:
-    """All files in a folder, in order."""
-    return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """The content of a folder by the names of its files, as a repository has them."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files_of(folder)}
-
-
 @pytest.fixture(scope="session")
 def archive_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A built archive, version 1.0.0; read only."""
@@ -82,7 +72,7 @@ def _validated_once():
     validate = push.validate_whole
 
     def validate_once(archive):
-        key = str(archive.path), *map(file_sha256, files_of(archive.path))
+        key = str(archive.path), tuple(contents(archive.path).items())
         if key not in reports:
             reports[key] = validate(archive)
         return reports[key]

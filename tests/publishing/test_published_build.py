@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from publishing.conftest import contents
+from support.folders import contents
 from support.published_layout import REPEATS
 
 from kernel_archive.archive.open import Archive, open_archive

@@ -11,7 +11,8 @@ import msgspec
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from publishing.conftest import NAME, contents
+from publishing.conftest import NAME
+from support.folders import contents
 
 import kernel_archive
 from kernel_archive.archive.manifest import read_manifest

@@ -5,10 +5,11 @@ import shutil
 
 import pytest
 from support.fake_hub import READ_TOKEN
+from support.folders import contents
 
 from kernel_archive.publishing.card import write_card
 
-from .conftest import NAME, contents
+from .conftest import NAME
 
 
 def push(client, path, *more, repo=NAME, **kwargs):

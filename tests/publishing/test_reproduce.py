@@ -8,8 +8,8 @@ from statistics import fmean
 
 import pyarrow.parquet as pq
 import pytest
-from publishing.conftest import contents
 from support.fake_hub import FakeHub
+from support.folders import contents
 
 from kernel_archive.bins import bin_of
 from kernel_archive.errors import ArchiveNotFoundError, DataError

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.builds import build_archive
-from support.puct import V2, RunLog, gpu_mode, program, recipe
+from support.programs import program
+from support.puct import V2, RunLog, gpu_mode, recipe
 
 from kernel_archive.archive.open import open_archive
 

@@ -3,8 +3,6 @@
 import gzip
 import json
 import math
-import time
-import tracemalloc
 
 import numpy as np
 import polars as pl
@@ -293,21 +291,11 @@ def test_findings_are_bounded_and_all_counted(write, split, monkeypatch):
     assert len(report.findings) == 10
 
 
-def test_a_long_line_and_a_bomb_take_little_memory_and_time(tmp_path, split):
-    """A line of 200 MB inside 20 kB of zstd: bounded by the split's size, not by the file."""
+def test_a_bomb_is_bounded_by_the_size_of_the_split(tmp_path, split):
+    """A line of 40 MB inside few kB of zstd; tests/test_untrusted.py holds how little memory."""
     path = tmp_path / "bomb.jsonl.zst"
-    with pa.CompressedOutputStream(str(path), "zstd") as out:
-        out.write(b'{"row_id": "')
-        for _ in range(20):
-            out.write(b"a" * (10 << 20))
-    tracemalloc.start()
-    start = time.perf_counter()
-    found = codes(path, split)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert found == [("line-too-long", 1), ("file-too-large", 1)]
-    assert peak < 12 << 20
-    assert time.perf_counter() - start < 10
+    path.write_bytes(pa.compress(b"a" * (40 << 20), codec="zstd", asbytes=True))
+    assert codes(path, split) == [("line-too-long", 1), ("file-too-large", 1)]
 
 
 def packed(lines, how, tmp_path):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.archives import Run, Search, make_archive, program
+from support.archives import Run, Search, make_archive
+from support.programs import program
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.bins import assign_bins

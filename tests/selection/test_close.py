@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 
 import polars as pl
-import pyarrow as pa
 import pytest
-from support.archives import Run, Search, make_tables, memory_tables, program
-from support.programs import jaccard
+from support.archives import Run, Search, make_tables, memory_tables, with_column
+from support.programs import jaccard, program
 
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.close import draw_pairs
@@ -34,10 +33,7 @@ def select(runs, goals=None, rule=RULE, searches=None, rng=None):
     tables = make_tables(searches or [Search("s")], runs)
     kernels = tables["kernels/test"]
     listed = [(goals or {}).get(code, 4) for code in kernels["code"].to_pylist()]
-    at = kernels.schema.get_field_index("goal_bin")
-    tables["kernels/test"] = kernels.set_column(
-        at, kernels.schema.field(at), pa.array(listed, pa.int8())
-    )
+    tables["kernels/test"] = with_column(kernels, "goal_bin", listed)
     return select_split(SPLITS["eval_close"], memory_tables(tables, rng=rng), {}, rule)
 
 

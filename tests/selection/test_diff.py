@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from support.archives import Run, kernel_ids, make_archive, program
+from support.archives import Run, kernel_ids, make_archive
 from support.parents import RUNS, SEARCHES
+from support.programs import program
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import ArchiveNotFoundError

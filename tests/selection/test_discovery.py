@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.archives import Run, Search, kernel_ids, make_tables, memory_tables, program, reference
+from support.archives import Run, Search, kernel_ids, make_tables, memory_tables, reference
+from support.programs import program
 
 from kernel_archive.archive.labels import OVERRULED
 from kernel_archive.schema import TABLES

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import polars as pl
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,10 +15,10 @@ from support.archives import (
     kernel_ids,
     make_tables,
     memory_tables,
-    program,
     reference,
+    with_column,
 )
-from support.programs import jaccard
+from support.programs import jaccard, program
 
 from kernel_archive.bins import bin_of
 from kernel_archive.errors import DataError
@@ -51,13 +50,6 @@ def select_tables(tables, rng=None, gpu=None, **changes):
 def excluded(selection):
     """Counts of what was left out, by reason."""
     return {name: n for name, n in selection.facts.facts["excluded"].items() if n}
-
-
-def with_column(table, name, values):
-    """A table with other values of a column."""
-    at = table.schema.get_field_index(name)
-    field = table.schema.field(at)
-    return table.set_column(at, field, pa.array(values, field.type))
 
 
 def test_a_row_is_its_kernel_with_what_a_forecaster_may_see():

@@ -7,7 +7,8 @@ import shutil
 
 import polars as pl
 import pytest
-from support.archives import Run, Search, make_archive, program, replant
+from support.archives import Run, Search, make_archive, replant
+from support.programs import program
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.selection.check import check_splits

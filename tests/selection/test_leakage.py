@@ -6,8 +6,9 @@ import dataclasses
 
 import polars as pl
 import pytest
-from support.archives import Run, Search, kernel_ids, make_archive, program, reference, replant
-from support.programs import jaccard
+from support.archives import Run, Search, kernel_ids, make_archive, reference, replant
+from support.folders import contents
+from support.programs import jaccard, program
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import LeakageError
@@ -52,14 +53,10 @@ def moved(rows):
 def refused(tmp_path, plant=None, searches=SEARCHES, runs=RUNS):
     """What make_splits refuses; no file is then written, removed or changed."""
     place = make_archive(tmp_path / "a", searches, runs, plant=plant)
-
-    def contents():
-        return {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
-
-    before = contents()
+    before = contents(place)
     with pytest.raises(LeakageError) as caught:
         make_splits(place)
-    assert contents() == before
+    assert contents(place) == before
     return caught.value.findings
 
 

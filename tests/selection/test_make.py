@@ -6,8 +6,10 @@ import shutil
 from contextlib import contextmanager
 
 import pytest
-from support.archives import Run, Search, make_archive, program, remake, validate_archive
+from support.archives import Run, Search, make_archive, remake, validate_archive
+from support.folders import contents
 from support.parents import RUNS, SEARCHES
+from support.programs import program
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
@@ -17,14 +19,8 @@ from kernel_archive.selection.make import make_splits, remade_split
 from kernel_archive.splits import SPLIT_TABLES
 
 
-def contents(place):
-    """Every file with its bytes."""
-    files = (path for path in place.rglob("*") if path.is_file())
-    return {path.relative_to(place).as_posix(): path.read_bytes() for path in files}
-
-
-def test_makes_all_three_tables(place):
-    """The archive holds the three tables with facts that agree, stays valid."""
+def test_makes_every_split(place):
+    """The archive holds every split with facts that agree, and stays valid."""
     opened = open_archive(place)
     empty = {"eval_problems", "eval_cuda", "eval_close", "eval_search", "discovery_search"}
     empty |= {"validity"}

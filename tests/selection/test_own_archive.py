@@ -66,9 +66,15 @@ def make(tmp_path: Path, *extra: tuple[Any, ...], recipe: str = RECIPE) -> Path:
     return tmp_path / build([str(tmp_path)], out=tmp_path / "me/mine").path
 
 
-def test_every_problem_with_enough_bins_is_asked_about(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive as the recipe says, once for all who only read it."""
+    return make(tmp_path_factory.mktemp("own"))
+
+
+def test_every_problem_with_enough_bins_is_asked_about(own: Path) -> None:
     """On the GPU with the most kernels; what is not asked about is counted by its reason."""
-    archive = open_archive(make(tmp_path))
+    archive = open_archive(own)
     facts = archive.manifest.splits["eval"]
     assert (facts.name, facts.parameters["gpu"], facts.rows) == ("canonical", "L40S", 8)
     cells = {"bare": [0, 1, 1, 0, 1, 0, 1, 0], "wide": [0, 1, 1, 1, 1, 0, 0, 0]}
@@ -79,24 +85,23 @@ def test_every_problem_with_enough_bins_is_asked_about(tmp_path: Path) -> None:
     assert validate(archive.path).ok
 
 
-def test_pairs_need_no_reference(tmp_path: Path) -> None:
+def test_pairs_need_no_reference(own: Path) -> None:
     """Child over parent is the ratio of their times, whatever the reference was."""
-    archive = open_archive(make(tmp_path))
+    archive = open_archive(own)
     pairs = archive.arrow("discovery_pairs").to_pylist()
     of_each = {("wide", "L40S"): 3, ("wide", "RTX 5090"): 3, ("bare", "L40S"): 3}
     assert Counter((p["problem"], p["gpu"]) for p in pairs) == of_each
     assert [p["g"] for p in pairs if p["problem"] == "bare"] == pytest.approx([2.0] * 3)
 
 
-def test_the_archive_says_what_it_is(tmp_path: Path) -> None:
+def test_the_archive_says_what_it_is(own: Path) -> None:
     """Card and load example follow its name; an unknown GPU is a finding with a way out."""
-    path = make(tmp_path)
-    card = (path / "README.md").read_text()
+    card = (own / "README.md").read_text()
     assert "# My kernels" in card
     assert "This archive: Me, 2026" in card
     assert 'load_dataset("me/mine")' in card
     assert "gpu-forecasters/kernels" not in card
-    findings = open_archive(path).manifest.findings["first"]
+    findings = open_archive(own).manifest.findings["first"]
     (fix,) = (f["fix"] for f in findings if f["code"] == "unknown-gpu")
     assert '[gpu."RTX 5090"]' in fix
 

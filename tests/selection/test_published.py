@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from support.archives import Run, Search, kernel_ids, make_archive, program, reference
+from support.archives import Run, Search, kernel_ids, make_archive, reference
+from support.programs import program
 from support.published_rows import ROWS, SPEEDUPS, row, staged
 
 from kernel_archive.archive.manifest import write_manifest

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import polars as pl
-from support.archives import Run, Search, make_archive, program, reference
+from support.archives import Run, Search, make_archive, reference
+from support.folders import contents
+from support.programs import program
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.ids import program_id
@@ -30,6 +32,5 @@ def test_rows_written_in_small_parts_give_the_same_split(tmp_path, monkeypatch):
         place = make_archive(tmp_path / str(rows), SEARCHES, RUNS)
         monkeypatch.setattr("kernel_archive.selection.selected.PART_ROWS", rows)
         make_splits(place)
-        files = [path for path in place.rglob("*") if path.is_file()]
-        places.append({path.relative_to(place): path.read_bytes() for path in files})
+        places.append(contents(place))
     assert places[0] == places[1]

@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.archives import Run, Search, kernel_ids, make_tables, memory_tables, program, reference
+from support.archives import Run, Search, kernel_ids, make_tables, memory_tables, reference
+from support.programs import program
 
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.schema import TABLES

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.archives import Run, Search, make_archive, program
+from support.archives import Run, Search, make_archive
+from support.programs import program
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import UsageError

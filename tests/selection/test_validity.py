@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.archives import Run, Search, make_archive, program, remake
+from support.archives import Run, Search, make_archive, remake
+from support.programs import program
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.baselines.registry import forecast_lines, make_baseline

@@ -8,24 +8,22 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import msgspec
-import pyarrow as pa
 import pytest
-from support.archives import Run, Search, kernel_ids, make_archive, program, replant
+from support.archives import Run, Search, kernel_ids, make_archive, replant
+from support.launch_tables import with_launches
+from support.programs import program
 
 from kernel_archive.archive.manifest import read_manifest, write_manifest
 from kernel_archive.archive.open import archives_here, default_directory, open_archive
-from kernel_archive.archive.shards import write_table
 from kernel_archive.errors import (
     ArchiveMismatchError,
     ArchiveNotFoundError,
     TargetExistsError,
     UsageError,
 )
-from kernel_archive.ids import CANARY, program_id
+from kernel_archive.ids import program_id
 from kernel_archive.pipeline import remake_split, validate, withhold_labels
 from kernel_archive.publishing.card import write_card
-from kernel_archive.schema import TABLES
 from kernel_archive.scoring.load import load_split
 from kernel_archive.scoring.replay import load_worlds
 from kernel_archive.scoring.scorer import score_file
@@ -249,15 +247,9 @@ def test_what_other_held_out_programs_launch_is_not_shown(place, tmp_path):
     """Launches of the asked programs and of training kernels stay, and no others."""
     archive = open_archive(place)
     programs = set(archive.arrow("evaluations")["program_id"].to_pylist())
-    row = {"problem": "softmax", "case": 0, "kind": "launch", "name": "k", "n": 1, "bytes": 0}
-    rows = [row | {"launch_id": p[::-1], "program_id": p, "canary": CANARY} for p in programs]
-    table = pa.Table.from_pylist(rows, TABLES["launches"].schema).sort_by("launch_id")
-
-    def write(manifest):
-        tables = {**manifest.tables, "launches": write_table(place, "launches", {"train": table})}
-        write_manifest(place, msgspec.structs.replace(manifest, tables=tables))
-
-    write(archive.manifest)
+    row = {"problem": "softmax", "kind": "launch", "name": "k"}
+    launches = [row | {"launch_id": p, "program_id": p} for p in sorted(programs)]
+    with_launches(archive, launches)
     withhold_labels(place, tmp_path / "own labels")
     public = open_archive(place)
     shown = set(public.arrow("launches")["program_id"].to_pylist())
@@ -266,5 +258,5 @@ def test_what_other_held_out_programs_launch_is_not_shown(place, tmp_path):
     assert program_id(program("broken")) not in shown
     assert program_id(program("train1")) in shown
     assert not list(check_withheld(public))
-    write(public.manifest)
-    assert [finding.field for finding in check_withheld(open_archive(place))] == ["launches"]
+    found = check_withheld(with_launches(public, launches))
+    assert [finding.field for finding in found] == ["launches"]

@@ -1,7 +1,8 @@
 """Hand-made archives: from searches and their measurements to tables or a directory.
 
 The merge here states its rules again (median of the measurements, held-out programs and near
-duplicates out of train), in a hundredth of the time that a build takes::
+duplicates out of train), in a hundredth of the time that a build takes;
+tests/archive/test_hand_made.py compares the two::
 
     make_archive(
         tmp_path / "a",
@@ -12,7 +13,6 @@ duplicates out of train), in a hundredth of the time that a build takes::
 
 from __future__ import annotations
 
-import hashlib
 import random
 import statistics
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 from msgspec.structs import asdict
+from support.programs import program
 
 from kernel_archive import __version__
 from kernel_archive.archive.fragments import json_text
@@ -65,19 +66,6 @@ RECIPE: dict[str, Any] = {
 #: What a hand-made archive is asked about: the six tasks, of programs that were measured once.
 EVALUATION: dict[str, Any] = {"tasks": list(GPU_MODE_TASKS), "gpu": "A100-80GB", "bins": 1}
 _RANK = {"held_out": 0, "training": 1, "archive": 2}
-
-
-def program(name: object, *, comment: str = "", size: int = 6) -> str:
-    """A program text of its own for every name; a comment makes a near duplicate of it."""
-    seed = int.from_bytes(hashlib.sha256(str(name).encode()).digest()[:6], "big")
-    body = "\n".join(
-        f"    v{i} = tl.load(x + {(seed >> i) % 9973} * pid + {i})" for i in range(size)
-    )
-    note = f"  # {comment}" if comment else ""
-    return (
-        "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
-        f"def kernel_{seed}(x, pid):{note}\n{body}\n    tl.store(x, v0)"
-    )
 
 
 def reference(problem: str, which: int = 0) -> str:
@@ -274,6 +262,13 @@ def _table(name: str, rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_pylist(
         [{**row, "canary": CANARY} for row in rows], schema=TABLES[name].schema
     )
+
+
+def with_column(table: pa.Table, name: str, values: Sequence[Any]) -> pa.Table:
+    """A table with other values of a column."""
+    at = table.schema.get_field_index(name)
+    field = table.schema.field(at)
+    return table.set_column(at, field, pa.array(values, field.type))
 
 
 def make_tables(searches: Sequence[Search], runs: Sequence[Run]) -> dict[str, pa.Table]:

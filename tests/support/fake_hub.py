@@ -145,17 +145,12 @@ class FakeHub(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Broken connections are what these tests make; nothing is printed for them."""
 
-    def environment(self, home: Path, token: str | None = WRITE_TOKEN) -> dict[str, str]:
+    def environment(self, home: Path) -> dict[str, str]:
         """Environment of a client process: this endpoint, its own cache, no other Hub settings."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING"))}
-        kept |= {
-            "HF_ENDPOINT": self.url,
-            "HF_HOME": str(home),
-            "HF_HUB_DISABLE_XET": "1",
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        }
-        return kept | ({"HF_TOKEN": token} if token else {})
+        disabled = ("XET", "TELEMETRY", "PROGRESS_BARS")
+        kept |= {f"HF_HUB_DISABLE_{name}": "1" for name in disabled}
+        return kept | {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_TOKEN": WRITE_TOKEN}
 
     def fail(self, method: str, path: str, **kwargs: Any) -> None:
         """Make the next matching requests fail (see :class:`Fault`)."""

@@ -7,18 +7,16 @@ from kernel_archive.scoring import Forecasts, Split
 CENTRES = np.array([-2.25, -1.5, -0.75, -0.25, 0.25, 0.75, 1.5, 2.25])
 
 
-def make_split(rng, sizes=(12, 7, 9), split="eval", scheme="paper"):
+def make_split(rng, sizes=(12, 7, 9), split="eval"):
     """A split with random speedups; ids are numbered over tasks of these sizes."""
     tasks = [f"task{t}" for t, size in enumerate(sizes) for _ in range(size)]
+    groups = ["left" if name == "task0" else "right" for name in tasks]
     return Split.from_arrays(
         row_ids=[f"row-{i:04d}" for i in range(len(tasks))],
         tasks=tasks,
-        groups=["left" if name == "task0" else "right" for name in tasks]
-        if split == "discovery"
-        else None,
+        groups=groups if split == "discovery" else None,
         speedups=np.exp2(rng.normal(0, 1.4, len(tasks))),
         split=split,
-        scheme=scheme,
     )
 
 

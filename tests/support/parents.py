@@ -1,6 +1,7 @@
 """A held-out and a training search of one task, each a parent with seven children."""
 
-from support.archives import Run, Search, program
+from support.archives import Run, Search
+from support.programs import program
 
 SEARCHES = [Search("held"), Search("train", role="training")]
 RUNS = [

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
-from support.puct import REFERENCE, RunLog, program
+from support.programs import program
+from support.puct import REFERENCE, RunLog
 
 from kernel_archive.problems import PROBLEMS
 

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from support.archives import program, reference
+from support.archives import reference
+from support.programs import program
 
 from kernel_archive.archive.stage import PUBLISHED_SCHEMA
 from kernel_archive.bins import bin_of

@@ -18,11 +18,6 @@ def ulid(n: int) -> str:
     return f"01{n:024d}"
 
 
-def program(name: str, body: str = "y = x") -> str:
-    """A distinct little program."""
-    return f"import torch\n\n\ndef {name}(x):\n    {body}\n    return y\n"
-
-
 def write_lines(path: Path, rows: list[Any]) -> Path:
     """JSON lines; texts and bytes as they are."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,9 +133,9 @@ class V2:
         hours, minutes = self.clock // 3600, self.clock // 60 % 60
         return f"2026-05-01T{hours:02d}:{minutes:02d}:{self.clock % 60:02d}.000000Z"
 
-    def step(self, n: int, parent: int = 0) -> V2:
+    def step(self, n: int) -> V2:
         """Open a step."""
-        self.rows.append({"kind": "step_started", "step": n, "parent_ulids": [ulid(parent)]})
+        self.rows.append({"kind": "step_started", "step": n, "parent_ulids": [ulid(0)]})
         return self
 
     def end(self, n: int) -> V2:
@@ -188,27 +183,22 @@ class RunLog:
     reference_ns: tuple[float, ...] = (1e5, 2e5)
     events: list[dict[str, Any]] = field(default_factory=list)
 
-    def root(self, code: str, speedup: float | None = 1.0, outcome: str = "success") -> str:
+    def root(self, code: str, speedup: float | None = 1.0) -> str:
         """The search's root; its node id."""
         node = ulid(self.serial)
-        result = gpu_mode(speedup, kind=outcome, reference_ns=self.reference_ns)
+        result = gpu_mode(speedup, reference_ns=self.reference_ns)
         step = {"kind": "step_started", "step": 0, "parent_ulids": [node]}
         self.events += [initialized(node, code, result), step]
         return node
 
     def child(
-        self,
-        parent: str,
-        code: str,
-        speedup: float | None = None,
-        outcome: str = "success",
-        reference_ns: tuple[float, ...] | None = None,
+        self, parent: str, code: str, speedup: float | None = None, outcome: str = "success"
     ) -> str:
         """A child's four events; its node id."""
         self.serial += 3
         mutation, request, node = (ulid(self.serial + i) for i in range(3))
         time = f"2026-01-01T00:{self.serial // 60 % 60:02d}:{self.serial % 60:02d}.000000Z"
-        result = gpu_mode(speedup, kind=outcome, reference_ns=reference_ns or self.reference_ns)
+        result = gpu_mode(speedup, kind=outcome, reference_ns=self.reference_ns)
         row = {"kind": "evaluation_completed", "request_id": request, "evaluation": result}
         self.events += asked(node, parent, code, (mutation, request), (time, time, time))
         self.events.append({**row, "completed_at": time})

@@ -29,7 +29,7 @@ EVERYTHING: dict[str, dict[str, Any]] = {
 }
 
 
-def program(block: int, warps: int, passes: int, number: int) -> tuple[str, float]:
+def tuned_program(block: int, warps: int, passes: int, number: int) -> tuple[str, float]:
     """A program and the speedup that follows from its knobs."""
     loops = "".join(f"    y = y + tl.load(x_ptr + {i})\n" for i in range(passes))
     code = (
@@ -77,7 +77,7 @@ def write_archive(
                 Search(name, problem, "held_out" if held else "training", reference=reference)
             )
             for i in range(per_search):
-                code, speedup = program(
+                code, speedup = tuned_program(
                     int(2 ** rng.integers(5, 13)),
                     int(2 ** rng.integers(0, 5)),
                     int(rng.integers(0, 4)),
