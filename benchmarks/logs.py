@@ -295,7 +295,7 @@ def generate(out: Path, kernels: int, seed: int = 0) -> Path:
         f'[[source]]\npath = "logs/{role}/*"\nformat = "puct-events"\nrole = '
         f'"{role}"\ngeneration_method = "tree_search"\n'
         f'gpu = "A100-80GB"\nproblem = "{{name}}"\nreference = "references/{{problem}}.py"\n'
-        for role in ("held_out", "training")
+        for role in sorted(folder.name for folder in (out / "logs").iterdir())
     )
     recipe = out / "builder.toml"
     recipe.write_text(
