@@ -183,6 +183,8 @@ class Archive:
         """
         columns = ["kernel_id", "speedup", "started_at", "evaluation_id", "search_id"]
         columns += ["outcome", "excluded"]
+        if "evaluations" not in self.tables:
+            return {}
         rows = self.arrow("evaluations", columns=columns)
         # A list of times imports pandas, and so does a filter of Arrow's.
         rows = rows.set_column(2, "started_at", rows["started_at"].cast(pa.int64()))

@@ -11,7 +11,7 @@ import pytest
 from support.archives import with_column
 from support.made_forecasts import make_forecasts, make_split
 
-from kernel_archive.archive.manifest import read_manifest
+from kernel_archive.archive.manifest import read_manifest, write_manifest
 from kernel_archive.errors import ArchiveMismatchError, ArchiveNotFoundError, DataError, UsageError
 from kernel_archive.scoring import Split, load_split, score
 from kernel_archive.scoring.load import read_clusters
@@ -189,3 +189,20 @@ def test_a_score_says_what_was_drawn(rng):
     assert record.drawn.said == "28 rows"
     assert "few" in Drawn(unit="authors", n=6).said
     assert "few" not in Drawn(unit="authors", n=24).said
+
+
+def test_an_archive_of_eval_alone_has_rows_to_score(archive, tmp_path):
+    """Without the other tables nothing is known of repeated measurements, goals or launches."""
+    alone = shutil.copytree(archive.path, tmp_path / "alone")
+    manifest = read_manifest(alone)
+    kept = {"eval": manifest.tables["eval"]}
+    write_manifest(alone, msgspec.structs.replace(manifest, tables=kept))
+    split = load_split(alone)
+    assert len(split) == len(load_split(archive))
+    assert split.row_facts.measured is None
+
+
+def test_options_that_are_not_there_are_refused():
+    """A misspelt option does not score other facts than those that were meant."""
+    with pytest.raises(TypeError, match="no option 'surface'"):
+        of(surface=None)
