@@ -159,7 +159,7 @@ def test_only_the_release_itself_is_not_selected_again(archive, tmp_path):
     renamed = msgspec.structs.replace(manifest.splits["eval"], name="other")
     for change in (
         {"builders": stated},
-        {"evaluation": {}},
+        {"eval_rules": {}},
         {"splits": {**manifest.splits, "eval": renamed}},
         {"version": "2026.11.0"},
         {"logical_digest": "sha256:" + "0" * 64},
