@@ -77,12 +77,14 @@ def same_gpu(one: str, other: str) -> bool:
 
 
 def gpu_facts(name: str, stated: Mapping[str, GpuFacts] | None = None) -> Gpu:
-    """Look up the facts of a GPU among those that recipes or an archive state, then here."""
+    """Look up each fact of a GPU among those that recipes or an archive state, then here."""
     canonical = canonical_gpu(name)
+    gpu = GPUS.get(canonical, Gpu(name=canonical))
     for other, facts in (stated or {}).items():
         if same_gpu(canonical, other):
-            return Gpu(**{**msgspec.structs.asdict(facts), "name": canonical})
-    return GPUS.get(canonical, Gpu(name=canonical))
+            known = {field: getattr(facts, field) for field in GpuFacts.__struct_fields__}
+            return msgspec.structs.replace(gpu, **{k: v for k, v in known.items() if v is not None})
+    return gpu
 
 
 def gpu_lines(gpu: Gpu) -> Iterator[str]:

@@ -214,9 +214,11 @@ class Archive:
         """Facts of GPUs from the archive's recipes: those that this package does not have."""
         names, stated = GpuFacts.__struct_fields__, dict[str, Gpu]()
         for row in self.arrow("gpus").to_pylist() if "gpus" in self.manifest.tables else ():
-            gpu, ours = row["gpu"], gpu_facts(row["gpu"])
-            if row["known"] and any(row[name] != getattr(ours, name) for name in names):
-                stated[gpu] = Gpu(name=gpu, **{name: row[name] for name in names})
+            gpu = Gpu(name=row["gpu"], **{name: row[name] for name in names})
+            ours = gpu_facts(gpu.name)
+            facts = {name: row[name] for name in names if name != "source"}
+            if any(fact not in (None, getattr(ours, name)) for name, fact in facts.items()):
+                stated[gpu.name] = gpu
         return stated
 
     @cached_property

@@ -178,8 +178,8 @@ def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft |
     same = [name for name in seen if tables[name][:n] == tables[best][:n]]
     table = tables[best]
     if table[0].startswith("read_json("):
-        union, same = guesses.united(table, tables)
-        table = union if rest or any(tables[name] != table for name in same) else table
+        # As text, whatever types DuckDB gives a column: a later row may have another.
+        table, same = guesses.united(table, tables)
     parents = {Path(name).parent for name in same}
     # Where the names of folders do not tell them apart they name no problem (run_0).
     is_each = 1 < len(parents) == len({folder_name(parent) for parent in parents})

@@ -1,12 +1,12 @@
 """For ``kernel-archive init``: where the rows of a table are, and what its columns may mean.
 
-Names are data: they are sql_name. ``guesses.toml`` says what is guessed by.
+Names are data: they are quoted. ``guesses.toml`` says what is guessed by.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
@@ -61,19 +61,33 @@ def united(best: Table, others: dict[str, Table]) -> tuple[Table, list[str]]:
         and _known(columns).items() <= known.items()
     ]
     columns = {c: sql for name in same for c, sql in others[name][1].items()}
-    texts = {c: f"json_extract_string(t.json, '{_pointer(sql)}')" for c, sql in columns.items()}
+    texts = {
+        c: f"json_extract_string(t.json, {_pointer(_keys(sql))})" for c, sql in columns.items()
+    }
     return (best[0].replace("(", "_objects(", 1), texts), same
 
 
-def _pointer(sql: str) -> str:
-    """Write the sql_name names of a column as a JSON pointer in SQL.
+def _keys(sql: str) -> list[str]:
+    """Read the keys in the quoted names of a column.
 
-    >>> _pointer('t."a/b"."c~d"')
-    '/a~1b/c~0d'
+    >>> _keys('t."a/b"."c""d"')
+    ['a/b', 'c"d']
     """
-    keys = (key.replace('""', '"') for key in re.findall(r'"((?:[^"]|"")*)"', sql))
-    pointer = "".join("/" + key.replace("~", "~0").replace("/", "~1") for key in keys)
-    return pointer.replace("'", "''")
+    return [key.replace('""', '"') for key in re.findall(r'"((?:[^"]|"")*)"', sql)]
+
+
+def _pointer(keys: Iterable[str]) -> str:
+    """Write a path of keys as a JSON pointer in SQL.
+
+    >>> _pointer(["a/b", "it's"])
+    "'/a~1b/it''s'"
+    """
+    return sql_texts(["".join("/" + key.replace("~", "~0").replace("/", "~1") for key in keys)])
+
+
+def _below(keys: Sequence[str]) -> str:
+    """Write the value below some keys of a document as SQL."""
+    return f"json->{_pointer(keys)}" if keys else "json"
 
 
 def uncompressed(name: str) -> Path:
@@ -138,7 +152,7 @@ def look_at(folder: Path, name: str) -> Table:
         by_key = {key: {p[1:] for p in paths if p[0] == key} for key, *_ in paths}
         same = set.intersection(*by_key.values()) if len(by_key) > 1 else set()
         if same and () not in set.union(*by_key.values()) and not any(map(is_reference, by_key)):
-            place = "json" + "".join(f"->'$.{sql_name(key)}'" for key in above)
+            place = _below(above)
             each = f"unnest(map_entries(from_json({place}, '{_OBJECT}'))) AS item"
             text = "json_extract_string({}, '$.{{}}')".format
             inner = _columns(dict.fromkeys(p[1:] for p in paths), text('t."item"."value"'))
@@ -188,7 +202,7 @@ def _at_any_depth(objects: str, leaves: dict[_Path, pa.DataType]) -> Table | Non
             rows_of = f"(SELECT *, '' AS place FROM {objects})"
             key: list[str] = []
             for step in above:
-                value = "json" + "".join(f"->'$.{sql_name(k)}'" for k in key)
+                value = _below(key)
                 if step == _EACH:
                     each = f"unnest(map_entries(from_json({value}, '{_OBJECT}'))) AS e"
                     words = [f"'{re.sub(r'[^A-Za-z0-9]', '', k).removesuffix('s')}'" for k in key]

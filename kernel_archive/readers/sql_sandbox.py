@@ -162,12 +162,12 @@ def main() -> None:
     """Answer the request on standard input."""
     request = json.load(sys.stdin)
     sys.path[:] = filter(os.path.isabs, sys.path)  # nothing is imported from the folder
-    os.chdir(request["folder"])
     resource.setrlimit(resource.RLIMIT_AS, (request["address_space"],) * 2)
     resource.setrlimit(resource.RLIMIT_FSIZE, (request["result_bytes"],) * 2)
     csv.field_size_limit(FIELD_BYTES)
     report: dict[str, Any] = {"damaged": [], "lines": {}}
     try:
+        os.chdir(request["folder"])
         connection = connect(request["memory"], request["variables"], str(Path.cwd()))
         try:
             _answer(connection, request["query"])

@@ -28,7 +28,7 @@ class ProgramPairs:
     anchors: tuple[str, ...] = ()  # n programs
     candidates: tuple[str, ...] = ()  # n programs
     row_ids: tuple[str, ...] = ()  # n names
-    #: Facts of GPUs that this package does not know.
+    #: Facts of GPUs that the archive states.
     stated_gpus: Mapping[str, Gpu] = field(default_factory=dict)
     #: (program id, problem, GPU) -> features of its dry run, for baselines that ask for them.
     launches: Mapping[tuple[str, str, str], Floats] = field(default_factory=dict)

@@ -121,8 +121,8 @@ def score_remarks(record: Score) -> list[str]:
     crps = record.metrics["crps"].mean if "crps" in record.metrics else None
     even_odds = record.uniform.get("crps")
     if crps is not None and even_odds is not None and crps > even_odds:
-        worse = f"CRPS {crps:.3f} is worse than that of even odds on every bin, {even_odds:.3f}"
-        remarks.append(f"{worse}. Bins of training programs are not as frequent as the split's.")
+        worse = f"CRPS {crps:.3f} is worse than that of even odds, {even_odds:.3f}"
+        remarks.append(f"{worse}. Training programs are not spread over the bins as the split is.")
     if f.n_raw_sum_rejected:
         rejected = f"sum below 0.5 or above 1.5: {counted(f.n_raw_sum_rejected, 'forecast')}"
         remarks.append(f"{rejected}, which count as not parsed.")

@@ -146,7 +146,7 @@ def with_ids(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     for column, side in ((split.anchor, "anchor"), (split.candidate, "candidate")):
         texts = rows.select(pl.col(column).unique())  # each text is read once, however many pairs
         for name, make_id in (("program", program_id), ("token", token_id)):
-            ids = [make_id(code) for code in texts[column]]
+            ids = [None if code is None else make_id(code) for code in texts[column]]
             texts = texts.with_columns(pl.Series(f"{side}_{name}", ids, pl.String))
         rows = rows.join(texts, on=column, how="left", maintain_order="left")
     return rows

@@ -155,7 +155,8 @@ def test_a_recipe_states_facts_of_gpus():
     stated = {"NVIDIA Quantum 9": GpuFacts(multiprocessors=7), "H200": GpuFacts(multiprocessors=1)}
     assert gpu_facts("quantum9", stated).multiprocessors == 7
     assert gpu_facts("H200", stated).multiprocessors == 1
-    assert gpu_facts("H200", {}).multiprocessors == 132
+    for others in ({}, {"H200": GpuFacts()}, {"H200": GpuFacts(memory_gb=1.0)}):
+        assert gpu_facts("H200", others).multiprocessors == 132
 
 
 def test_an_excluded_row_stays_in_evaluations_only(tmp_path):

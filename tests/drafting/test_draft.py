@@ -211,12 +211,12 @@ def record(n: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("n", "content", "words"),
     [
-        (2, [{"kernel": f"k{n}", **record(n)} for n in range(2)], 't."baseline"."ms"'),
+        (2, [{"kernel": f"k{n}", **record(n)} for n in range(2)], "/baseline/ms"),
         (2, {"took_s": 9, "runs": [{"kernel": f"k{n}", **record(n)} for n in range(2)]}, "unnest("),
         (2, {"k0": record(0), "it's 1": record(1)}, "unnest(map_entries("),
         (2, {"a": {"op": "x", **record(0)}, "b": {"op": "y", **record(1)}}, "AS problem,"),
         (300, {"of": {"n": 2}, "results": {f"k{n}": record(n) for n in range(300)}}, "unnest(map_"),
-        (1, {"kernel": "a", **record(0), "cases": [{"op": "a", "ms": 7}] * 2}, 't."code"'),
+        (1, {"kernel": "a", **record(0), "cases": [{"op": "a", "ms": 7}] * 2}, "/code"),
     ],
     ids=[
         "fields",
@@ -255,6 +255,30 @@ def test_every_row_has_a_place_to_open(tmp_path: Path) -> None:
     for name, expected in places.items():
         shown, _, _ = start(tmp_path, tmp_path / name, gpu="H100")
         assert [row["from"] for row in shown["first"]] == expected
+
+
+@pytest.mark.parametrize(
+    "late",
+    [{"code": False}, {"problem": 7}, {"gpu_clock": 1.5}],
+    ids=["a program that is false", "a problem that is a number", "a key of later lines"],
+)
+def test_cells_are_texts_whatever_comes_later(tmp_path: Path, late: dict[str, Any]) -> None:
+    """A cell of another type, or a key of its own, leaves the other rows as they are."""
+    good = {"problem": "relu", "code": "def a():\n    1", "speedup": 2.0}
+    lines = [good] * 3 + [good | late]
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shown, *_ = start(tmp_path, tmp_path / "r.jsonl", gpu="H100")
+    first = shown["first"][0]
+    assert (first["problem"], first["code"]) == ("relu", "def a():")
+    assert shown["outcomes"]["success"] >= 3
+
+
+def test_keys_with_quotes_are_names(tmp_path: Path) -> None:
+    """A key of JSON is no SQL."""
+    rows = {f"k{n}": {"code": "def a(): 1", "speedup": 1.0 + n} for n in range(2)}
+    (tmp_path / "r.json").write_text(json.dumps({'it\'s "a"': rows}))
+    shown, *_ = start(tmp_path, tmp_path / "r.json", gpu="H100")
+    assert shown["outcomes"] == {"success": 2}
 
 
 def test_attempts_below_levels_and_problems(tmp_path: Path) -> None:
