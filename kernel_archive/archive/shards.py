@@ -31,6 +31,9 @@ GROUP_FULL: Final = 200
 #: after GROUP_MAX rows.
 GROUP_RATE: Final = 400
 GROUP_MAX: Final = 600
+#: Rows of a group in a table without searches: its rows stand by id, so that new ones fall into all
+#: groups, and no end of a group would spare an upload.
+GROUP_WITHOUT_SEARCH: Final = 20_000
 #: Columns that are worth a dictionary (``repeated``) or statistics (``sortable``).
 _COLUMNS: Final = toml_beside(__file__)
 #: Rows per file; a file of kernels of 6 KB each stays well under the Hub's recommended size.
@@ -109,11 +112,8 @@ class SplitWriter:
         exact = part.select(self._schema.names).cast(self._schema)
         self.digests += digest_rows(self._table, exact)
         rows = pa.concat_tables([self._open_group, exact])
-        keys = rows.column(TABLES[self._table].key).to_pylist()
-        by_search = "search_id" in self._schema.names
-        searches = rows.column("search_id").to_pylist() if by_search else [""] * len(keys)
         start = 0
-        for end in list(group_ends(keys, searches))[:-1]:
+        for end in list(self._group_ends(rows))[:-1]:
             self._write_group(rows.slice(start, end - start))
             start = end
         self._open_group = rows.slice(start)
@@ -130,6 +130,13 @@ class SplitWriter:
             path = self._part(i).rename(self._directory / name)
             facts.append(ShardFacts(name, count, path.stat().st_size, file_sha256(path)))
         return facts
+
+    def _group_ends(self, rows: pa.Table) -> Iterable[int]:
+        if "search_id" not in self._schema.names:
+            size = GROUP_WITHOUT_SEARCH
+            return [*range(size, rows.num_rows, size), rows.num_rows]
+        keys = rows.column(TABLES[self._table].key).to_pylist()
+        return group_ends(keys, rows.column("search_id").to_pylist())
 
     def _part(self, number: int) -> Path:
         return self._folder / f"{self._split}-{number:05}.part"
