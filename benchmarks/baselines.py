@@ -80,8 +80,9 @@ def main():
         print(f"| forecasts | {' | '.join(METRICS[name].title for name in names)} |")
         print("|" + " --- |" * (1 + len(names)))
         scored = [(name, score(target, forecasts, draws=options.draws)) for name, forecasts in made]
-        lead, sign = split.lead, METRICS[split.lead].sign
-        for name, record in sorted(scored, key=lambda item: sign * item[1].metrics[lead].mean):
+        lead = METRICS[split.lead]
+        scored.sort(key=lambda item: lead.sort_key(item[1].metrics[split.lead].mean))
+        for name, record in scored:
             print(
                 f"| {name} | {' | '.join(cell(record, metric) for metric in names)} |", flush=True
             )

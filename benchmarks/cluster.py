@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from logs import generate
 
@@ -49,7 +50,7 @@ async def main():
         await scheduler.finished()
 asyncio.run(main())
 """
-QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 SAMPLE = 0.05
 
 
@@ -100,6 +101,7 @@ class Cluster:
             stderr=subprocess.DEVNULL,
             text=True,
         )
+        assert self.scheduler.stdout is not None
         self.address = self.scheduler.stdout.readline().strip()
         command = [
             sys.executable,
@@ -137,7 +139,7 @@ class Cluster:
 
 def start(recipe: Path, out: Path, engine: str, address: str, jobs: int) -> subprocess.Popen:
     command = [sys.executable, "-c", BUILD, str(recipe), str(out), engine, address, str(jobs)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, env={**ALLOCATORS, **os.environ}, **pipes)
 
 
@@ -244,7 +246,7 @@ def main() -> None:
             began = time.perf_counter()
             timed(f"Dask, {workers} workers", recipe, out, wanted, workers, dask=True)
             seconds = time.perf_counter() - began - 4
-        if given.kills:
+        if given.kills and wanted is not None:
             killed(recipe, out, wanted, given.kills, max(seconds, 3.0))
         clean(out)
 

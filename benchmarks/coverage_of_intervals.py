@@ -11,6 +11,7 @@ metric is its mean over many other datasets of the same size.
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -77,7 +78,7 @@ def main():
                 )
                 found = bootstrap(drawn, seed=seed, draws=options.draws, names=NAMES, groups=False)
                 for name in NAMES:
-                    low, high = interval(found.overall[name])
+                    low, high = interval(found.overall[name]) or (math.nan, math.nan)
                     covered[unit][name] += low <= truth[name] <= high
         for unit in units:
             shares = [f" {100 * covered[unit][name] / options.datasets:.0f} % |" for name in NAMES]

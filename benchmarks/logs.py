@@ -15,7 +15,7 @@ import json
 import random
 from pathlib import Path
 
-TASKS = {
+TASKS: dict[str, list[dict]] = {
     "trimul": [
         {
             "seqlen": n,

@@ -83,7 +83,7 @@ def compared(rng, n, better, worse, draws):
     ]
     out = {}
     for name in METRICS:
-        low, high = interval(drawn[0][name] - drawn[1][name])
+        low, high = interval(drawn[0][name] - drawn[1][name]) or (0.0, 0.0)
         out[name] = (
             float(seen[0][name][0] - seen[1][name][0]),
             low > 0 or high < 0,

@@ -57,7 +57,7 @@ score(target, read_forecasts(sys.argv[2], target), draws=0)
 """
 
 
-def write_archive(directory, n, rng):
+def write_archive(directory, n, rng) -> tuple[list[str], np.ndarray]:
     """Write an archive with an evaluation split of n rows over six tasks, of 4 kB programs."""
     speedups = np.exp2(rng.normal(0, 1.3, n))
     labels = bins.assign_bins(speedups)

@@ -55,12 +55,12 @@ def compared(archive, training, spec, baselines):
     """Weighted CRPS of every candidate on authors or problems that were left out."""
     training = training.of_builders(spec)
     languages = LANGUAGES.get(spec.name, ("triton", "cuda", "pytorch"))
-    rows = [
+    of_languages = [
         i for i in training.comparable(spec) if language_of(training.candidates[i]) in languages
     ]
-    if not rows:
+    if not of_languages:
         raise SystemExit(f"{spec.name}: no training pair is of its kind")
-    rows = np.array(rows, dtype=np.intp)
+    rows = np.array(of_languages, dtype=np.intp)
     of_searches = bool(load_definition(spec.name).builders)
     by_problem = spec.name == "eval_problems" or of_searches
     units = np.array(training.problems if by_problem else training.authors)

@@ -120,7 +120,7 @@ def _record(split: str, rows: Sequence[tuple[float, dict[int, float]]]) -> Score
         groups=["all"] * len(rows),
         speedups=[s for s, _ in rows],
         split=split,
-        row_facts=_ROW_FACTS if split == "discovery" else None,
+        row_facts=_ROW_FACTS if split == "discovery" else RowFacts.plain(len(rows)),
     )
     probabilities = [[p.get(b, 0.0) for b in range(1, N_BINS + 1)] for _, p in rows]
     return score(target, Forecasts.from_arrays(target, probabilities), draws=0)
