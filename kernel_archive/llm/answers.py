@@ -293,47 +293,29 @@ class _AnswerReader:
         return None
 
 
-def import_answers(
-    paths: Iterable[str | Path],
-    archive: Archive,
-    split: str = "eval",
-    *,
-    limit: int | None = None,
-    repeats: int | None = None,
-    **asked: Any,
-) -> Answers:
+def import_answers(paths: Iterable[str | Path], archive: Archive, split: str = "eval") -> Answers:
     """Read answers from files.
 
-    Several files are one run: what failed in one may stand answered in another. ``limit`` and
-    ``repeats`` are those of the export, so that missing answers are counted right. ``asked`` are
-    options of :func:`load_questions` that the answers must agree with.
+    Several files are one run: what failed in one may stand answered in another. The answers say
+    how rows were asked and how often, not which: every row of the split is counted.
 
     Raises:
         ForecastError: something in the files is at fault; every fault is named.
-        UsageError: no file is named, or the answers are to other questions than the split's, or
-            than ``asked``.
+        UsageError: no file is named, or the answers are to other questions than the split's.
     """
     reader = _AnswerReader(split, load_questions(archive, split).all_ids)
     reader.read(paths)
     prompt = reader.prompt
     if prompt is None:
         raise UsageError("the files of --import hold no answer. Name what the service sent back")
-    questions = load_questions(archive, split, limit=limit, **(prompt.options | asked))
+    questions = load_questions(archive, split, **prompt.options)
     if questions.prompt.digest != prompt.digest:
         raise UsageError(
             f"the answers are to {prompt.name}, and split {split} is asked with "
-            f"{questions.prompt.name} here. Give --split, --answer, --bins and --defer as for "
-            "the export"
+            f"{questions.prompt.name} here. Give --split as for the export"
         )
     # One wording has several names where it asks for no bins.
     questions = replace(questions, prompt=prompt)
     answered, failures = reader.answered, reader.failures
-    repeats = repeats or 1 + max(repeat for _, repeat in [*answered, *failures])
-    answers = Answers(questions=questions, repeats=repeats, answered=answered, failures=failures)
-    left_out = {*answered, *failures} - set(answers.cells())
-    if left_out:
-        raise UsageError(
-            f"--limit or --repeats leaves out answers: {len(left_out):,}. Import with the "
-            "--repeats and the --limit of the export"
-        )
-    return answers
+    repeats = 1 + max(repeat for _, repeat in [*answered, *failures])
+    return Answers(questions=questions, repeats=repeats, answered=answered, failures=failures)
