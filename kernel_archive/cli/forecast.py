@@ -91,7 +91,7 @@ def _convert(archive: Archive, options: dict[str, Any]) -> None:
     answers.model = options["model"] or answers.model
     data, counts = answers.forecast_file()
     write_new(output, data, force=force)
-    ModelRun.of(archive, answers).save(output)
+    ModelRun.of(answers).save(output)
     facts = {"file": printable(output, 5000), "split": split}
     facts["next"] = common.next_command("check", output, split, options["archive_path"])
     fields = msgspec.structs.asdict(counts)

@@ -138,17 +138,11 @@ def _said(error: object) -> str:
 class AnswerCounts(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the questions, each counted once."""
 
-    prompt: str
-    rows: int  # of the whole split
     asked: int  # rows x repeats
     answered: int  # parsed or not
     forecasts: int  # answers with a distribution, or deferred without one
     unparsed: dict[str, int]  # why an answer gave no distribution -> how many
-    stopped: dict[str, int]  # why a model stopped before its own end -> how many answers
     unanswered: dict[str, int]  # why there is no answer -> how many questions
-    input_tokens: int  # of the answers that say
-    output_tokens: int
-    without_usage: int  # answers that don't say what they cost
 
 
 def _counted(words: Iterable[str | None]) -> dict[str, int]:
@@ -197,17 +191,11 @@ class Answers:
         by_id = self.questions.by_id
         lines = [answer.line(prompt, by_id[answer.row_id].digest) for answer in answers]
         counts = AnswerCounts(
-            prompt=prompt.name,
-            rows=len(self.questions.all_ids),
             asked=len(cells),
             answered=len(answers),
             forecasts=sum("parse_failed" not in line for line in lines),
             unparsed=_counted(line.get("parse_error") for line in lines),
-            stopped=_counted(line.get("stop_reason") for line in lines),
             unanswered=unanswered,
-            input_tokens=sum(answer.input_tokens or 0 for answer in answers),
-            output_tokens=sum(answer.output_tokens or 0 for answer in answers),
-            without_usage=sum(None in (a.input_tokens, a.output_tokens) for a in answers),
         )
         return b"".join(msgspec.json.encode(line) + b"\n" for line in lines), counts
 
@@ -303,7 +291,7 @@ def import_answers(paths: Iterable[str | Path], archive: Archive, split: str = "
         ForecastError: something in the files is at fault; every fault is named.
         UsageError: no file is named, or the answers are to other questions than the split's.
     """
-    reader = _AnswerReader(split, load_questions(archive, split).all_ids)
+    reader = _AnswerReader(split, load_questions(archive, split).asked.row_ids)
     reader.read(paths)
     prompt = reader.prompt
     if prompt is None:
