@@ -213,7 +213,7 @@ class _AnswerReader:
         """Read the answers of files.
 
         Raises:
-            ForecastError: with every fault; rows that are unknown are one, however many.
+            ForecastError: with every fault.
         """
         faults: list[Finding] = []
         most_lines = 10_000 + len(self.row_ids) * MAX_REPEATS
@@ -228,12 +228,6 @@ class _AnswerReader:
                     faults.append(item)
                 elif fault := self._read_line(item[1]):
                     faults.append(msgspec.structs.replace(fault, file=name, line=item[0]))
-        unknown = [fault for fault in faults if fault.code == "unknown-row"]
-        more = len({str(fault.value).rsplit("-", 2)[0] for fault in unknown}) - 1
-        if len(unknown) > 1:
-            message = unknown[0].message + (f", nor {more:,} more" if more else "")
-            first = msgspec.structs.replace(unknown[0], message=message)
-            faults = [first, *(fault for fault in faults if fault.code != "unknown-row")]
         if faults:
             summary = f"{len(faults)} faults in the answers" if len(faults) > 1 else None
             raise ForecastError.from_findings(faults, summary)
