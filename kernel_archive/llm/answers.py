@@ -34,9 +34,6 @@ from kernel_archive.untrusted import Lines, UntrustedFileError, regular_file
 STOPS: Final[dict[str, str]] = {
     "stop": "stop",
     "tool_calls": "stop",
-    "function_call": "stop",
-    "end_turn": "stop",
-    "tool_use": "stop",
     "length": "max_tokens",
     "max_tokens": "max_tokens",
     "model_length": "max_tokens",  # the context was full before the answer ended
