@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernel_archive.archive.open import Archive
-from kernel_archive.bins import outcome_speedups
 from kernel_archive.errors import ArchiveMismatchError, DataError
 from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.asked import ProgramPairs, read_pairs
@@ -101,15 +100,3 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
         builders=tuple(search.split("/")[0] for search in searches),
         natural=np.array([s in clusters for s in searches], dtype=bool),
     )
-
-
-def load_outcomes(archive: Archive) -> TrainingPairs:
-    """Load which programs of training searches passed and which failed, without their texts."""
-    roles = dict(table_rows(archive, "searches", "search_id", "role"))
-    columns = ("problem", "search_id")
-    rows = [(*row, True) for row in table_rows(archive, "kernels", *columns)]
-    failures = table_rows(archive, "failures", *columns, "outcome")
-    rows += [(*row, False) for *row, outcome in failures if outcome != "infrastructure_failure"]
-    kept = [(problem, passes) for problem, search, passes in rows if roles[search] == "training"]
-    problems, passes = zip(*kept, strict=True) if kept else ((), ())
-    return TrainingPairs(problems=problems, speedups=outcome_speedups(passes))

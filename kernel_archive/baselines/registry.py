@@ -11,7 +11,7 @@ import numpy as np
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.baselines.launches import load_launch_features
-from kernel_archive.baselines.pairs import TrainingPairs, load_outcomes, load_training_pairs
+from kernel_archive.baselines.pairs import TrainingPairs, load_training_pairs
 from kernel_archive.baselines.trees import bin_counts, dry_run, trees
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, MissingExtraError, UsageError, install_of, suggestion
@@ -77,8 +77,6 @@ BASELINES: Final[dict[str, Baseline]] = {
         fits_trees=True,
     ),
 }
-#: Those that also forecast whether a program passes; the others learn speeds.
-_OF_OUTCOMES: Final = ("uniform", "prior")
 
 
 class BaselineForecasts(NamedTuple):
@@ -96,7 +94,7 @@ def make_baseline(
     """Forecast a split of an archive; the same archive and seed give the same forecasts.
 
     Raises:
-        UsageError: unknown baseline, or the archive has no such split.
+        UsageError: unknown baseline, or the archive has no such split, or it asks about outcomes.
         DataError: the archive lacks what the baseline learns from.
         MissingExtraError: the baseline needs scikit-learn.
     """
@@ -111,12 +109,13 @@ def make_baseline(
             needed = f"the baseline {name} needs scikit-learn ({error})"
             raise MissingExtraError(f"{needed}. {way_out}") from None
     asked = load_asked_pairs(archive, split)
-    of_outcomes = asked.split.asks_outcome
-    if of_outcomes and name not in _OF_OUTCOMES:
-        raise UsageError(f"{name} forecasts speeds, not outcomes. {suggestion(name, _OF_OUTCOMES)}")
-    load = load_outcomes if of_outcomes else load_training_pairs
-    training = load(archive) if baseline.learns else TrainingPairs()
-    if not of_outcomes and asked.split.name != REPLAY.name:  # a replay has searches of every kind
+    if asked.split.asks_outcome:
+        raise UsageError(
+            f"{name} forecasts speeds, and {split} asks about outcomes. Score other forecasts of "
+            "it: the base rate is a control beside every score"
+        )
+    training = load_training_pairs(archive) if baseline.learns else TrainingPairs()
+    if asked.split.name != REPLAY.name:  # a replay has searches of every kind
         training = training.of_builders(asked.split)
     if baseline.reads_launches:
         pairs = (asked, training)
@@ -129,9 +128,6 @@ def make_baseline(
             )
         asked, training = replace(asked, launches=launches), replace(training, launches=launches)
     masses = baseline.forecast(asked, training, seed) if len(asked) else np.zeros((0, N_BINS))
-    if of_outcomes:
-        masses[:, 1:-1] = 0.0
-        masses /= masses.sum(axis=1, keepdims=True)
     return BaselineForecasts(asked.split, asked.row_ids, masses, n_training=len(training))
 
 

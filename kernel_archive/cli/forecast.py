@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-from click.core import ParameterSource
 
 import kernel_archive
 from kernel_archive.cli import common
@@ -16,13 +14,6 @@ from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
     from kernel_archive import Archive
-
-#: Options that say how rows are asked, and all that a log of Inspect decides.
-_ASKED: Final = ("answer", "scheme", "defer")
-_OF_A_LOG: Final = (
-    *("scheme", "defer", "answer", "limit", "repeats"),
-    *("temperature", "max_tokens", "reasoning_effort", "seed"),
-)
 
 
 @click.command()
@@ -65,7 +56,8 @@ def forecast(**options: Any) -> None:
     -o FORECASTS converts its log.
 
     --model MODEL --export QUESTIONS writes a batch file, and --import ANSWERS -o FORECASTS reads
-    what came back, or plain lines {"custom_id": ..., "answer": "..."}.
+    what came back, or plain lines {"custom_id": ..., "answer": "..."}. How rows are asked is said
+    with --export: answers and logs say it themselves.
     """
     export, log, paths = (options[n] for n in ("export_path", "log_path", "import_paths"))
     if bool(log) == bool(export or paths):
@@ -73,11 +65,6 @@ def forecast(**options: Any) -> None:
             "give one of --export FILE (with --model), --import FILE and --from-log LOG. To ask a "
             "service, type: inspect eval kernel_archive/forecast --model PROVIDER/MODEL"
         )
-    # A log has the values of these options.
-    if log and (stated := _stated(_OF_A_LOG)):
-        flags = {option.name: option.opts[0] for option in forecast.params}
-        named = ", ".join(flags[name] for name in stated)
-        raise UsageError(f"the log of --from-log decides this: leave out {named}")
     archive = kernel_archive.open_archive(options["archive_path"])
     if export:
         _export(archive, options)
@@ -85,13 +72,6 @@ def forecast(**options: Any) -> None:
         raise UsageError("name the forecast file to write: -o FILE")
     else:
         _convert(archive, options)
-
-
-def _stated(names: Sequence[str]) -> dict[str, Any]:
-    """Return the values of the options that were typed, their defaults among them."""
-    context = click.get_current_context()
-    default = ParameterSource.DEFAULT
-    return {n: context.params[n] for n in names if context.get_parameter_source(n) is not default}
 
 
 def _convert(archive: Archive, options: dict[str, Any]) -> None:
@@ -106,13 +86,12 @@ def _convert(archive: Archive, options: dict[str, Any]) -> None:
     if options["log_path"]:
         answers = from_log(options["log_path"], archive, split)
     else:
-        stated = _stated((*_ASKED, "limit", "repeats"))
-        answers = import_answers(options["import_paths"], archive, split, **stated)
+        answers = import_answers(options["import_paths"], archive, split)
         answers.settings = msgspec.convert(options, ModelSettings)
     answers.model = options["model"] or answers.model
     data, counts = answers.forecast_file()
     write_new(output, data, force=force)
-    ModelRun.of(archive, answers).save(output)
+    ModelRun.of(answers).save(output)
     facts = {"file": printable(output, 5000), "split": split}
     facts["next"] = common.next_command("check", output, split, options["archive_path"])
     fields = msgspec.structs.asdict(counts)
@@ -127,18 +106,23 @@ def _export(archive: Archive, options: dict[str, Any]) -> None:
     split, model, file = (options[n] for n in ("split", "model", "export_path"))
     if model is None:
         raise UsageError("every request of a batch file names its model: --model NAME")
-    asked = {name: options[name] for name in _ASKED}
-    questions = load_questions(archive, split, limit=options["limit"], **asked)
+    asked = {name: options[name] for name in ("answer", "scheme", "defer", "limit")}
+    questions = load_questions(archive, split, **asked)
     answers = Answers(questions=questions, repeats=options["repeats"])
     if options["import_paths"]:
-        answers.answered = import_answers(options["import_paths"], archive, split, **asked).answered
+        earlier = import_answers(options["import_paths"], archive, split)
+        if earlier.questions.prompt.digest != questions.prompt.digest:
+            raise UsageError(
+                f"the answers are to {earlier.questions.prompt.name}, and this export asks with "
+                f"{questions.prompt.name}. Give --answer, --bins and --defer as for their export"
+            )
+        answers.answered = earlier.answered
     settings = msgspec.convert(options, ModelSettings)
     lines = list(export_lines(questions, answers.open_cells(), model, settings))
     write_new(file, b"".join(lines), force=options["force"])
-    stated = {"model": model, **_stated(("limit", "repeats"))}
     numbers = msgspec.structs.asdict(settings)
-    stated |= {n.replace("_", "-"): str(v) for n, v in numbers.items() if v is not None}
-    next_options = common.restated_options(split, options["archive_path"], **stated)
+    stated = {n.replace("_", "-"): str(v) for n, v in numbers.items() if v is not None}
+    next_options = common.restated_options(split, options["archive_path"], model=model, **stated)
     common.emit(
         {
             "file": printable(file, 5000),

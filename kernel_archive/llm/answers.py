@@ -34,9 +34,6 @@ from kernel_archive.untrusted import Lines, UntrustedFileError, regular_file
 STOPS: Final[dict[str, str]] = {
     "stop": "stop",
     "tool_calls": "stop",
-    "function_call": "stop",
-    "end_turn": "stop",
-    "tool_use": "stop",
     "length": "max_tokens",
     "max_tokens": "max_tokens",
     "model_length": "max_tokens",  # the context was full before the answer ended
@@ -138,17 +135,11 @@ def _said(error: object) -> str:
 class AnswerCounts(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the questions, each counted once."""
 
-    prompt: str
-    rows: int  # of the whole split
     asked: int  # rows x repeats
     answered: int  # parsed or not
     forecasts: int  # answers with a distribution, or deferred without one
     unparsed: dict[str, int]  # why an answer gave no distribution -> how many
-    stopped: dict[str, int]  # why a model stopped before its own end -> how many answers
     unanswered: dict[str, int]  # why there is no answer -> how many questions
-    input_tokens: int  # of the answers that say
-    output_tokens: int
-    without_usage: int  # answers that don't say what they cost
 
 
 def _counted(words: Iterable[str | None]) -> dict[str, int]:
@@ -197,17 +188,11 @@ class Answers:
         by_id = self.questions.by_id
         lines = [answer.line(prompt, by_id[answer.row_id].digest) for answer in answers]
         counts = AnswerCounts(
-            prompt=prompt.name,
-            rows=len(self.questions.all_ids),
             asked=len(cells),
             answered=len(answers),
             forecasts=sum("parse_failed" not in line for line in lines),
             unparsed=_counted(line.get("parse_error") for line in lines),
-            stopped=_counted(line.get("stop_reason") for line in lines),
             unanswered=unanswered,
-            input_tokens=sum(answer.input_tokens or 0 for answer in answers),
-            output_tokens=sum(answer.output_tokens or 0 for answer in answers),
-            without_usage=sum(None in (a.input_tokens, a.output_tokens) for a in answers),
         )
         return b"".join(msgspec.json.encode(line) + b"\n" for line in lines), counts
 
@@ -225,7 +210,7 @@ class _AnswerReader:
         """Read the answers of files.
 
         Raises:
-            ForecastError: with every fault; rows that are unknown are one, however many.
+            ForecastError: with every fault.
         """
         faults: list[Finding] = []
         most_lines = 10_000 + len(self.row_ids) * MAX_REPEATS
@@ -240,12 +225,6 @@ class _AnswerReader:
                     faults.append(item)
                 elif fault := self._read_line(item[1]):
                     faults.append(msgspec.structs.replace(fault, file=name, line=item[0]))
-        unknown = [fault for fault in faults if fault.code == "unknown-row"]
-        more = len({str(fault.value).rsplit("-", 2)[0] for fault in unknown}) - 1
-        if len(unknown) > 1:
-            message = unknown[0].message + (f", nor {more:,} more" if more else "")
-            first = msgspec.structs.replace(unknown[0], message=message)
-            faults = [first, *(fault for fault in faults if fault.code != "unknown-row")]
         if faults:
             summary = f"{len(faults)} faults in the answers" if len(faults) > 1 else None
             raise ForecastError.from_findings(faults, summary)
@@ -293,47 +272,29 @@ class _AnswerReader:
         return None
 
 
-def import_answers(
-    paths: Iterable[str | Path],
-    archive: Archive,
-    split: str = "eval",
-    *,
-    limit: int | None = None,
-    repeats: int | None = None,
-    **asked: Any,
-) -> Answers:
+def import_answers(paths: Iterable[str | Path], archive: Archive, split: str = "eval") -> Answers:
     """Read answers from files.
 
-    Several files are one run: what failed in one may stand answered in another. ``limit`` and
-    ``repeats`` are those of the export, so that missing answers are counted right. ``asked`` are
-    options of :func:`load_questions` that the answers must agree with.
+    Several files are one run: what failed in one may stand answered in another. The answers say
+    how rows were asked and how often, not which: every row of the split is counted.
 
     Raises:
         ForecastError: something in the files is at fault; every fault is named.
-        UsageError: no file is named, or the answers are to other questions than the split's, or
-            than ``asked``.
+        UsageError: no file is named, or the answers are to other questions than the split's.
     """
-    reader = _AnswerReader(split, load_questions(archive, split).all_ids)
+    reader = _AnswerReader(split, load_questions(archive, split).asked.row_ids)
     reader.read(paths)
     prompt = reader.prompt
     if prompt is None:
         raise UsageError("the files of --import hold no answer. Name what the service sent back")
-    questions = load_questions(archive, split, limit=limit, **(prompt.options | asked))
+    questions = load_questions(archive, split, **prompt.options)
     if questions.prompt.digest != prompt.digest:
         raise UsageError(
             f"the answers are to {prompt.name}, and split {split} is asked with "
-            f"{questions.prompt.name} here. Give --split, --answer, --bins and --defer as for "
-            "the export"
+            f"{questions.prompt.name} here. Give --split as for the export"
         )
     # One wording has several names where it asks for no bins.
     questions = replace(questions, prompt=prompt)
     answered, failures = reader.answered, reader.failures
-    repeats = repeats or 1 + max(repeat for _, repeat in [*answered, *failures])
-    answers = Answers(questions=questions, repeats=repeats, answered=answered, failures=failures)
-    left_out = {*answered, *failures} - set(answers.cells())
-    if left_out:
-        raise UsageError(
-            f"--limit or --repeats leaves out answers: {len(left_out):,}. Import with the "
-            "--repeats and the --limit of the export"
-        )
-    return answers
+    repeats = 1 + max(repeat for _, repeat in [*answered, *failures])
+    return Answers(questions=questions, repeats=repeats, answered=answered, failures=failures)

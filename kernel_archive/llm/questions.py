@@ -70,7 +70,6 @@ class Questions:
 
     asked: AskedPairs
     prompt: Prompt
-    all_ids: tuple[str, ...]  # of the rows of the whole split
 
     @cached_property
     def by_id(self) -> dict[str, Question]:
@@ -169,4 +168,4 @@ def load_questions(
     )
     hashes = [sha256_hex(f"ask:{row_id}".encode()) for row_id in asked.row_ids]
     chosen = sorted(range(len(asked)), key=hashes.__getitem__)[:limit]
-    return Questions(asked=asked.take(chosen), prompt=prompt, all_ids=asked.row_ids)
+    return Questions(asked=asked.take(chosen), prompt=prompt)

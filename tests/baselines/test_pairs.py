@@ -20,13 +20,6 @@ def held_out(archive):
     return archive.sql(query)["search_id"].to_pylist()
 
 
-def test_training_pairs_are_of_training_searches(archive):
-    """Nothing of a held-out search is learnt from."""
-    pairs = load_training_pairs(archive)
-    assert not set(held_out(archive)) & set(pairs.authors)
-    assert set(pairs.kinds) == {"seed", "parent_edit"}
-
-
 @pytest.mark.parametrize(
     ("made", "message"),
     [

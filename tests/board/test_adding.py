@@ -101,8 +101,6 @@ def test_forecasts_answer_one_prompt(tmp_path, files, split, other):
 
 
 RUN = ModelRun(
-    archive="a 1 sha256:0",
-    split="eval",
     prompt="v1@0123",
     model="m",
     answer="json",

@@ -15,12 +15,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from click.shell_completion import ShellComplete
 from support.programs import program
 from support.puct import RunLog, recipe
 
 from kernel_archive.archive.manifest import read_manifest
-from kernel_archive.cli import cli, common, main
+from kernel_archive.cli import common, main
 from kernel_archive.pipeline import build
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
@@ -173,14 +172,3 @@ def test_problems_of_info_fit_80_columns(shipped):
         problems = {line.split()[0]: len(line) for line in lines[2:]}
         assert {"gdn_recompute_w_u", "batched_transpose_add"} <= problems.keys()
         assert (len(problems), max(problems.values()) <= 80) == (len(lines) - 2, True)
-
-
-def test_completion_in_a_shell():
-    """Shells complete the names of commands and splits."""
-    complete = ShellComplete(cli, {}, "kernel-archive", "_KERNEL_ARCHIVE_COMPLETE")
-
-    def values(words, begun):
-        return [item.value for item in complete.get_completions(words, begun)]
-
-    assert "build-eval" in values([], "build-")
-    assert "eval" in values(["template", "--split"], "ev")

@@ -102,5 +102,5 @@ def test_the_whole_way_on_a_cpu(archive, tmp_path):
         answers = lines(tmp_path / f"results/answers-{name}.jsonl.gz")
         path = tmp_path / f"{name}.jsonl"
         path.write_text("".join(json.dumps(a) + "\n" for a in answers if a["split"] == "eval"))
-        _, counts = import_answers([path], archive, "eval", limit=2).forecast_file()
-        assert (counts.asked, counts.answered) == (4, 4)
+        _, counts = import_answers([path], archive, "eval").forecast_file()
+        assert counts.answered == 4

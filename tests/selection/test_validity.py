@@ -1,16 +1,15 @@
-"""The split that asks whether programs pass: from its rows to baselines, questions and scores."""
+"""The split that asks whether programs pass: from its rows to questions and scores."""
 
 import json
 import re
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from support.archives import Run, Search, make_archive, remake
 from support.programs import program
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.baselines.registry import forecast_lines, make_baseline
+from kernel_archive.baselines.registry import make_baseline
 from kernel_archive.board.payload import _bins, _rows
 from kernel_archive.errors import ForecastError, LeakageError, UsageError
 from kernel_archive.ids import program_id
@@ -91,20 +90,10 @@ def test_a_failed_program_in_training_is_a_leak(tmp_path):
         made(tmp_path, [*RUNS, leaked])
 
 
-def test_the_prior_is_the_smoothed_share_that_passed_in_training(archive):
-    """Six of eight on one problem; the other has no training program, so the share of all."""
-    forecasts = make_baseline("prior", archive, "validity")
-    lines = [json.loads(line) for line in forecast_lines(forecasts)]
-    tasks = dict(archive.polars("validity", columns=["row_id", "task"]).iter_rows())
-    both = np.array([2 + 1, 6 + 1]) / (8 + 8)
-    trimul = np.array([2, 6]) + 4 * both
-    shares = {"trimul": trimul[1] / trimul.sum(), "causal_attention": both[1] / both.sum()}
-    assert {line["row_id"]: line["p_passes"] for line in lines} == pytest.approx(
-        {row: shares[task] for row, task in tasks.items()}, abs=1e-6
-    )
-    assert forecasts.n_training == 8
-    with pytest.raises(UsageError, match="trees forecasts speeds"):
-        make_baseline("trees", archive, "validity")
+def test_nothing_is_learnt_about_outcomes(archive):
+    """Baselines learn speeds, and training examples are of speeds."""
+    with pytest.raises(UsageError, match="prior forecasts speeds"):
+        make_baseline("prior", archive, "validity")
     with pytest.raises(UsageError, match="no example is made"):
         load_training_examples(archive, "validity", held_out=True)
 
