@@ -14,6 +14,7 @@ import msgspec
 
 from kernel_archive.archive.manifest import Manifest
 from kernel_archive.archive.open import Archive, open_archive
+from kernel_archive.archive.swap import OURS
 from kernel_archive.errors import (
     ArchiveMismatchError,
     ArchiveNotFoundError,
@@ -21,7 +22,7 @@ from kernel_archive.errors import (
     TargetExistsError,
     UsageError,
 )
-from kernel_archive.publishing.card import CARD_FILES, published_files, render_card, validate_whole
+from kernel_archive.publishing.card import CARD_FILE, published_files, render_card, validate_whole
 from kernel_archive.publishing.hub import (
     check_name,
     commit_at,
@@ -34,7 +35,6 @@ from kernel_archive.publishing.hub import (
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
 
-_OUR_FOLDERS: Final = ("data/", "assets/")
 _TAG: Final = re.compile(r"\w(?:[\w.+-]*\w)?")
 
 
@@ -75,7 +75,7 @@ def _valid_files(archive: Archive, repo: str) -> dict[str, CommitOperationAdd]:
         raise DataError.from_findings(errors, summary)
     paths = {name: archive.path / name for name in published_files(archive.manifest)}
     files: dict[str, Path | bytes] = {n: path for n, path in paths.items() if path.is_file()}
-    files |= render_card(archive, name=repo)
+    files[CARD_FILE] = render_card(archive, name=repo)
     return {path: CommitOperationAdd(path, content) for path, content in files.items()}
 
 
@@ -139,7 +139,7 @@ def push(
         gone = [
             CommitOperationDelete(name)
             for name in api.list_repo_files(repo, revision=head, repo_type="dataset")
-            if name not in files and (name in CARD_FILES or name.startswith(_OUR_FOLDERS))
+            if name not in files and (name.partition("/")[0] in OURS)
         ]
         commit = api.create_commit(  # leaves out files that the Hub has
             repo,

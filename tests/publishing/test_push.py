@@ -55,12 +55,12 @@ def test_push_of_next_version_sends_only_what_changed(client, hub, archive_path,
 def test_push_removes_files_of_ours_that_are_gone_and_no_others(
     client, hub, archive_path, next_archive_path
 ):
-    """A shard that is gone is deleted in the same commit; others' files stay."""
-    old = "data/kernels/train-00000-of-00002.parquet"
-    hub.add(NAME, {old: b"old", "NOTES.txt": b"mine", "README.md": b"# hand-made\n"})
+    """A shard or another file of ours is deleted in the same commit; others' files stay."""
+    gone = {"data/kernels/train-00000-of-00002.parquet": b"old", "eval.yaml": b"old"}
+    hub.add(NAME, {**gone, "NOTES.txt": b"mine", "README.md": b"# hand-made\n"})
     assert push(client, archive_path).status == 0
     files = hub.repos[NAME].files
-    assert old not in files
+    assert not gone.keys() & files.keys()
     assert files["NOTES.txt"].data == b"mine"
     assert files["README.md"].data != b"# hand-made\n"
 
