@@ -20,7 +20,8 @@ _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 #: What a killed build leaves in its hidden folder.
 _LEFTOVERS: Final = ("new.*", "old.*", "merge*", ".*.tmp")
-#: What a build writes into an archive directory; everything else in it stays.
+#: What a build writes into an archive directory, also what builds of earlier versions wrote;
+#: everything else in it stays.
 OURS: Final = frozenset(
     {MANIFEST_NAME, "README.md", "assets", "croissant.json", "data", "eval.yaml"}
 )

@@ -42,7 +42,7 @@ class BoardOptions(TypedDict, total=False):
 
     out: str | Path | None  # folder to write to; the board's own when not given
     labels: str | Path | None  # folder that holds withheld labels
-    draws: int  # of the bootstrap, 4,000 when not given
+    draws: int  # of the bootstrap, at least 1; 4,000 when not given
     seed: int  # of the draws, 0 when not given
     jobs: int | None  # processes that score; one per core when not given
 

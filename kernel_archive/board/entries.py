@@ -127,7 +127,7 @@ def score_submission(
         slug=folder.name,
         submission=submission,
         score=score.in_sums() if split.withheld else score,
-        draws={name: drawn[name] for name in COMPARED[split.kind] if name in drawn},
+        draws={name: drawn[name] for name in COMPARED[split.kind]},
         masses=np.round(forecasts.probabilities * 255.0).astype(np.uint8),
         predicted=forecasts.predicted().astype(np.uint8),
         states=(states + DEFERRED * forecasts.deferred).astype(np.uint8),

@@ -73,7 +73,7 @@ def render_page(
 ) -> str:
     """Write the page. It fetches nothing, and its policy lets nothing but its own scripts run.
 
-    Programs and lineage come from the archive; ``left_out`` are submissions that are at fault.
+    Programs come from the archive; ``left_out`` are submissions that are at fault.
     """
     own = "(() => {\n'use strict';\n" + "\n".join(page_file(name) for name in SCRIPTS) + "\n})();\n"
     scripts = [page_file(f"vendor/{library}") for library in LIBRARIES] + [own]

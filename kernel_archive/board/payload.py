@@ -16,12 +16,12 @@ from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES
 from kernel_archive.board.entries import Entry
 from kernel_archive.board.standings import Standings
 from kernel_archive.board.texts import visible
-from kernel_archive.scoring import HEADLINE, METRICS, Metric, Split
+from kernel_archive.scoring import METRICS, Metric, Split
 
 #: Longer programs are cut on the page, and it says so. The archive has them whole.
 MAX_CODE: Final = 60_000
 #: What the page says of a kernel.
-_KERNEL: Final = ("id", "src", "model", "lang", "how", "n", "flags")
+_KERNEL: Final = ("src", "model", "lang", "how", "n", "flags")
 
 
 def packed(payload: dict[str, Any]) -> str:
@@ -47,7 +47,7 @@ def _shortened(value: Any) -> Any:
 
 
 def _figures(metrics: dict[str, Metric]) -> dict[str, list[float | None]]:
-    return {name: [m.mean, m.std, m.low, m.high] for name, m in metrics.items()}
+    return {name: [m.mean, m.low, m.high] for name, m in metrics.items()}
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
@@ -131,10 +131,9 @@ def _board(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[st
         "kind": split.kind,
         "title": split.spec.title,
         "bins": _bins(split),
-        "headline": HEADLINE[split.kind],
         "paired": list(board.pairs),
         "rankings": board.rankings,
-        "controls": [[c.name, int(c.bound), c.metrics] for c in board.shown_controls],
+        "controls": [control.metrics for control in board.shown_controls],
         "bars": {name: figures[best].get(name) for name, best in board.best_controls.items()},
         "groups": first.group_rows,
         "random": first.recovery and first.recovery.random,

@@ -30,7 +30,7 @@ class Pairs(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     known: Bools  # shape (k,), entries with the figure, defined in at least half of the draws
     #: Of the figures; 0 where they are equal but for rounding, NaN where unknown.
     differences: Floats
-    low: Floats  # lower end of the pair's own 95 % interval (paired bootstrap); NaN without draws
+    low: Floats  # lower end of the pair's own 95 % interval (paired bootstrap); NaN where unknown
     high: Floats  # upper end
     real: Bools  # whether the difference is real with all pairs considered together
 
@@ -45,23 +45,23 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     tied_with: tuple[int, ...] = ()  # positions of the entries that it can't be told apart from
 
 
-def compare_pairs(values: Sequence[float | None], draws: Sequence[Floats | None]) -> Pairs:
+def compare_pairs(values: Sequence[float | None], draws: Sequence[Floats]) -> Pairs:
     """Compare all pairs of k entries, in the draws in which all of them have the metric.
 
-    ``values`` are their figures, ``draws`` those of each bootstrap draw, shape (B,), the same rows
-    of a draw for all; ``None`` where not defined.
+    ``values`` are their figures, ``None`` where not defined; ``draws`` those of each bootstrap
+    draw, shape (B,), the same rows of a draw for all.
     """
     k = len(values)
     figures = np.array(values, dtype=np.float64)  # None becomes NaN
     for i, drawn in enumerate(draws):
-        if drawn is not None and np.isnan(drawn).mean() > 0.5:
+        if np.isnan(drawn).mean() > 0.5:
             figures[i] = np.nan
     differences = figures[:, None] - figures
     rounding = _EQUAL * np.maximum(np.fmax.outer(np.abs(figures), np.abs(figures)), _EQUAL)
     differences[np.abs(differences) <= rounding] = 0.0
     low, high = np.full((2, k, k), np.nan)
     real = np.zeros((k, k), dtype=bool)
-    compared = [i for i in range(k) if draws[i] is not None and not np.isnan(figures[i])]
+    compared = np.flatnonzero(~np.isnan(figures)).tolist()
     n_pairs = len(compared) * (len(compared) - 1) // 2
     bound = NormalDist().inv_cdf(1.0 - (1.0 - LEVEL) / (2 * max(n_pairs, 1)))
     table = np.array([draws[i] for i in compared])

@@ -33,15 +33,18 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """The standings of one split."""
 
     split: Split
-    #: What ranks: the split's headline figure, or CRPS where no entry has that.
-    lead: str
-    entries: list[Entry]  # best first by it; those that are not ranked come last
+    entries: list[Entry]  # best first by what ranks; those that are not ranked come last
     n_ranked: int  # number of ranked ones
     #: Metric -> differences of the first :data:`~ranks.MAX_COMPARED` ranked entries.
     pairs: dict[str, Pairs]
     #: Controls and bounds on the same rows, best first by what ranks; each forecast once.
     controls: tuple[ControlFigures, ...]
     best_controls: dict[str, str]  # metric -> the control with the best figure
+
+    @property
+    def lead(self) -> str:
+        """What ranks."""
+        return self.split.spec.lead
 
     @property
     def shown(self) -> list[Entry]:
@@ -51,8 +54,7 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     @property
     def rankings(self) -> list[str]:
         """What entries may be ordered by, the default first."""
-        names = dict.fromkeys([self.lead, *rankings_of(self.split.spec)])
-        return [name for name in names if name in self.pairs]
+        return [name for name in rankings_of(self.split.spec) if name in self.pairs]
 
     @property
     def shown_controls(self) -> list[ControlFigures]:
@@ -102,8 +104,6 @@ def make_standings(split: Split, entries: Sequence[Entry]) -> Standings:
     were scored on the same terms.
     """
     lead = split.spec.lead
-    if all(entry.score.metrics[lead].mean is None for entry in entries):
-        lead = "crps"
     sort_key = METRICS[lead].sort_key
     ordered = [
         msgspec.structs.replace(entry, ranks={})
@@ -119,7 +119,7 @@ def make_standings(split: Split, entries: Sequence[Entry]) -> Standings:
         if better == "neither" or not all(name in entry.score.metrics for entry in first):
             continue
         values = [entry.score.metrics[name].mean for entry in first]
-        pairs[name] = compare_pairs(values, [entry.draws.get(name) for entry in first])
+        pairs[name] = compare_pairs(values, [entry.draws[name] for entry in first])
         for entry, rank in zip(first, ranks_of(pairs[name], better), strict=True):
             if rank is not None and METRICS[name].ranks:
                 entry.ranks[name] = rank
@@ -128,7 +128,6 @@ def make_standings(split: Split, entries: Sequence[Entry]) -> Standings:
     controls = _distinct_controls(split)
     return Standings(
         split=split,
-        lead=lead,
         entries=ordered,
         n_ranked=len(ranked),
         pairs=pairs,

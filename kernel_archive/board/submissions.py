@@ -188,7 +188,4 @@ def load_submission(folder: Path) -> Submission:
     except (ValueError, RecursionError, UntrustedFileError) as error:
         message = printable(error, 300)
         raise DataError.of(code="bad-record", message=message, file=str(path)) from None
-    if isinstance(run := values.get("model_run"), dict):
-        for gone in ("prompt", "host"):  # older records: model_facts has the prompt
-            run.pop(gone, None)
     return parse_submission(values, str(path))

@@ -1,4 +1,4 @@
-"""Render the dataset card and the files beside it, and check a card against its archive."""
+"""Render the dataset card, and check a card against its archive."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, assign_bins
 from kernel_archive.errors import Finding, UsageError, printable
 from kernel_archive.gpus import gpu_lines
 from kernel_archive.publishing.hub import check_name, tag_of
-from kernel_archive.publishing.templates import dump_yaml, render
+from kernel_archive.publishing.templates import render
 from kernel_archive.schema import TABLES
-from kernel_archive.scoring.metrics import HEADLINE
-from kernel_archive.splits import FORECAST_SPLITS, SPLIT_TABLES
+from kernel_archive.splits import SPLIT_TABLES
 from kernel_archive.storage import write_atomically
 from kernel_archive.toml_files import toml_beside
 
-#: Files that a card consists of.
-CARD_FILES: Final = ("README.md", "eval.yaml")
+#: The card.
+CARD_FILE: Final = "README.md"
 #: Further files of an archive directory that are published when they are there.
 EXTRA_FILES: Final = ("LICENSE", "CHANGELOG.md", "CITATION.cff")
 _DISCUSSIONS: Final = re.compile(r"https://huggingface\.co/datasets/(\S+)/discussions")
@@ -43,7 +42,7 @@ _QUERIES: Final = toml_beside(__file__, "facts.toml")
 
 def published_files(manifest: Manifest) -> list[str]:
     """List every file of a published archive by path; some need not be there."""
-    return [*(shard.path for shard in manifest.shards()), *CARD_FILES, *EXTRA_FILES, MANIFEST_NAME]
+    return [*(shard.path for shard in manifest.shards()), CARD_FILE, *EXTRA_FILES, MANIFEST_NAME]
 
 
 def collect_facts(archive: Archive) -> dict[str, Any]:
@@ -182,63 +181,24 @@ def readme(archive: Archive, facts: dict[str, Any], name: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
-def _eval_yaml(archive: Archive) -> bytes:
-    """Write ``eval.yaml``, which tells the Hub that the dataset is a benchmark.
+def render_card(archive: Archive, *, name: str | None = None) -> bytes:
+    """Render the card of an archive for the repository of that name.
 
-    The Hub shows one number per task, so each headline metric of a split is a task of its own.
-    """
-    manifest = archive.manifest
-    tasks = []
-    for split in FORECAST_SPLITS.values():
-        facts = manifest.splits.get(split.table)
-        for metric in HEADLINE[split.kind] if facts is not None and facts.rows else ():
-            name = metric if split.name == split.kind else f"{split.name}_{metric}"
-            task = {"id": name.replace(".", "_"), "config": split.table, "split": "test"}
-            tasks.append(task)
-    # With withheld labels the cells are unknown, and with them the number of tasks.
-    cells: dict[str, list[int]] = manifest.splits["eval"].facts.get("cells", {})
-    of_tasks = f" of {sum(any(counts) for counts in cells.values())} tasks" if cells else ""
-    description = (
-        "Forecast how much faster or slower a candidate GPU kernel runs than a reference, as "
-        f"probabilities over eight speedup bins. {manifest.splits['eval'].rows} pairs{of_tasks}, "
-        f"version {manifest.version}. Scores: speedup recovered in % (higher is better), expected "
-        "calibration error and forecast error in x (lower is better), average precision of "
-        "discoveries (higher is better)."
-    )
-    content = {"name": title_of(archive), "description": description}
-    content["evaluation_framework"] = "kernel-archive"
-    return dump_yaml({**content, "tasks": tasks}).encode()
-
-
-def render_card(archive: Archive, *, name: str | None = None) -> dict[str, bytes]:
-    """Render the card of an archive for the repository of that name: file name -> content.
-
-    The same archive gives the same bytes: no time, host or order of rows is in them. ``eval.yaml``
-    is there only with an evaluation split.
+    The same archive gives the same bytes: no time, host or order of rows is in them.
     """
     repository = check_name(name or archive.manifest.name)
-    facts = collect_facts(archive)
-    files = {"README.md": readme(archive, facts, repository).encode("utf-8", "replace")}
-    if "eval" in archive.manifest.splits:
-        files["eval.yaml"] = _eval_yaml(archive)
-    return files
+    return readme(archive, collect_facts(archive), repository).encode("utf-8", "replace")
 
 
 def write_card(directory: Path) -> None:
     """Render a directory's card into it."""
-    files = render_card(open_archive(directory))
-    for name in CARD_FILES:
-        path = directory / name
-        if name in files:
-            write_atomically(path, files[name])
-        else:
-            path.unlink(missing_ok=True)
+    write_atomically(directory / CARD_FILE, render_card(open_archive(directory)))
 
 
 def card_name(archive: Archive) -> str | None:
     """Return the repository that the present card names; a pushed card names its own."""
     try:
-        text = (archive.path / "README.md").read_text(encoding="utf-8", errors="replace")
+        text = (archive.path / CARD_FILE).read_text(encoding="utf-8", errors="replace")
         named = _DISCUSSIONS.findall(text)
         return check_name(named[-1]) if named else None
     except (OSError, UsageError):
@@ -253,7 +213,7 @@ def validate_whole(archive: Archive) -> ValidationReport:
 
 
 def check_card(archive: Archive, *, names: Sequence[str] = ()) -> list[Finding]:
-    """Compare the card in the directory with what the data gives, a finding per file that differs.
+    """Compare the card in the directory with what the data gives.
 
     The card may be for any repository, or only for one of ``names`` or the archive's own. A
     difference is a warning when another package version wrote the card: its prose may differ.
@@ -270,21 +230,17 @@ def check_card(archive: Archive, *, names: Sequence[str] = ()) -> list[Finding]:
         message = f"no card can be made from it: {type(error).__name__}: {printable(error, 200)}"
         manifest = str(archive.path / MANIFEST_NAME)
         return [Finding(code="bad-manifest", message=message, file=manifest, fix="Build again")]
-    package, findings = archive.manifest.package, []
-    severity: Literal["error", "warning"]
-    for name in CARD_FILES:
-        path, content = archive.path / name, expected.get(name)
-        present = path.read_bytes() if path.is_file() else None
-        if present == content:
-            continue
-        code, message, severity = "stale-card", "the card is not what the data gives", "error"
-        if present is None:
-            code, message = "missing-card", "a file of the card is missing"
-        elif content is not None and package != __version__:
-            severity = "warning"
-            message += f"; kernel-archive {package} wrote it, this is {__version__}"
-        fix = "Build or pull again; the card is never edited by hand"
-        findings.append(
-            Finding(code=code, message=message, severity=severity, file=str(path), fix=fix)
-        )
-    return findings
+    path = archive.path / CARD_FILE
+    present = path.read_bytes() if path.is_file() else None
+    if present == expected:
+        return []
+    package = archive.manifest.package
+    code, message = "stale-card", "the card is not what the data gives"
+    severity: Literal["error", "warning"] = "error"
+    if present is None:
+        code, message = "missing-card", "the card is missing"
+    elif package != __version__:
+        severity = "warning"
+        message += f"; kernel-archive {package} wrote it, this is {__version__}"
+    fix = "Build or pull again; the card is never edited by hand"
+    return [Finding(code=code, message=message, severity=severity, file=str(path), fix=fix)]

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kernel_archive.archive.manifest import (
-    MANIFEST_NAME,
     Manifest,
     present_manifest,
-    read_manifest,
     shard_faults,
 )
 from kernel_archive.archive.open import Archive, open_archive
@@ -27,14 +25,20 @@ from kernel_archive.archive.swap import (
 )
 from kernel_archive.errors import (
     ArchiveMismatchError,
-    ArchiveNotFoundError,
     Finding,
     HubError,
     TargetExistsError,
     printable,
 )
 from kernel_archive.publishing.card import check_card, published_files
-from kernel_archive.publishing.hub import check_name, commit_at, connect, hub_errors, tag_of
+from kernel_archive.publishing.hub import (
+    check_name,
+    commit_at,
+    connect,
+    hub_errors,
+    manifest_at,
+    tag_of,
+)
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -56,8 +60,6 @@ class PullResult(msgspec.Struct, kw_only=True):
     version: str
     logical_digest: str
     files: int
-    unchanged: bool  # it was there already, whole
-    replaced: str | None  # the version that stood there before, if another
     findings: list[Finding] = []  # differences of a card that another package version wrote
 
 
@@ -103,35 +105,19 @@ def _verified(archive: Archive, fix: str) -> Archive:
     return archive
 
 
-def _manifest_at(api: HfApi, repo: str, commit: str) -> Manifest:
-    """Fetch the manifest of a commit, anew: a damaged one does not stay in the cache."""
-    from huggingface_hub.errors import RemoteEntryNotFoundError
-
-    try:
-        path = api.hf_hub_download(
-            repo, MANIFEST_NAME, repo_type="dataset", revision=commit, force_download=True
-        )
-    except RemoteEntryNotFoundError:
-        raise ArchiveNotFoundError(
-            f"{repo} holds no archive at {commit[:12]} (it has no {MANIFEST_NAME}): it was not "
-            "published by kernel-archive"
-        ) from None
-    return read_manifest(Path(path).parent)
-
-
 def _find(api: HfApi, repo: str, version: str | None) -> tuple[str, Manifest]:
     """Find the commit that a version names now, a tag, a branch, a commit or a digest."""
     from huggingface_hub.errors import RevisionNotFoundError
 
     if version is None:
         commit = commit_at(api, repo)
-        return commit, _manifest_at(api, repo, commit)
+        return commit, manifest_at(api, repo, commit)
     tags = sorted(tag.name for tag in api.list_repo_refs(repo, repo_type="dataset").tags)
     named = (version, tag_of(version))
     for revision in (*named, *(("main", *reversed(tags)) if is_digest(version) else ())):
         with suppress(RevisionNotFoundError):
             commit = commit_at(api, repo, revision)
-            manifest = _manifest_at(api, repo, commit)
+            manifest = manifest_at(api, repo, commit)
             if revision not in named and not is_version_of(manifest, version):
                 continue
             if manifest.released and not commit.startswith(version):
@@ -172,10 +158,9 @@ def pull(
         api = connect()
         commit, manifest = _find(api, repo, version)
     present = present_manifest(target)
-    replaced = present.version if present is not None and present != manifest else None
-    if replaced is not None and not replace:
+    if present is not None and present != manifest and not replace:
         raise TargetExistsError(
-            f"{target} holds version {printable(replaced)}, or other splits of it; {repo} "
+            f"{target} holds version {printable(present.version)}, or other splits of it; {repo} "
             f"has {printable(manifest.version)}. Choose another --out, or overwrite it with "
             "--replace"
         )
@@ -186,14 +171,7 @@ def pull(
         version=manifest.version,
         logical_digest=manifest.logical_digest,
         files=len(manifest.shards()),
-        unchanged=present == manifest,
-        replaced=replaced,
     )
-    if result.unchanged:
-        with suppress(ArchiveMismatchError):
-            result.findings = _checked(target, repo)
-            return result
-        result.unchanged = False
     with hub_errors(f"pulling {repo}", state=f"{state}. {_KEPT}"):
         folder = _fetch(api, repo, commit, manifest)
     with locked_stage(stage_directory(target)), replaced_directory(target) as new:

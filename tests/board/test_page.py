@@ -69,6 +69,9 @@ def test_the_table_is_complete_without_a_script(text):
     assert len(controls) > 10
     assert {c["class"].split()[0] for c in controls} == {"control"}
     assert sum("bound" in c["class"].split() for c in controls) == 4
+    drawn = [attrs for tag, attrs in page.elements if attrs.get("class") == "js"]
+    assert len(drawn) == 4
+    assert all("hidden" in attrs for attrs in drawn)
     assert page.balanced
     assert page.open in ([], ["html"])
 

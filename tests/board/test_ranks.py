@@ -26,12 +26,6 @@ def test_pairs_are_antisymmetric_with_their_own_intervals():
     assert not pairs.real.diagonal().any()
 
 
-def test_without_draws_the_figures_rank_and_nothing_is_real():
-    """No bootstrap: ranks by value, and every rank is allowed."""
-    ranks = ranks_of(compare_pairs([1.0, 3.0, 2.0], [None] * 3), "higher")
-    assert [(r.rank, r.best, r.worst) for r in ranks] == [(3, 1, 3), (1, 1, 3), (2, 1, 3)]
-
-
 def test_a_clear_order_is_real():
     """Entries ten standard errors apart each have a rank of their own."""
     values, draws = entries([0.0, 1.0, 2.0, 3.0])

@@ -79,13 +79,6 @@ def test_toml_gives_back_what_went_in(tmp_path, text):
     assert load_submission(fill(tmp_path / "x", to_toml(made).encode())) == made
 
 
-def test_a_record_that_names_the_prompt_of_its_run_is_read(tmp_path):
-    """Boards hold records that name it beside the answer's settings, too."""
-    made = record(model_run=RunFacts(seed=1))
-    toml = to_toml(made).replace("seed = 1", 'seed = 1\nprompt = "v1@01"')
-    assert load_submission(fill(tmp_path / "x", toml.encode())) == made
-
-
 def fill(folder, toml):
     """A folder with the three files."""
     folder.mkdir(parents=True)

@@ -37,16 +37,6 @@ def test_from_a_baseline_to_a_listed_entry(here, run):
     assert "1 of 1 are sound" in out
 
 
-def test_a_row_without_a_forecast_is_told(here, run):
-    """An entry that lacks rows is stored, and says so as score does."""
-    run("baseline", "prior", "-o", "prior.jsonl")
-    lines = (here / "prior.jsonl").read_text().splitlines(keepends=True)
-    (here / "short.jsonl").write_text("".join(lines[1:]))
-    status, _, err = run("leaderboard", "add", "short.jsonl", "--name", "Short")
-    assert status == 0
-    assert f"1 of {len(lines)} rows have no forecast" in " ".join(err.split())
-
-
 def test_json_of_every_step_is_json_alone(here, run):
     """A program reads the results; without a file a baseline's lines go to stdout."""
     lines = run("baseline", "uniform", "--split", "discovery")[1].splitlines()

@@ -12,9 +12,8 @@ from support.archives import RECIPE, make_archive, six_tasks
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.bins import assign_bins
-from kernel_archive.publishing.card import CARD_FILES, check_card, configs, render_card, write_card
+from kernel_archive.publishing.card import CARD_FILE, check_card, configs, render_card, write_card
 from kernel_archive.schema import TABLES
-from kernel_archive.scoring import HEADLINE
 from kernel_archive.selection.make import make_splits
 
 
@@ -123,8 +122,7 @@ def test_same_archive_gives_same_bytes(archive_path, tmp_path):
         env={"PYTHONHASHSEED": "7", "PATH": "", "HOME": "/"},
         check=True,
     )
-    for name in CARD_FILES:
-        assert (other / name).read_bytes() == (archive_path / name).read_bytes(), name
+    assert (other / CARD_FILE).read_bytes() == (archive_path / CARD_FILE).read_bytes()
 
 
 def test_card_does_not_depend_on_the_order_of_rows(tmp_path):
@@ -138,8 +136,7 @@ def test_card_does_not_depend_on_the_order_of_rows(tmp_path):
         path = make_archive(tmp_path / str(i), *six_tasks(), plant=plant)
         make_splits(path)
         cards.append(render_card(open_archive(path)))
-    for name in CARD_FILES:
-        assert cards[0][name] == cards[1][name], name
+    assert cards[0] == cards[1]
 
 
 def test_check_card_finds_what_is_stale(archive_path, tmp_path):
@@ -148,25 +145,20 @@ def test_check_card_finds_what_is_stale(archive_path, tmp_path):
     path = tmp_path / "copy"
     shutil.copytree(archive_path, path)
     (path / "README.md").write_text(readme(path).replace("84 measured", "85 measured"))
-    (path / "eval.yaml").unlink()
-    findings = check_card(open_archive(path))
-    assert {(f.code, f.severity) for f in findings} == {
-        ("stale-card", "error"),
-        ("missing-card", "error"),
-    }
     archive = open_archive(path)
+    (stale,) = check_card(archive)
+    assert (stale.code, stale.severity) == ("stale-card", "error")
     archive.manifest = msgspec.structs.replace(archive.manifest, package="0.0.1")
-    assert {f.severity for f in check_card(archive) if f.code == "stale-card"} == {"warning"}
+    assert [finding.severity for finding in check_card(archive)] == ["warning"]
+    (path / "README.md").unlink()
+    (missing,) = check_card(archive)
+    assert (missing.code, missing.severity) == ("missing-card", "error")
 
 
 def test_card_follows_the_tables_that_are_there(tmp_path):
-    """An archive without splits has a card without them, and no eval.yaml; without discovery
-    pairs that has no task of theirs.
-    """
+    """An archive without splits has a card without them."""
     path = make_archive(tmp_path / "a" / "b", *six_tasks())
-    (path / "eval.yaml").write_text("left over")
     write_card(path)
-    assert not (path / "eval.yaml").exists()
     assert [c["config_name"] for c in configs(open_archive(path))] == [
         "kernels",
         "evaluations",
@@ -176,9 +168,6 @@ def test_card_follows_the_tables_that_are_there(tmp_path):
     ]
     assert "## Score forecasts" not in readme(path)
     assert check_card(open_archive(path)) == []
-    make_splits(path, names=["eval", "train_pairs"])
-    content = yaml.safe_load(render_card(open_archive(path))["eval.yaml"])
-    assert {task["config"] for task in content["tasks"]} == {"eval"}
 
 
 def test_hostile_names_stay_text(tmp_path):
@@ -202,7 +191,7 @@ def test_hostile_names_stay_text(tmp_path):
             make_archive(tmp_path / "a" / "b", *six_tasks(), plant=plant, builders=[builder])
         )
     )
-    text = card["README.md"].decode()
+    text = card.decode()
     assert "<script>" not in re.sub(r"`[^`\n]*`", "", text)
     assert "\x1b" not in text
     assert "\n# h1" not in text
@@ -228,15 +217,3 @@ def test_scoring_example_runs_as_printed(client, hub, archive_path):
         assert program == "kernel-archive"
         done = client.cli(*args)
         assert done.status == 0, line + done.err
-
-
-def test_eval_yaml_names_a_task_per_headline_metric(archive_path):
-    """Tasks name configurations and splits that exist, each id once; the framework is ours."""
-    content = yaml.safe_load((archive_path / "eval.yaml").read_text())
-    assert set(content) == {"name", "description", "evaluation_framework", "tasks"}
-    assert content["evaluation_framework"] == "kernel-archive"
-    for task in content["tasks"]:
-        assert task["split"] in TABLES[task["config"]].splits
-    wanted = [m.replace(".", "_") for kind in ("eval", "discovery") for m in HEADLINE[kind]]
-    assert [task["id"] for task in content["tasks"]] == wanted
-    assert len(set(wanted)) == len(wanted)

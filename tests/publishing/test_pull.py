@@ -37,8 +37,9 @@ def test_pull_makes_the_directory_that_was_pushed(client, hub, archive_path):
     done = client.cli("pull", NAME)
     assert done.status == 0, done.text
     assert contents(client.cwd / NAME) == contents(archive_path)
-    again = client.cli("pull", NAME, "--json")
-    assert json.loads(again.out)["unchanged"]
+    again = json.loads(client.cli("pull", NAME, "--json").out)
+    assert again["commit"] == hub.repos[NAME].main
+    assert contents(client.cwd / NAME) == contents(archive_path)
 
 
 @pytest.mark.parametrize("asked", ["1.0.0", "v1.0.0", "commit", "digest"])
@@ -153,9 +154,9 @@ def path_outside(files):
     return {"manifest.json": json.dumps(manifest).encode()}
 
 
-def other_card(name):
-    """Change one file of the card."""
-    return lambda files: {name: files[name].replace(b"speedup", b"slowdown", 1)}
+def other_card(files):
+    """Change the card."""
+    return {"README.md": files["README.md"].replace(b"speedup", b"slowdown", 1)}
 
 
 def damaged_table(files):
@@ -176,8 +177,7 @@ def other_package(files):
         (last_row_removed, "references. It was changed by hand"),
         (path_outside, "outside the layout"),
         (damaged_table, "data/gpus/train-00000-of-00001.parquet"),
-        (other_card("README.md"), "README.md"),
-        (other_card("eval.yaml"), "eval.yaml"),
+        (other_card, "README.md"),
     ],
 )
 def test_content_changed_by_hand_is_refused(client, hub, archive_path, tmp_path, change, message):

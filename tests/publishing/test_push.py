@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from huggingface_hub import HfApi
 from support.fake_hub import READ_TOKEN
 from support.folders import contents
 
@@ -22,12 +23,13 @@ def test_push_publishes_everything_and_tags_it(client, hub, archive_path):
     assert done.status == 0, done.text
     result = json.loads(done.out)
     repo = hub.repos[NAME]
-    assert result["created"]
     assert result["tagged"]
-    assert repo.tags == {"v1.0.0": result["commit"]}
+    assert repo.tags == {"v1.0.0": repo.main}
     assert len(repo.commits) == 2  # the Hub's own first one, and ours
     sent = {path: file.data for path, file in repo.files.items() if path != ".gitattributes"}
     assert sent == contents(archive_path)
+    listed = {file["path"]: file["bytes"] for file in result["files"]}
+    assert listed == {path: len(data) for path, data in sent.items()}
     asked = ("PUT /lfs", "POST /commit/", "POST /tag/")
     before = [hub.count(*which.split()) for which in asked]
     assert "published already" in push(client, archive_path).out
@@ -37,41 +39,39 @@ def test_push_publishes_everything_and_tags_it(client, hub, archive_path):
 def test_push_of_next_version_sends_only_what_changed(client, hub, archive_path, next_archive_path):
     """The next version sends the changed files only and gets its own tag."""
     push(client, archive_path)
-    first = hub.repos[NAME].tags["v1.0.0"]
-    done = push(client, next_archive_path, "--json")
+    repo = hub.repos[NAME]
+    first, before = repo.tags["v1.0.0"], hub.uploaded_bytes
+    done = push(client, next_archive_path)
     assert done.status == 0, done.text
-    result = json.loads(done.out)
-    changed = {c["path"] for c in result["changes"]}
+    assert repo.tags == {"v1.0.0": first, "v1.1.0": repo.main}
+    old, new = repo.commits[first].files, repo.files
+    changed = {path for path in new if path not in old or new[path].data != old[path].data}
     assert "data/references/train-00000-of-00001.parquet" not in changed
     assert "data/kernels/train-00000-of-00001.parquet" in changed
-    repo = hub.repos[NAME]
-    assert repo.tags == {"v1.0.0": first, "v1.1.0": repo.main}
+    sent = sum(len(new[path].data) for path in changed if new[path].lfs)
+    assert hub.uploaded_bytes == before + sent
 
 
 def test_push_removes_files_of_ours_that_are_gone_and_no_others(
     client, hub, archive_path, next_archive_path
 ):
-    """A shard that is gone is deleted in the same commit; others' files stay."""
-    old = "data/kernels/train-00000-of-00002.parquet"
-    hub.add(NAME, {old: b"old", "NOTES.txt": b"mine", "README.md": b"# hand-made\n"})
+    """A shard or another file of ours is deleted in the same commit; others' files stay."""
+    gone = {"data/kernels/train-00000-of-00002.parquet": b"old", "eval.yaml": b"old"}
+    hub.add(NAME, {**gone, "NOTES.txt": b"mine", "README.md": b"# hand-made\n"})
     assert push(client, archive_path).status == 0
     files = hub.repos[NAME].files
-    assert old not in files
+    assert not gone.keys() & files.keys()
     assert files["NOTES.txt"].data == b"mine"
     assert files["README.md"].data != b"# hand-made\n"
 
 
 def test_dry_run_writes_nothing(client, hub, archive_path):
-    """A dry run needs no login and writes nothing, whether the repository is there or not."""
+    """A dry run lists every file, needs no login and asks the Hub nothing."""
     done = push(client, archive_path, "--dry-run", token=None)
     assert done.status == 0, done.err
     assert "Dry run" in done.out
     assert "data/eval/test-00000-of-00001.parquet" in done.out
-    assert NAME not in hub.repos
-    hub.create(NAME)
-    done = push(client, archive_path, "--dry-run", "--json")
-    assert json.loads(done.out)["commit"] is None
-    assert len(hub.repos[NAME].commits) == 1
+    assert not hub.requests
 
 
 def test_card_is_rendered_for_the_repository_pushed_to(client, hub, archive_path):
@@ -92,10 +92,30 @@ def test_tag_is_never_moved(client, hub, archive_path, next_archive_path, tmp_pa
     (altered / "manifest.json").write_text(json.dumps(manifest))
     write_card(altered)
     commits, sent = len(hub.repos[NAME].commits), hub.uploaded_bytes
-    done = push(client, altered)
+    repo = hub.repos[NAME]
+    without_archive = next(iter(repo.commits))
+    for tagged in (repo.main, without_archive):
+        repo.tags["v1.0.0"] = tagged
+        done = push(client, altered)
+        assert done.status == 1
+        assert "has the tag v1.0.0 already" in done.err
+        assert (len(repo.commits), hub.uploaded_bytes) == (commits, sent)
+
+
+def test_a_commit_made_meanwhile_is_not_built_upon(client, hub, archive_path, monkeypatch):
+    """What somebody else commits while a push looks at the repository is refused."""
+    looked = HfApi.list_repo_files
+
+    def commit_meanwhile(self, *args, **kwargs):
+        hub.add(NAME, {"data/kernels/theirs.parquet": b"new"})
+        return looked(self, *args, **kwargs)
+
+    monkeypatch.setattr(HfApi, "list_repo_files", commit_meanwhile)
+    done = push(client, archive_path)
     assert done.status == 1
-    assert "has the tag v1.0.0 already" in done.err
-    assert (len(hub.repos[NAME].commits), hub.uploaded_bytes) == (commits, sent)
+    assert "412" in done.err
+    assert "data/kernels/theirs.parquet" in hub.repos[NAME].files
+    assert hub.repos[NAME].tags == {}
 
 
 def test_invalid_archive_is_not_published(client, hub, archive_path, tmp_path):

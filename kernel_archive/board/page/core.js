@@ -44,7 +44,7 @@ const number = (metric, value) => {
   const { unit, decimals } = info(metric);
   return fixed(value, decimals) + (unit === ' %' ? '\u2009%' : unit === ' nats' ? '' : unit);
 };
-const span = (metric, figure) => (figure[2] === null ? '' : `${fixed(figure[2], info(metric).decimals)}${figure[2] < 0 ? ' to ' : DASH}${fixed(figure[3], info(metric).decimals)}`);
+const span = (metric, figure) => (figure[1] === null ? '' : `${fixed(figure[1], info(metric).decimals)}${figure[1] < 0 ? ' to ' : DASH}${fixed(figure[2], info(metric).decimals)}`);
 const times = (value) => (value === null || value === undefined ? DASH : (value >= 9.995 ? value.toFixed(1) : value >= 0.0995 ? value.toFixed(2) : value.toPrecision(2)) + 'x');
 const COLOURS = 8;
 const colour = (slot) => `var(--s${slot % COLOURS})`;
@@ -96,13 +96,13 @@ function interval(figure, domain, control) {
   return h('svg', { class: 'ci', width: W, height: H, viewBox: `0 0 ${W} ${H}`, 'aria-hidden': 'true' },
     h('line', { class: 'axis', x1: 0, x2: W, y1: m, y2: m }),
     control !== null && control !== undefined && h('line', { class: 'uniform', x1: x(control), x2: x(control), y1: 2, y2: H - 2 }),
-    figure[2] !== null && h('line', { class: 'range', x1: x(figure[2]), x2: x(figure[3]), y1: m, y2: m }),
+    figure[1] !== null && h('line', { class: 'range', x1: x(figure[1]), x2: x(figure[2]), y1: m, y2: m }),
     figure[0] !== null && h('circle', { class: 'dot', cx: x(figure[0]), cy: m, r: 3.4 }));
 }
 
 function domainOf(place, metric) {
-  const values = place.entries.filter((e) => e.ranked).flatMap((e) => [e.m[metric][0], e.m[metric][2], e.m[metric][3]]);
-  values.push(...place.controls.map(([, , figures]) => figures[metric]));
+  const values = place.entries.filter((e) => e.ranked).flatMap((e) => e.m[metric]);
+  values.push(...place.controls.map((figures) => figures[metric]));
   const known = values.filter((v) => v !== null && v !== undefined);
   const [low, high] = [Math.min(...known), Math.max(...known)];
   const room = (high - low) * 0.04 || 0.5;

@@ -1,4 +1,4 @@
-// The kernel browser: every row with its programs, measurement, lineage, and what every entry forecast for it.
+// The kernel browser: every row with its programs, measurement, and what every entry forecast for it.
 const seen = { row: -1, mode: null, rows: [] };
 let spread = null; // row -> standard deviation of the entries' mean bins
 

@@ -77,8 +77,8 @@ function standingsOf(split) {
     const domain = domainOf(place, key);
     for (const row of rows) {
       const entry = of(row);
-      const alone = entry ? null : place.controls[Number(row.dataset.control)][2][key];
-      const figure = entry ? entry.m[key] : [alone === undefined ? null : alone, null, null, null];
+      const alone = entry ? null : place.controls[Number(row.dataset.control)][key];
+      const figure = entry ? entry.m[key] : [alone === undefined ? null : alone, null, null];
       const weak = Boolean(entry) && entry.weak.includes(key);
       const cell = cellOf(row);
       cell.dataset.key = key;
