@@ -19,7 +19,7 @@ from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.asked import AskedPairs, load_asked_pairs
 from kernel_archive.scoring.split import positions_of
 from kernel_archive.scoring.template import stated_forecast
-from kernel_archive.splits import REPLAY, SplitSpec
+from kernel_archive.splits import SplitSpec
 
 #: Pseudo-observations of the frequencies over all problems that smooth those of one problem.
 PRIOR_WEIGHT: Final = 4.0
@@ -116,7 +116,7 @@ def make_baseline(
         raise UsageError(f"{name} forecasts speeds, not outcomes. {suggestion(name, _OF_OUTCOMES)}")
     load = load_outcomes if of_outcomes else load_training_pairs
     training = load(archive) if baseline.learns else TrainingPairs()
-    if not of_outcomes and asked.split.name != REPLAY.name:  # a replay has searches of every kind
+    if not of_outcomes:
         training = training.of_builders(asked.split)
     if baseline.reads_launches:
         pairs = (asked, training)

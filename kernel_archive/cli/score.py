@@ -1,4 +1,4 @@
-"""Commands for forecast files: ``template``, ``check``, ``score``, ``compare``, ``replay``."""
+"""Commands for forecast files: ``template``, ``check``, ``score``, ``compare``."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ _score_options = common.options(
 
 
 def _print(sheet: Sheet) -> None:
-    common.print_table(
-        sheet.columns, sheet.rows, title=sheet.title or None, left=sheet.left, notes=sheet.notes
-    )
+    common.print_table(sheet.columns, sheet.rows, title=sheet.title, notes=sheet.notes)
 
 
 def _load_split(options: dict[str, Any]) -> Split:
@@ -158,38 +156,3 @@ def compare(a: str, b: str, **options: Any) -> None:
 
     result = kernel_archive.compare(a, b, _load_split(options), **options)
     common.emit(result, lambda: _print(comparison_sheet(result)))
-
-
-@click.command()
-@click.argument("files", type=click.Path(), nargs=-1)
-@common.option(
-    "--share",
-    type=click.FloatRange(0.0, 1.0, min_open=True),
-    default=0.25,
-    help="Of the children, measured per step.",
-)
-@common.option("--parents", type=common.FROM_1, default=4, help="Parents per step.")
-@common.option("--repeats", type=common.FROM_1, default=8, help="Runs with other ties and draws.")
-@common.option("--seed", type=common.FROM_0, default=0, help="Seed of everything random.")
-@common.option("--draws", type=common.FROM_1, default=2000, help="Bootstrap draws.")
-@common.archive_options
-def replay(files: tuple[str, ...], archive_path: str | None, **options: Any) -> None:
-    """Search the recorded held-out searches again, with forecasts that choose what is measured.
-
-    FILES are forecast files (kernel-archive template --split replay -o FILE). Figures are
-    percentages: the area under the best speedup so far (0 is random, 100 is an oracle), the same
-    unscaled, and the share of the measurements until 95 % of the best.
-    """
-    from kernel_archive.scoring.replay import ReplayOptions, load_worlds
-    from kernel_archive.scoring.replay import replay as run
-    from kernel_archive.scoring.summary import replay_sheet
-
-    worlds = load_worlds(kernel_archive.open_archive(archive_path))
-    replay_options = ReplayOptions(**options)
-    results = []
-    with common.progress("Replaying") as advance:
-        for file in files or (None,):
-            forecasts = None if file is None else kernel_archive.read_forecasts(file, worlds.split)
-            results.append(run(worlds, forecasts, replay_options))
-            advance(len(results), len(files), "" if forecasts is None else forecasts.name)
-    common.emit(results, lambda: _print(replay_sheet(results)))

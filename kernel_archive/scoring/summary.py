@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,7 +11,6 @@ from kernel_archive.scoring.forecasts import MIN_COVERAGE
 from kernel_archive.scoring.metrics import HEADLINE, METRICS, shown_first
 from kernel_archive.scoring.reader import CheckReport
 from kernel_archive.scoring.record import ForecastFacts, Score
-from kernel_archive.scoring.replay import Replay, ReplayFigure
 from kernel_archive.scoring.split import SplitIdentity
 from kernel_archive.splits import Kind, split_of
 
@@ -44,7 +42,6 @@ class Sheet(NamedTuple):
     columns: list[str]
     rows: list[list[str]]
     notes: list[str]
-    left: int = 1  # columns that are names, not figures
 
 
 def heading(split: SplitIdentity, scheme: str) -> str:
@@ -193,27 +190,6 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
     return Sheet(title, columns, rows, notes)
 
 
-def replay_sheet(replays: Sequence[Replay]) -> Sheet:
-    """Show what every forecaster and policy found in a replay."""
-    rows = []
-    for d in replays:
-        for p in d.policies:
-            figures = [_replay_figure(f) for f in (p.rescaled, p.area, p.to_near)]
-            rows.append([d.name or "(none needed)", p.policy, *figures])
-    columns = ["forecasts", "policy", "area, random to oracle", "area", "measured until 95 %"]
-    first, how = replays[0], replays[0].options
-    recorded = f"{counted(first.n_worlds, 'world')}, recorded children: {first.n_edges:,}"
-    step = (
-        f"{counted(how.parents, 'parent')} a step, of whose children {how.share:.0%} are measured"
-    )
-    notes = [f"{recorded}; {step}; 95 % intervals over worlds."]
-    for d in replays:
-        if d.name and d.coverage < 1:
-            lack = f"{d.name} has forecasts of {d.coverage:.0%} of the rows"
-            notes.append(f"{lack}; the others count as uniform.")
-    return Sheet("", columns, rows, notes, left=2)
-
-
 def check_lines(report: CheckReport) -> list[str]:
     """Show a checked file in figures, as lines of text."""
     shares = _shares(report)
@@ -233,12 +209,6 @@ def check_lines(report: CheckReport) -> list[str]:
 
 def _shares(facts: CheckReport | ForecastFacts) -> str:
     return f"coverage {_share(facts.coverage)}, parse rate {_share(facts.parse_rate)}"
-
-
-def _replay_figure(figure: ReplayFigure) -> str:
-    if not math.isfinite(figure.mean):
-        return "-"  # random and oracle find the same
-    return f"{figure.mean:.1f} ({figure.low:.1f} to {figure.high:.1f})"
 
 
 def _span(low: float | None, high: float | None, decimals: int, sign: str = "") -> str:

@@ -1,12 +1,10 @@
-"""``template``, ``check``, ``score``, ``compare`` and ``replay``, as their users call them."""
+"""``template``, ``check``, ``score`` and ``compare``, as their users call them."""
 
 import json
 import os
 import shlex
 
 import pytest
-from support.archives import Run, Search, make_archive
-from support.programs import program
 
 from kernel_archive.scoring import compare, load_split, read_forecasts, score
 from kernel_archive.scoring.record import read_record
@@ -197,56 +195,16 @@ def test_an_output_in_the_way_is_left_alone(run, files, tmp_path, command):
     assert path.read_text() != "precious"
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
-    """Two problems, in each of which twelve authors start and three go on."""
-    directory = tmp_path_factory.mktemp("archives") / "archive"
-    problems = ("trimul", "fp8_quant")
-    searches = [Search(f"{p}/{i}", p, method="agentic") for p in problems for i in range(12)]
-    runs = [Run(s.search_id, program(s.search_id), 0.3 + 0.4 * i) for i, s in enumerate(searches)]
-    runs += [
-        Run(f"{p}/{i}", program(f"{p}{i}"), 5.0 + i, parent="n0")
-        for p in problems
-        for i in range(3)
-    ]
-    make_archive(directory, searches, runs)
-    return str(directory)
-
-
-def test_from_template_to_figures(recorded, tmp_path, run):
-    """The template of replay can be checked and replayed; score sends it to replay."""
-    file, rest = tmp_path / "mine.jsonl", ("--archive", recorded)  # the last --archive counts
-    assert run("template", *rest, "--split", "replay", "-o", file)[0] == 0
-    assert run("check", file, "--split", "replay", *rest)[0] == 0
-    (mine,) = json.loads(run("replay", file, "--draws", 20, "--json", *rest)[1])
-    assert (mine["name"], mine["coverage"]) == ("mine", 1.0)
-    assert mine["policies"][1]["rescaled"]["mean"] == pytest.approx(0, abs=25)
-    text = run("replay", "--draws", 20, *rest)[1]
-    assert "oracle" in text
-    assert "2 worlds, recorded children: 30" in text
-    status, _, err = run("score", file, "--split", "replay", *rest)
-    assert status == 2
-    assert "kernel-archive replay" in err
-    file.write_text('{"row_id": "nobody", "probabilities": [1, 0, 0, 0, 0, 0, 0, 0]}\n')
-    status, _, err = run("replay", file, *rest)
-    assert status == 1
-    assert "nobody" in err
-
-
 def test_what_comes_next_can_be_pasted(run, archive, tmp_path, monkeypatch):
-    """With the archive and split that were named; a replay's rows go to replay."""
+    """With the archive and split that were named."""
     monkeypatch.chdir(tmp_path)
     named = ("--archive", archive, "--split", "discovery")
     _, out, err = run("template", *named, "-o", "a b.jsonl")
     assert run(*shlex.split(err.splitlines()[-1])[1:])[0] == 0
-    _, _, asked = run("template", *named[:2], "--split", "replay")
-    assert run(*shlex.split(asked.splitlines()[-1])[1:])[0] == 0
     line = f"kernel-archive check 'a b.jsonl' --split discovery --archive {archive}"
     assert out.endswith(f"fill it in, then: {line}\n")
     assert run(*shlex.split(line)[1:])[0] == 0
     _, out, _ = run("baseline", "uniform", *named, "-o", "u.jsonl")
     assert out.endswith(f"score u.jsonl --split discovery --archive {archive}\n")
-    _, out, _ = run("baseline", "uniform", *named[:2], "--split", "replay", "-o", "r.jsonl")
-    assert out.endswith(f"next: kernel-archive replay r.jsonl --archive {archive}\n")
     _, out, _ = run("forecast", *named, "--export", "q.jsonl", "--model", "a model", "--limit", 2)
     assert f"--split discovery --archive {archive} --model 'a model' --limit 2\n" in out
