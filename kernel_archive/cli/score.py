@@ -105,12 +105,9 @@ def check(file: str, split: str, archive_path: str | None) -> None:
 @click.command()
 @click.argument("files", type=click.Path(), nargs=-1, required=True)
 @_score_options
-@common.option("--all", "every", is_flag=True, help="Show every metric.")
 @common.output_options
 @common.archive_options
-def score(
-    files: tuple[str, ...], every: bool, output: str | None, force: bool, **options: Any
-) -> None:
+def score(files: tuple[str, ...], output: str | None, force: bool, **options: Any) -> None:
     """Score forecast files against a split, with 95 % intervals.
 
     One file: headline metrics, pairs by distance, every task. Several: one line each. With --json
@@ -134,7 +131,7 @@ def score(
         if len(records) > 1:
             _print(several_sheet(records))
         else:
-            for sheet in score_sheets(records[0], every=every):
+            for sheet in score_sheets(records[0]):
                 _print(sheet)
                 common.print_text()
             for remark in score_remarks(records[0]):
