@@ -168,8 +168,8 @@ class _Collector:
         """Add a fault of the whole file, or of the place that is given."""
         self.add(Finding(code=code, message=message, file=self.file, **more))
 
-    def take(self, item: tuple[int, bytes] | Finding, *, cut_off: bool = False) -> None:
-        """Take a numbered line, or why it can't be read; ``cut_off`` where the file ends in it."""
+    def take(self, item: tuple[int, bytes] | Finding) -> None:
+        """Take a numbered line, or why it can't be read."""
         if isinstance(item, Finding):
             self.add(item)
             return
@@ -181,12 +181,8 @@ class _Collector:
                 self.unread.update(name for name in fields if name not in formats.KNOWN)
             self._store(formats.read_line(fields, self.form), number)
         except LineError as error:
-            place: dict[str, Any] = {"file": self.file, "line": number}
-            if cut_off and error.findings[0].code == "bad-json":
-                message = "the file ends in the middle of this line"
-                place |= {"code": "cut-off", "message": message, "fix": "Was the writer stopped?"}
             for fault in error.findings:
-                self.add(replace(fault, **place))
+                self.add(replace(fault, file=self.file, line=number))
 
     def _store(self, line: ForecastLine, number: int) -> None:
         """Keep the forecast of a line in its cell, with the raw sum that counts."""
@@ -345,7 +341,7 @@ def _read_lines(path: Path, collector: _Collector) -> str:
     """Read JSON lines; the digest is that of the content without compression."""
     source = Lines(path, max_bytes=collector.max_bytes, max_lines=collector.max_lines)
     for item in source:
-        collector.take(item, cut_off=source.ended_mid_line)
+        collector.take(item)
     return source.digest
 
 

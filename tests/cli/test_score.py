@@ -87,8 +87,8 @@ def test_a_faulty_file_ends_with_status_1_and_every_fault(run, tmp_path, files):
     assert "30 faults" in err
     path.write_text('{"id": "a", "probs": []}\n' * 18)
     (error,) = [line for line in run("check", path)[1].splitlines() if line.startswith("error: ")]
-    asked = "there is no row id. Rename the field 'id', if it is that (and 17 more lines like it)"
-    assert error.endswith(f":1: row_id: {asked}")
+    missing = "there is no row id. Give the row_id of the split (and 17 more lines like it)"
+    assert error.endswith(f":1: row_id: {missing}")
     assert "Traceback" not in err
 
 

@@ -207,7 +207,7 @@ def test_every_fault_of_a_file_is_listed_in_one_pass(write, split):
     [
         ([row(surrogate_label="x"), row("b1b2c3d4"), row()], [("several-forecasters", None)]),
         ([row(surrogate_label=5)], [("missing-rows", None)]),
-        ([row(), json.dumps(row("b1b2c3d4")).encode()[:40]], [("cut-off", 2)]),
+        ([row(), json.dumps(row("b1b2c3d4")).encode()[:40]], [("bad-json", 2)]),
         ([json.dumps([row(), row("b1b2c3d4")]).encode()], [("wrong-shape", 1)]),
         ([row(), row(repeat=3)], [("repeat-gap", None)] * 2),
         ([row(repeat=99)], [("repeat-gap", None)] * 99),
