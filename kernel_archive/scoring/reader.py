@@ -86,7 +86,8 @@ def check_forecasts(
     """
     if not isinstance(source, (str, Path)):
         collector = _Collector("rows", split, raw_sum_bounds)
-        return collector.finish(name or "forecasts", "", _read_objects(source, collector))
+        _read_objects(source, collector)
+        return collector.finish(name or "forecasts")
     collector = _Collector(printable(source, 300), split, raw_sum_bounds)
     try:
         path = regular_file(source)
@@ -203,7 +204,9 @@ class _Collector:
             fix = "Number the repeats, or drop one of the lines"
             raise LineError(fault_of("repeated-forecast", message, "row_id", line.row_id, fix))
 
-    def finish(self, name: str, source: str, digest: str) -> tuple[Forecasts | None, CheckReport]:
+    def finish(
+        self, name: str, source: str = "", digest: str = ""
+    ) -> tuple[Forecasts | None, CheckReport]:
         """Return the forecasts when there is no fault, and the report."""
         self._check_whole()
         forecasts = self._forecasts(name, source, digest)
@@ -344,8 +347,8 @@ def _read_parquet(path: Path, collector: _Collector) -> str:
         return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
 
-def _read_objects(source: ForecastSource, collector: _Collector) -> str:
-    """Read objects of this process; the digest is that of the same objects as JSON lines."""
+def _read_objects(source: ForecastSource, collector: _Collector) -> None:
+    """Read objects of this process."""
     if hasattr(source, "__arrow_c_stream__"):
         source = (row for batch in pa.table(source).to_batches(1024) for row in batch.to_pylist())
     elif not isinstance(source, Iterable) or isinstance(source, (bytes, Mapping)):
@@ -353,7 +356,6 @@ def _read_objects(source: ForecastSource, collector: _Collector) -> str:
             f"no forecasts can be read from a {type(source).__name__}. "
             "Give a file, a data frame, a list of objects, or Forecasts"
         )
-    digest = hashlib.sha256()
     for number, item in enumerate(source, 1):
         try:
             text = msgspec.json.encode(item, enc_hook=_plain)
@@ -361,9 +363,7 @@ def _read_objects(source: ForecastSource, collector: _Collector) -> str:
             message = "a text has half a character, which JSON can't hold"
             collector.fault("bad-json", message, line=number)
             continue
-        digest.update(text + b"\n")
         collector.take((number, text))
-    return f"sha256:{digest.hexdigest()}"
 
 
 def _plain(value: Any) -> Any:

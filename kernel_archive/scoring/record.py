@@ -41,7 +41,7 @@ class ForecastFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # of the forecaster
     source: str  # its file as its user named it, made printable
-    digest: str  # sha256 of the file's content
+    digest: str  # sha256 of the file's content; empty where there is no file
     n_repeats: int
     n_cells: int
     n_present: int  # cells with a line

@@ -294,6 +294,7 @@ def test_forecasts_are_read_alike_from_every_kind_of_source(write, rng, tmp_path
     one, two = read_forecasts(path, split), read_forecasts(other, split, name="mine")
     np.testing.assert_array_equal(one.probabilities, two.probabilities)
     assert (one.digest == two.digest) == (form in {"gzip", "zstd"})
+    assert bool(two.digest) == (form not in FORMS)
     expected, got = (score_file(f, split, draws=20) for f in (one, two))
     assert (got.metrics, got.groups) == (expected.metrics, expected.groups)
     both = compare(two, path, split, draws=20)
