@@ -9,7 +9,6 @@ import msgspec
 
 from kernel_archive._version import __version__
 from kernel_archive.errors import DataError, printable
-from kernel_archive.scoring.metrics import HEADLINE
 from kernel_archive.scoring.split import SplitIdentity
 from kernel_archive.splits import Kind, SplitSpec, split_of
 
@@ -238,11 +237,6 @@ class Score(Terms, frozen=True, kw_only=True):
     def uniform(self) -> dict[str, float | None]:
         """Metric -> figure of the uniform forecast, for scale."""
         return next((c.metrics for c in self.controls if c.name == "uniform"), {})
-
-    @property
-    def headline(self) -> dict[str, Metric]:
-        """The headline metrics of this kind of split."""
-        return {name: self.metrics[name] for name in HEADLINE[self.kind]}
 
 
 def read_record(source: bytes | str | Path) -> Score:
