@@ -114,7 +114,7 @@ def test_a_figure_that_does_not_beat_the_best_control_is_marked(rng):
     assert template.is_weak("crps")
     shown = {row[0]: row for row in score_sheets(template)[0].rows}
     assert shown["CRPS skill"][1].endswith("*")
-    assert shown["CRPS skill"][5:7] == ["0.000", "1.000"]
+    assert shown["CRPS skill"][3:5] == ["0.000", "1.000"]
     notes = score_sheets(template)[0].notes
     assert any(note.startswith("*") for note in notes)
     assert score(split, make_forecasts(rng, split), draws=0).beats_control == {}
