@@ -79,8 +79,6 @@ def _read_splits() -> dict[str, SplitSpec]:
 
 
 SPLITS: Final = _read_splits()  # name -> split, in the order in which they are made
-#: The rows of recorded held-out searches, which are replayed; they have no table of their own.
-REPLAY: Final = SPLITS.pop("replay")
 #: Table -> its split; an archive's tables and manifest name a split by its table.
 SPLIT_TABLES: Final = {split.table: split for split in SPLITS.values()}
 #: The splits whose rows are forecast and scored.
@@ -95,7 +93,7 @@ def split_of(name: str) -> SplitSpec:
     >>> split_of("discovery").table, split_of("discovery_pairs").name
     ('discovery_pairs', 'discovery')
     """
-    for split in (*SPLITS.values(), REPLAY):
+    for split in SPLITS.values():
         if name in (split.name, split.table):
             return split
     known = dict.fromkeys(key for split in SPLITS.values() for key in (split.name, split.table))

@@ -19,7 +19,7 @@ from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.asked import AskedPairs, load_asked_pairs
 from kernel_archive.scoring.split import positions_of
 from kernel_archive.scoring.template import stated_forecast
-from kernel_archive.splits import REPLAY, SplitSpec
+from kernel_archive.splits import SplitSpec
 
 #: Pseudo-observations of the frequencies over all problems that smooth those of one problem.
 PRIOR_WEIGHT: Final = 4.0
@@ -114,9 +114,9 @@ def make_baseline(
             f"{name} forecasts speeds, and {split} asks about outcomes. Score other forecasts of "
             "it: the base rate is a control beside every score"
         )
-    training = load_training_pairs(archive) if baseline.learns else TrainingPairs()
-    if asked.split.name != REPLAY.name:  # a replay has searches of every kind
-        training = training.of_builders(asked.split)
+    training = TrainingPairs()
+    if baseline.learns:
+        training = load_training_pairs(archive).of_builders(asked.split)
     if baseline.reads_launches:
         pairs = (asked, training)
         codes = {c for each in pairs for side in (each.anchors, each.candidates) for c in side}

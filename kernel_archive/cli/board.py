@@ -15,7 +15,6 @@ from kernel_archive.cli import common
 from kernel_archive.errors import counted
 from kernel_archive.scoring import METRICS
 from kernel_archive.scoring.metrics import shown_first
-from kernel_archive.splits import REPLAY
 from kernel_archive.storage import check_new
 
 _board = common.option(
@@ -48,8 +47,7 @@ def baseline(
     forecasts = make_baseline(name, archive, split, seed=seed)
     facts: dict[str, Any] = {"baseline": name, "split": split, "seed": seed}
     facts |= {"rows": len(forecasts.row_ids), "training_pairs": forecasts.n_training}
-    command, scored_split = ("replay", "eval") if split == REPLAY.name else ("score", split)
-    facts["next"] = common.next_command(command, output or "FILE", scored_split, archive_path)
+    facts["next"] = common.next_command("score", output or "FILE", split, archive_path)
     common.emit_lines(facts, b"".join(forecast_lines(forecasts)), output, force=force)
 
 

@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from kernel_archive.errors import Finding, counted, printable, suggestion
-from kernel_archive.splits import FORECAST_SPLITS, REPLAY
+from kernel_archive.splits import FORECAST_SPLITS
 from kernel_archive.storage import write_new
 
 if TYPE_CHECKING:
@@ -132,10 +132,7 @@ archive_argument = options(
     json_option,
 )
 split_option = option(
-    "--split",
-    type=Choice([*FORECAST_SPLITS, REPLAY.name]),
-    default="eval",
-    help="Rows to forecast.",
+    "--split", type=Choice(list(FORECAST_SPLITS)), default="eval", help="Rows to forecast."
 )
 bins_option = option(
     "--bins", "scheme", type=SCHEME, help="Bin scheme of the labels.  [default: the split's own]"

@@ -1,15 +1,14 @@
-"""Commands for forecast files: ``template``, ``check``, ``score``, ``compare``, ``replay``."""
+"""Commands for forecast files: ``template``, ``check``, ``score``, ``compare``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 import kernel_archive
 from kernel_archive.cli import common
-from kernel_archive.storage import check_new, write_new
+from kernel_archive.storage import check_new
 
 if TYPE_CHECKING:
     from kernel_archive import Split
@@ -37,9 +36,7 @@ _score_options = common.options(
 
 
 def _print(sheet: Sheet) -> None:
-    common.print_table(
-        sheet.columns, sheet.rows, title=sheet.title or None, left=sheet.left, notes=sheet.notes
-    )
+    common.print_table(sheet.columns, sheet.rows, title=sheet.title, notes=sheet.notes)
 
 
 def _load_split(options: dict[str, Any]) -> Split:
@@ -107,36 +104,26 @@ def check(file: str, split: str, archive_path: str | None) -> None:
 @click.command()
 @click.argument("files", type=click.Path(), nargs=-1, required=True)
 @_score_options
-@common.option("--all", "every", is_flag=True, help="Show every metric.")
-@common.output_options
 @common.archive_options
-def score(
-    files: tuple[str, ...], every: bool, output: str | None, force: bool, **options: Any
-) -> None:
+def score(files: tuple[str, ...], **options: Any) -> None:
     """Score forecast files against a split, with 95 % intervals.
 
     One file: headline metrics, pairs by distance, every task. Several: one line each. With --json
-    the full score record (a list of them for several files); -o writes it to a file besides.
+    the full score record (a list of them for several files).
     """
     from kernel_archive.scoring import score as score_one
     from kernel_archive.scoring.summary import score_remarks, score_sheets, several_sheet
 
-    if output is not None:
-        check_new(output, force=force)
     rows = _load_split(options)
     # All files are read before the first is scored: a fault in the last one need not wait for that.
     forecasts = [kernel_archive.read_forecasts(file, rows) for file in files]
     records = [score_one(rows, one, **options) for one in forecasts]
-    payload = records if len(records) > 1 else records[0]
-    if output is not None:
-        data = msgspec.json.format(msgspec.json.encode(payload), indent=1) + b"\n"
-        write_new(output, data, force=force)
 
     def text() -> None:
         if len(records) > 1:
             _print(several_sheet(records))
         else:
-            for sheet in score_sheets(records[0], every=every):
+            for sheet in score_sheets(records[0]):
                 _print(sheet)
                 common.print_text()
             for remark in score_remarks(records[0]):
@@ -144,7 +131,7 @@ def score(
         for one in forecasts:
             common.print_findings(one.remarks)
 
-    common.emit(payload, text)
+    common.emit(records if len(records) > 1 else records[0], text)
 
 
 @click.command()
@@ -158,38 +145,3 @@ def compare(a: str, b: str, **options: Any) -> None:
 
     result = kernel_archive.compare(a, b, _load_split(options), **options)
     common.emit(result, lambda: _print(comparison_sheet(result)))
-
-
-@click.command()
-@click.argument("files", type=click.Path(), nargs=-1)
-@common.option(
-    "--share",
-    type=click.FloatRange(0.0, 1.0, min_open=True),
-    default=0.25,
-    help="Of the children, measured per step.",
-)
-@common.option("--parents", type=common.FROM_1, default=4, help="Parents per step.")
-@common.option("--repeats", type=common.FROM_1, default=8, help="Runs with other ties and draws.")
-@common.option("--seed", type=common.FROM_0, default=0, help="Seed of everything random.")
-@common.option("--draws", type=common.FROM_1, default=2000, help="Bootstrap draws.")
-@common.archive_options
-def replay(files: tuple[str, ...], archive_path: str | None, **options: Any) -> None:
-    """Search the recorded held-out searches again, with forecasts that choose what is measured.
-
-    FILES are forecast files (kernel-archive template --split replay -o FILE). Figures are
-    percentages: the area under the best speedup so far (0 is random, 100 is an oracle), the same
-    unscaled, and the share of the measurements until 95 % of the best.
-    """
-    from kernel_archive.scoring.replay import ReplayOptions, load_worlds
-    from kernel_archive.scoring.replay import replay as run
-    from kernel_archive.scoring.summary import replay_sheet
-
-    worlds = load_worlds(kernel_archive.open_archive(archive_path))
-    replay_options = ReplayOptions(**options)
-    results = []
-    with common.progress("Replaying") as advance:
-        for file in files or (None,):
-            forecasts = None if file is None else kernel_archive.read_forecasts(file, worlds.split)
-            results.append(run(worlds, forecasts, replay_options))
-            advance(len(results), len(files), "" if forecasts is None else forecasts.name)
-    common.emit(results, lambda: _print(replay_sheet(results)))

@@ -11,12 +11,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kernel_archive.archive.open import Archive
-from kernel_archive.bins import DEFAULT_SCHEME, Scheme, checked_scheme
+from kernel_archive.bins import Scheme, checked_scheme
 from kernel_archive.gpus import Gpu
 from kernel_archive.scoring.arrays import Floats
-from kernel_archive.scoring.replay import load_worlds, replay_texts
 from kernel_archive.scoring.split import forecast_split, split_facts
-from kernel_archive.splits import REPLAY, SplitSpec
+from kernel_archive.splits import SplitSpec
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,20 +70,6 @@ def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
         UsageError: the split's name is wrong, or the archive has no such split yet.
     """
     spec = forecast_split(split)
-    if spec.name == REPLAY.name:  # the programs of recorded searches, against their references
-        worlds = load_worlds(archive)
-        anchors, candidates = zip(*replay_texts(archive, worlds), strict=True)
-        return AskedPairs(
-            split=REPLAY,
-            scheme=DEFAULT_SCHEME,
-            row_ids=worlds.split.row_ids,
-            problems=worlds.split.tasks,
-            gpus=worlds.gpus,
-            anchors=anchors,
-            candidates=candidates,
-            known=(None,) * len(candidates),
-            stated_gpus=archive.stated_gpus,
-        )
     known = ("known_gpu", spec.known) if spec.known else ()
     rows, columns = read_pairs(archive, spec, *known)
     shown = zip(*(rows[name].to_pylist() for name in known), strict=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -39,8 +38,7 @@ class Forecasts:
     output_tokens: Floats
     latency_s: Floats
     source: str = ""  # file that they come from, as the user named it; empty for arrays
-    #: sha256 of the file's content without its compression; of the arrays where there is no file.
-    digest: str = ""
+    digest: str = ""  # sha256 of the file's content without its compression; empty for arrays
     #: Prompts that the lines answer, in order; the empty text where some name none.
     prompts: tuple[str, ...] = ("",)
     remarks: tuple[Finding, ...] = ()  # warnings of the reader
@@ -93,9 +91,6 @@ class Forecasts:
         if np.isinf(speedups).any() or (speedups <= 0).any():
             raise DataError("expected speedups must be positive and finite, or NaN for none")
         nothing = np.full(shape, np.nan)
-        digest = hashlib.sha256(np.where(valid[..., None], raw, -1.0).tobytes())
-        if not np.isnan(speedups).all():
-            digest.update(speedups.tobytes())
         return cls(
             name=name,
             probabilities=normalise(raw=np.where(valid[..., None], raw, split.uniform)),
@@ -108,7 +103,6 @@ class Forecasts:
             input_tokens=nothing,
             output_tokens=nothing,
             latency_s=nothing,
-            digest=f"sha256:{digest.hexdigest()}",
         )
 
     @property

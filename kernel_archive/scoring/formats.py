@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, get_type_hints
 
 import msgspec
@@ -55,9 +55,8 @@ class ForecastLine(msgspec.Struct, kw_only=True):
     input_tokens: _Amount | None = None
     output_tokens: _Amount | None = None
     latency_s: _Amount | None = None
-    # Of the published predictions: the sum before somebody renormalised, and the forecaster.
+    # Of the published predictions: the sum before somebody renormalised.
     raw_probability_sum: _Amount = math.nan
-    surrogate_label: Any = None
 
 
 #: Names in the published predictions -> names here.
@@ -72,7 +71,9 @@ READ: Final = frozenset(
     {*ForecastLine.__struct_fields__, *_PUBLISHED, *TOOL_FIELDS, "bin_probabilities"}
 )
 #: Those, and fields of the published tables that say nothing to the scorer.
-KNOWN: Final = READ | {"pack", "model", "hardware", "problem_id", "true_bin", "canary"}
+KNOWN: Final = READ | {
+    *("pack", "model", "hardware", "problem_id", "true_bin", "canary", "surrogate_label"),
+}
 
 _TYPES: Final = get_type_hints(ForecastLine, include_extras=True)
 
@@ -167,8 +168,6 @@ def read_line(fields: Mapping[str, Any], form: str = "probabilities") -> Forecas
         raise LineError(fault_of("zero-sum", message, field, masses, fix))
     if masses is None and not (line.parse_failed or line.defer):
         message = "there are no probabilities" if form == field else f"there is no {form}"
-        eight = (n for n, v in fields.items() if isinstance(v, list) and len(v) == N_BINS)
-        fix = _likely(eight if form == field else (), fix)
         raise LineError(fault_of("missing-field", message, form, fix=fix))
     return line
 
@@ -209,8 +208,7 @@ def _masses_by_bin(masses: Any) -> list[Any] | None:
 def _faults(fields: Mapping[str, Any]) -> Iterator[Finding]:
     """Give a fault for every value that a field can't have."""
     if "row_id" not in fields:
-        ids = (name for name in fields if name.lower() == "id" or name.endswith(("_id", "Id")))
-        fix = _likely(ids, "Give the row_id of the split")
+        fix = "Give the row_id of the split"
         yield fault_of("missing-field", "there is no row id", "row_id", fix=fix)
     for name in [name for name in _TYPES if name in fields]:
         value = fields[name]
@@ -221,15 +219,7 @@ def _faults(fields: Mapping[str, Any]) -> Iterator[Finding]:
                 yield from _mass_faults(value)
             else:
                 code, message = _STATED[name]["fault"]
-                is_percent = name == "p_passes" and type(value) in (int, float) and 1 < value <= 100
-                way_out = "Divide percentages by 100" if is_percent else None
-                yield fault_of(code, message, name, value, way_out)
-
-
-def _likely(names: Iterable[str], otherwise: str) -> str:
-    """Ask whether a field of another name is the one that is missing."""
-    near = next((name for name in names if name not in KNOWN), None)
-    return f"Rename the field {printable(near)!r}, if it is that" if near else otherwise
+                yield fault_of(code, message, name, value)
 
 
 def _mass_faults(masses: list[Any]) -> Iterator[Finding]:

@@ -18,7 +18,6 @@ from kernel_archive.bins import assign_bins, checked_scheme
 from kernel_archive.errors import ArchiveMismatchError, UsageError
 from kernel_archive.schema import TABLES
 from kernel_archive.scoring.cues import read_row_facts
-from kernel_archive.scoring.replay import load_worlds
 from kernel_archive.scoring.rules import normalise
 from kernel_archive.scoring.split import (
     Clusters,
@@ -29,7 +28,7 @@ from kernel_archive.scoring.split import (
     split_facts,
     table_rows,
 )
-from kernel_archive.splits import FORECAST_SPLITS, REPLAY, SplitSpec
+from kernel_archive.splits import FORECAST_SPLITS, SplitSpec
 from kernel_archive.storage import content_path
 
 
@@ -59,12 +58,6 @@ def load_split(
         return archive if scheme is None else archive.under(checked_scheme(scheme))
     spec = forecast_split(split)
     opened = archive if isinstance(archive, Archive) else open_archive(archive)
-    if spec.name == REPLAY.name:
-        if not blind:
-            raise UsageError(
-                "replay's rows are searched again, not scored. Use: kernel-archive replay FILE"
-            )
-        return load_worlds(opened).split
     manifest, facts = opened.manifest, split_facts(opened, spec)
     faults = list(shard_faults(opened.path, manifest.shards(spec.table)))
     if faults:  # no edited label is scored under an old digest

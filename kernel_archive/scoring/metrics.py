@@ -152,9 +152,9 @@ def _lift(sample: RowSample, cutoff: float) -> Floats:
     return value - precision(scores=better, weights=sample.weights)
 
 
-def _skill(sample: RowSample, over: str) -> Floats:
+def _skill(sample: RowSample) -> Floats:
     value = METRICS["crps"].of(sample)
-    zero = sample.mean_over_rows(getattr(sample.rows, over)[None])
+    zero = sample.mean_over_rows(sample.rows.zero_crps[None])
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(zero > 0, 1.0 - value / zero, np.nan)
 
@@ -187,8 +187,7 @@ _DRAWS: Final[dict[str, Callable[[RowSample], Floats]]] = {
         s, calibration.confidence_monotonicity, errors=s.rows.errors
     ),
     "aurc": lambda s: _of_confidence(s, calibration.aurc, losses=s.rows.errors),
-    "crps_skill": partial(_skill, over="zero_crps"),
-    "crps_skill_cue": partial(_skill, over="cue_crps"),
+    "crps_skill": _skill,
     "pair_accuracy": lambda s: s.pair_accuracy(close=False),
     "close_pairs": lambda s: s.pair_accuracy(close=True),
     **{f"average_precision_{x:g}": partial(_average_precision, cutoff=x) for x in order.CUTOFFS},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import operator
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from pathlib import Path
@@ -35,22 +35,10 @@ from kernel_archive.untrusted_tables import parquet_rows
 ForecastSource: TypeAlias = Any
 #: Keep this many findings in full; further ones are only counted.
 KEPT_FINDINGS: Final = 20_000
-#: Lies beside the forecasts of a submission (:mod:`kernel_archive.board.submissions`).
-_SUBMISSION_FILE: Final = "submission.toml"
-#: Remember this many labels, unknown ids and unknown fields; a file with more is hostile.
+#: Remember this many unknown ids and unknown fields; a file with more is hostile.
 _MAX_NAMES: Final = 100
-#: Refuse a file in which a smaller share of the lines can be read as forecasts.
-_LEAST_READ: Final = 0.05
 #: Name this many rows without a forecast.
 _NAMED_ROWS: Final = 5
-#: A sum further from 1 than this is remarked on: it may be a slip of the writer's.
-_SUM_SLACK: Final = 0.01
-#: Code of a sum that is not 1 -> what becomes of the lines.
-_SUMS: Final = {
-    "percent": "Divide percentages by 100: each of these lines counts as no forecast",
-    "raw-sum": "Without a sum of 0.5 to 1.5 each of these lines counts as no forecast",
-    "scaled": "They are scaled to 1",
-}
 
 
 def read_forecasts(
@@ -98,7 +86,8 @@ def check_forecasts(
     """
     if not isinstance(source, (str, Path)):
         collector = _Collector("rows", split, raw_sum_bounds)
-        return collector.finish(name or "forecasts", "", _read_objects(source, collector))
+        _read_objects(source, collector)
+        return collector.finish(name or "forecasts")
     collector = _Collector(printable(source, 300), split, raw_sum_bounds)
     try:
         path = regular_file(source)
@@ -111,17 +100,12 @@ def check_forecasts(
 def name_of(path: str | Path) -> str:
     """Name a forecaster after its file, without folder and endings.
 
-    A submission's file is always called ``forecasts``: its folder, where the facts of a submission
-    lie beside it, names it.
-
     >>> name_of("mine/first.jsonl.zst"), name_of("gpt-4.parquet"), name_of(".jsonl")
     ('first', 'gpt-4', 'forecasts')
     """
-    name, folder = Path(path).name, Path(path).absolute().parent
+    name = Path(path).name
     for ending in (".zst", ".gz", ".jsonl", ".ndjson", ".json", ".parquet"):
         name = name.removesuffix(ending)
-    if name == "forecasts" and (folder / _SUBMISSION_FILE).is_file():
-        return folder.resolve().name
     return name or "forecasts"
 
 
@@ -159,11 +143,10 @@ class _Collector:
         self.n_errors = 0
         self.findings: list[Finding] = []
         self.counts: Counter[str] = Counter()
-        self.labels: set[str] = set()
         self.strangers: set[str] = set()  # ids of no row
         self.unread: Counter[str] = Counter()
-        #: Key of ``_SUMS`` -> lines whose probabilities don't sum to 1, and their sums.
-        self.off: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        #: Lines that are no forecasts for the sum of their probabilities, and the sums.
+        self.off: list[tuple[int, float]] = []
         #: (repeat, row) -> number of the line, and its forecast.
         self.cells: dict[tuple[int, int], tuple[int, ForecastLine]] = {}
 
@@ -178,8 +161,8 @@ class _Collector:
         """Add a fault of the whole file, or of the place that is given."""
         self.add(Finding(code=code, message=message, file=self.file, **more))
 
-    def take(self, item: tuple[int, bytes] | Finding, *, cut_off: bool = False) -> None:
-        """Take a numbered line, or why it can't be read; ``cut_off`` where the file ends in it."""
+    def take(self, item: tuple[int, bytes] | Finding) -> None:
+        """Take a numbered line, or why it can't be read."""
         if isinstance(item, Finding):
             self.add(item)
             return
@@ -191,17 +174,11 @@ class _Collector:
                 self.unread.update(name for name in fields if name not in formats.KNOWN)
             self._store(formats.read_line(fields, self.form), number)
         except LineError as error:
-            place: dict[str, Any] = {"file": self.file, "line": number}
-            if cut_off and error.findings[0].code == "bad-json":
-                message = "the file ends in the middle of this line"
-                place |= {"code": "cut-off", "message": message, "fix": "Was the writer stopped?"}
             for fault in error.findings:
-                self.add(replace(fault, **place))
+                self.add(replace(fault, file=self.file, line=number))
 
     def _store(self, line: ForecastLine, number: int) -> None:
         """Keep the forecast of a line in its cell, with the raw sum that counts."""
-        if len(self.labels) < _MAX_NAMES:
-            self.labels.add(str(line.surrogate_label))
         row = self.split.index.get(line.row_id)
         if row is None:
             if len(self.strangers) < _MAX_NAMES:
@@ -215,14 +192,11 @@ class _Collector:
             raise LineError(fault_of("other-form", message, form, fix=f"Give {self.form}"))
         raw_sum = reduce(operator.add, line.probabilities or (np.nan,))
         low, high = self.raw_sum_bounds
-        is_off, is_percent = round(abs(raw_sum - 1), 9) > _SUM_SLACK, 95 < raw_sum < 105
         if low <= raw_sum <= high and not np.isnan(line.raw_probability_sum):
             raw_sum = line.raw_probability_sum
         if raw_sum < low or raw_sum > high:
             line.probabilities = None
-            self.off["percent" if is_percent else "raw-sum"].append((number, raw_sum))
-        elif is_off:
-            self.off["scaled"].append((number, raw_sum))
+            self.off.append((number, raw_sum))
         line.raw_probability_sum = raw_sum
         first, _ = self.cells.setdefault((line.repeat, row), (number, line))
         if first != number:
@@ -230,7 +204,9 @@ class _Collector:
             fix = "Number the repeats, or drop one of the lines"
             raise LineError(fault_of("repeated-forecast", message, "row_id", line.row_id, fix))
 
-    def finish(self, name: str, source: str, digest: str) -> tuple[Forecasts | None, CheckReport]:
+    def finish(
+        self, name: str, source: str = "", digest: str = ""
+    ) -> tuple[Forecasts | None, CheckReport]:
         """Return the forecasts when there is no fault, and the report."""
         self._check_whole()
         forecasts = self._forecasts(name, source, digest)
@@ -249,12 +225,6 @@ class _Collector:
 
     def _check_whole(self) -> None:
         """Add the faults of the file as a whole."""
-        if len(self.labels) > 1:  # which would be why forecasts are repeated
-            message = f"the file holds {len(self.labels)} forecasters: "
-            message += ", ".join(printable(label, 60) for label in sorted(self.labels)[:10])
-            fix = "Write the lines of each into a file of its own"
-            self.fault("several-forecasters", message, field="surrogate_label", fix=fix)
-            self._take_back("repeated-forecast")
         repeats = {repeat for repeat, _ in self.cells}
         for missing in sorted({*range(max(repeats, default=0))} - repeats):
             message = f"there is no forecast with repeat {missing}, but some with a higher one"
@@ -262,10 +232,12 @@ class _Collector:
             self.fault("repeat-gap", message, field="repeat", fix=fix)
         if 4 * self.counts["unknown-row"] > self.n_lines:
             self._check_split()
-        self._check_sums()
-        if not self.n_lines and not self.n_errors:
-            fix = "See: kernel-archive template"
-            self.fault("no-forecasts", "the file holds no forecast", fix=fix)
+        if self.off:
+            self._warn_of_sums()
+        lines = [line for _, line in self.cells.values()]
+        if not self.n_errors and not any(line.probabilities or line.defer for line in lines):
+            message = f"none of {counted(self.n_lines, 'line')} holds a forecast"
+            self.fault("no-forecasts", message, fix="See: kernel-archive template")
         for field, count in self.unread.items():
             message = f"nothing reads this field ({counted(count, 'line')})"
             self.fault("unknown-field", message, severity="warning", field=printable(field))
@@ -283,33 +255,16 @@ class _Collector:
             fix = f"Each counts as uniform; template lists every row. The first: {first}"
             self.fault("missing-rows", message, severity="warning", fix=fix)
 
-    def _check_sums(self) -> None:
-        """Say in one warning of a kind that sums are not 1; refuse a file without forecasts.
-
-        The refusal is one fault, which names the cause of most lines.
-        """
-        stored = [line for _, line in self.cells.values()]
-        n_read = sum(line.probabilities is not None for line in stored)
-        unstated = [line.defer for line in stored if np.isnan(line.raw_probability_sum)]
-        n_failed = unstated.count(False)
-        causes = {code: len(lines) for code, lines in self.off.items() if code != "scaled"}
-        causes["no-forecasts"] = n_failed
-        is_refused = n_read < _LEAST_READ * (len(stored) - unstated.count(True))
-        cause = max(causes, key=causes.__getitem__) if is_refused else None
-        lines_in = counted(self.n_lines, "line")
-        refusal = f"{n_read or 'none'} of {lines_in} can be read as a forecast"
-        for code, lines in self.off.items():
-            mean = sum(raw_sum for _, raw_sum in lines) / len(lines)
-            shown = "about 100" if code == "percent" else f"{mean:.3g} on average"
-            message = f"the probabilities of {len(lines):,} of {lines_in} sum to {shown}"
-            severity = "error" if code == cause else "warning"
-            message = f"{refusal}: {message}" if severity == "error" else message
-            place = {"line": lines[0][0], "field": "probabilities", "severity": severity}
-            self.fault(code, f"{message}, first in this one", fix=_SUMS[code], **place)
-        if cause == "no-forecasts":
-            they = "they" if n_failed == self.n_lines else f"{n_failed:,} of them"
-            fix = "See what the forecaster answered, then forecast again"
-            self.fault("no-forecasts", f"{refusal}: {they} say parse_failed", fix=fix)
+    def _warn_of_sums(self) -> None:
+        """Say in one warning how many lines are no forecasts, since their sums are far from 1."""
+        mean = sum(raw_sum for _, raw_sum in self.off) / len(self.off)
+        lines = f"{len(self.off):,} of {counted(self.n_lines, 'line')}"
+        message = f"the probabilities of {lines} sum to {mean:.3g} on average, first in this one"
+        fix = "Without a sum of 0.5 to 1.5 each of these lines counts as no forecast"
+        if 95 < mean < 105:
+            fix = f"Divide by 100: these are percentages. {fix}"
+        place = {"line": self.off[0][0], "field": "probabilities", "severity": "warning"}
+        self.fault("raw-sum", message, fix=fix, **place)
 
     def _check_split(self) -> None:
         """Say in one fault that many lines are of another split or data version."""
@@ -374,7 +329,7 @@ def _read_lines(path: Path, collector: _Collector) -> str:
     """Read JSON lines; the digest is that of the content without compression."""
     source = Lines(path, max_bytes=collector.max_bytes, max_lines=collector.max_lines)
     for item in source:
-        collector.take(item, cut_off=source.ended_mid_line)
+        collector.take(item)
     return source.digest
 
 
@@ -393,8 +348,8 @@ def _read_parquet(path: Path, collector: _Collector) -> str:
         return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
 
-def _read_objects(source: ForecastSource, collector: _Collector) -> str:
-    """Read objects of this process; the digest is that of the same objects as JSON lines."""
+def _read_objects(source: ForecastSource, collector: _Collector) -> None:
+    """Read objects of this process."""
     if hasattr(source, "__arrow_c_stream__"):
         source = (row for batch in pa.table(source).to_batches(1024) for row in batch.to_pylist())
     elif not isinstance(source, Iterable) or isinstance(source, (bytes, Mapping)):
@@ -402,7 +357,6 @@ def _read_objects(source: ForecastSource, collector: _Collector) -> str:
             f"no forecasts can be read from a {type(source).__name__}. "
             "Give a file, a data frame, a list of objects, or Forecasts"
         )
-    digest = hashlib.sha256()
     for number, item in enumerate(source, 1):
         try:
             text = msgspec.json.encode(item, enc_hook=_plain)
@@ -410,9 +364,7 @@ def _read_objects(source: ForecastSource, collector: _Collector) -> str:
             message = "a text has half a character, which JSON can't hold"
             collector.fault("bad-json", message, line=number)
             continue
-        digest.update(text + b"\n")
         collector.take((number, text))
-    return f"sha256:{digest.hexdigest()}"
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,6 @@ import msgspec
 
 from kernel_archive._version import __version__
 from kernel_archive.errors import DataError, printable
-from kernel_archive.scoring.metrics import HEADLINE
 from kernel_archive.scoring.split import SplitIdentity
 from kernel_archive.splits import Kind, SplitSpec, split_of
 
@@ -41,7 +40,7 @@ class ForecastFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # of the forecaster
     source: str  # its file as its user named it, made printable
-    digest: str  # sha256 of the file's content
+    digest: str  # sha256 of the file's content; empty where there is no file
     n_repeats: int
     n_cells: int
     n_present: int  # cells with a line
@@ -239,11 +238,6 @@ class Score(Terms, frozen=True, kw_only=True):
         """Metric -> figure of the uniform forecast, for scale."""
         return next((c.metrics for c in self.controls if c.name == "uniform"), {})
 
-    @property
-    def headline(self) -> dict[str, Metric]:
-        """The headline metrics of this kind of split."""
-        return {name: self.metrics[name] for name in HEADLINE[self.kind]}
-
 
 def read_record(source: bytes | str | Path) -> Score:
     """Read the score record in JSON bytes or a file.
@@ -258,6 +252,6 @@ def read_record(source: bytes | str | Path) -> Score:
     except OSError as error:
         raise DataError(f"{source_name} cannot be read: {error.strerror or error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        fix = "Make one with: kernel-archive score FILE -o RECORD"
+        fix = "Make one with: kernel-archive score FILE --json > RECORD"
         reason = printable(error, 200)
         raise DataError(f"{source_name} is not a score record: {reason}. {fix}") from None

@@ -17,7 +17,7 @@ import numpy as np
 
 from kernel_archive.scoring import order, recovery
 from kernel_archive.scoring.arrays import Bools, Floats, Ints, product, row_sums
-from kernel_archive.scoring.controls import best_cue, zero_of
+from kernel_archive.scoring.controls import zero_of
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.rules import confidence, expected_speedup, forecast_errors
 from kernel_archive.scoring.split import Split
@@ -37,7 +37,6 @@ class ForecastRows:
     parsed: Bools  # shape (R, n): whether there is a distribution
     predicted: Ints  # shape (R, n): the predicted bin, 0 without a distribution
     stated_speedups: Floats  # shape (R, n): stated beside the bins, x; NaN for none
-    cue_crps: Floats  # shape (n,), of the best cue
     zero_crps: Floats  # shape (n,), of what a skill of 0 stands for
 
     @classmethod
@@ -51,7 +50,6 @@ class ForecastRows:
             parsed=forecasts.parsed,
             predicted=forecasts.predicted(predicted_bin),
             stated_speedups=np.where(forecasts.parsed, forecasts.expected_speedups, np.nan),
-            cue_crps=split.cached(best_cue)[1][order],
             zero_crps=split.cached(zero_of)[1][order],
         )
 
@@ -71,8 +69,8 @@ class ForecastRows:
     def take(self, positions: Ints) -> ForecastRows:
         """Select rows, in this order, any of them several times."""
         arrays: dict[str, Any] = {name: getattr(self, name)[:, positions] for name in REPEAT_FIELDS}
-        arrays |= {name: getattr(self, name)[positions] for name in ("cue_crps", "zero_crps")}
-        return replace(self, split=self.split.take(positions), **arrays)
+        zero_crps = self.zero_crps[positions]
+        return replace(self, split=self.split.take(positions), zero_crps=zero_crps, **arrays)
 
     @cached_property
     def by_group(self) -> dict[str, ForecastRows]:

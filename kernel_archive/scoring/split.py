@@ -25,7 +25,7 @@ from kernel_archive.bins import (
 )
 from kernel_archive.errors import DataError, UsageError, printable, suggestion
 from kernel_archive.scoring.arrays import Floats, Ints
-from kernel_archive.splits import FORECAST_SPLITS, REPLAY, Kind, SplitSpec, split_of
+from kernel_archive.splits import FORECAST_SPLITS, Kind, SplitSpec, split_of
 
 Result = TypeVar("Result")
 
@@ -300,7 +300,7 @@ def forecast_split(name: str) -> SplitSpec:
         UsageError: there is no such split, or it is to learn from.
     """
     spec = split_of(name)
-    if spec.name not in (*FORECAST_SPLITS, REPLAY.name):
+    if spec.name not in FORECAST_SPLITS:
         way_out = suggestion(name, FORECAST_SPLITS)
         raise UsageError(f"{spec.name} holds {spec.rows}, which nobody forecasts. {way_out}")
     return spec

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,16 +11,10 @@ from kernel_archive.scoring.forecasts import MIN_COVERAGE
 from kernel_archive.scoring.metrics import HEADLINE, METRICS, shown_first
 from kernel_archive.scoring.reader import CheckReport
 from kernel_archive.scoring.record import ForecastFacts, Score
-from kernel_archive.scoring.replay import Replay, ReplayFigure
 from kernel_archive.scoring.split import SplitIdentity
 from kernel_archive.splits import Kind, split_of
 
-_SCORE_COLUMNS = [
-    *("metric", "value", "95 % interval", "sd of repeats", "uniform", "best control"),
-    *("oracle", "better"),
-]
-#: Shown beside the headline metrics.
-_FURTHER = ("accuracy", "crps")
+_SCORE_COLUMNS = ["metric", "value", "95 % interval", "best control", "oracle"]
 #: Kind of split -> shown for several scores beside the first figure and its interval.
 _BESIDE: dict[Kind, tuple[str, ...]] = {
     "eval": ("close_pairs", "pair_accuracy", "speedup_recovered"),
@@ -29,11 +22,8 @@ _BESIDE: dict[Kind, tuple[str, ...]] = {
     "close": HEADLINE["close"],
     "discovery": ("average_precision_1.5", "accuracy"),
 }
-#: Columns of a score's main table without those that only ``--all`` shows.
-_FEW_COLUMNS = (0, 1, 2, 5, 6)
 #: Below this many rows a score says that it can't be trusted.
 FEW_ROWS = 50
-_UNIFORM_NOTE = "Uniform: the figure of even odds, for scale; of an average precision the base rate"
 _MARK_NOTE = "* does not beat the best control by its interval; ECE has none where a control has 0"
 
 
@@ -44,7 +34,6 @@ class Sheet(NamedTuple):
     columns: list[str]
     rows: list[list[str]]
     notes: list[str]
-    left: int = 1  # columns that are names, not figures
 
 
 def heading(split: SplitIdentity, scheme: str) -> str:
@@ -57,20 +46,19 @@ def heading(split: SplitIdentity, scheme: str) -> str:
     return f"{source}: {counted(split.n_rows, 'row')}{bins}"
 
 
-def score_sheets(record: Score, *, every: bool = True) -> list[Sheet]:
-    """Make the tables of one score: its metrics, pairs by distance, tasks or families.
+def score_sheets(record: Score) -> list[Sheet]:
+    """Make the tables of one score: headline metrics, pairs by distance, tasks or families.
 
-    Without ``every``: the headline metrics alone, in a terminal's 80 columns.
+    They fit a terminal's 80 columns.
     """
-    few = dict.fromkeys((*shown_first(record.spec), "pair_accuracy"))
-    names = dict.fromkeys((*few, *record.metrics)) if every else few
+    first = dict.fromkeys((*shown_first(record.spec), "pair_accuracy"))
+    names = [name for name in first if name in record.metrics]
     facts = record.forecasts
     of = f" of {record.drawn.said}" if record.drawn else ""
     intervals = f"Intervals: 95 %, {record.draws:,} bootstrap draws{of}; seed {record.seed}"
     notes = [
         f"{counted(facts.n_repeats, 'repeat')}, {_shares(facts)}",
         intervals if record.draws else "No intervals",
-        _UNIFORM_NOTE,
         "Best control: the best figure of the forecasts without a language model, metric by metric",
         "Oracle: the figure of a forecast that knows every bin; behind a stroke, every speedup",
     ]
@@ -79,18 +67,14 @@ def score_sheets(record: Score, *, every: bool = True) -> list[Sheet]:
         notes.append("Of two outcomes, passing and failing, CRPS is the Brier score")
     if note := record.spec.note:
         notes.insert(1, note)
-    if any(map(record.is_weak, record.metrics if every else names)):
+    if any(map(record.is_weak, names)):
         notes.append(_MARK_NOTE)
-    rows = [_metric_row(record, name) for name in names if name in record.metrics]
+    lower = [METRICS[name].title for name in names if METRICS[name].better == "lower"]
+    notes += [f"Lower is better: {', '.join(lower)}"] if lower else []
+    notes.append(f"All {len(record.metrics)} metrics and more of each: --json")
+    rows = [_metric_row(record, name) for name in names]
     title = f"{facts.name} on {heading(record.split, record.scheme)}"
-    columns = _SCORE_COLUMNS
-    if not every:
-        columns, *rows = [[row[i] for i in _FEW_COLUMNS] for row in (columns, *rows)]
-        notes.remove(_UNIFORM_NOTE)
-        lower = [METRICS[n].title for n in names if METRICS[n].better == "lower"]
-        notes += [f"Lower is better: {', '.join(lower)}"] if lower else []
-        notes.append(f"All {len(record.metrics)} metrics and more of each: --all")
-    sheets = [Sheet(title, columns, rows, notes)]
+    sheets = [Sheet(title, _SCORE_COLUMNS, rows, notes)]
     if record.pairs:
         columns = ["distance", "pairs", "in the right order", "by one more measurement"]
         rows = [
@@ -104,7 +88,7 @@ def score_sheets(record: Score, *, every: bool = True) -> list[Sheet]:
             for c in record.discovery
         ]
         sheets.append(Sheet("Discovery moments", columns, rows, []))
-    return [*sheets, _group_sheet(record, every=every)]
+    return [*sheets, _group_sheet(record)]
 
 
 def score_remarks(record: Score) -> list[str]:
@@ -157,7 +141,7 @@ def several_sheet(records: Sequence[Score]) -> Sheet:
     columns = ["forecaster", info.title, "95 % interval", *titles, "coverage"]
     notes = [
         "Intervals are of each score alone; to tell two apart: kernel-archive compare",
-        "All metrics: score one file, or --json",
+        "All metrics: --json",
     ]
     if any(cell.endswith(" *") for row in rows for cell in row):
         notes.insert(0, _MARK_NOTE)
@@ -193,27 +177,6 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
     return Sheet(title, columns, rows, notes)
 
 
-def replay_sheet(replays: Sequence[Replay]) -> Sheet:
-    """Show what every forecaster and policy found in a replay."""
-    rows = []
-    for d in replays:
-        for p in d.policies:
-            figures = [_replay_figure(f) for f in (p.rescaled, p.area, p.to_near)]
-            rows.append([d.name or "(none needed)", p.policy, *figures])
-    columns = ["forecasts", "policy", "area, random to oracle", "area", "measured until 95 %"]
-    first, how = replays[0], replays[0].options
-    recorded = f"{counted(first.n_worlds, 'world')}, recorded children: {first.n_edges:,}"
-    step = (
-        f"{counted(how.parents, 'parent')} a step, of whose children {how.share:.0%} are measured"
-    )
-    notes = [f"{recorded}; {step}; 95 % intervals over worlds."]
-    for d in replays:
-        if d.name and d.coverage < 1:
-            lack = f"{d.name} has forecasts of {d.coverage:.0%} of the rows"
-            notes.append(f"{lack}; the others count as uniform.")
-    return Sheet("", columns, rows, notes, left=2)
-
-
 def check_lines(report: CheckReport) -> list[str]:
     """Show a checked file in figures, as lines of text."""
     shares = _shares(report)
@@ -233,12 +196,6 @@ def check_lines(report: CheckReport) -> list[str]:
 
 def _shares(facts: CheckReport | ForecastFacts) -> str:
     return f"coverage {_share(facts.coverage)}, parse rate {_share(facts.parse_rate)}"
-
-
-def _replay_figure(figure: ReplayFigure) -> str:
-    if not math.isfinite(figure.mean):
-        return "-"  # random and oracle find the same
-    return f"{figure.mean:.1f} ({figure.low:.1f} to {figure.high:.1f})"
 
 
 def _span(low: float | None, high: float | None, decimals: int, sign: str = "") -> str:
@@ -270,26 +227,20 @@ def _figure(record: Score, name: str) -> list[str]:
 
 def _metric_row(record: Score, name: str) -> list[str]:
     """Show a metric in all columns of the main table."""
-    info, metric = METRICS[name], record.metrics[name]
-    one = metric.std is None or len(metric.repeats) == 1
-    spread = "-" if one else f"{metric.std:.{info.decimals}f}"
-    scale = [info.format(record.uniform.get(name)), info.format(record.control(name))]
+    info = METRICS[name]
     # What knowing every bin gives, and, where that is more, what knowing every speedup gives.
     oracles = [c for c in record.controls if c.name.startswith("oracle_")]
     oracle = dict.fromkeys(info.format(c.metrics.get(name)) for c in oracles)
-    ends = ["-", ""] if info.better == "neither" else [" / ".join(oracle) or "-", info.better]
-    return [info.title, *_figure(record, name), spread, *scale, *ends]
+    best = info.format(record.control(name))
+    return [info.title, *_figure(record, name), best, " / ".join(oracle) or "-"]
 
 
-def _group_sheet(record: Score, *, every: bool) -> Sheet:
-    lead = record.spec.lead
-    names = [n for n in (lead, *HEADLINE[record.kind], *_FURTHER) if n in record.metrics]
-    names = names if every else names[:1]
+def _group_sheet(record: Score) -> Sheet:
+    """Show the headline figure of every task or family."""
+    group, info = record.spec.group, METRICS[record.spec.lead]
     rows = []
-    for group, metrics in record.groups.items():
-        first, *further = (METRICS[name].format(metrics[name].mean) for name in names)
-        span = _span(metrics[lead].low, metrics[lead].high, METRICS[lead].decimals)
-        rows.append([group, f"{record.group_rows[group]:,}", first, span, *further])
-    titles = [METRICS[name].title for name in names]
-    group = record.spec.group
-    return Sheet(f"By {group}", [group, "rows", titles[0], "95 % interval", *titles[1:]], rows, [])
+    for name, metrics in record.groups.items():
+        metric = metrics[info.name]
+        span = _span(metric.low, metric.high, info.decimals)
+        rows.append([name, f"{record.group_rows[name]:,}", info.format(metric.mean), span])
+    return Sheet(f"By {group}", [group, "rows", info.title, "95 % interval"], rows, [])

@@ -12,7 +12,7 @@ from kernel_archive.schema import TABLES
 from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.formats import TOOL_FIELDS, fields_of
 from kernel_archive.scoring.split import Split
-from kernel_archive.splits import REPLAY, SplitSpec
+from kernel_archive.splits import SplitSpec
 
 
 def stated_forecast(spec: SplitSpec, probabilities: Floats) -> dict[str, Any]:
@@ -43,9 +43,6 @@ def explanation(split: Split, named: str = "") -> list[str]:
         tool = f"{TOOL_FIELDS[0]} ... {TOOL_FIELDS[-1]}"
         lines += ["", f"The arguments of a tool call are read, too: {tool}."]
     lines += ["gzip, zstd and Parquet are read, too. The texts to forecast are in the archive:"]
-    if split.spec.name == REPLAY.name:
-        asked = "--split replay --model MODEL --export questions.jsonl"
-        return [*lines, f"  kernel-archive forecast {asked}{named}"]
     return [*lines, f'  kernel-archive sql "SELECT {_inputs(split.spec)} LIMIT 1"{named}']
 
 

@@ -13,7 +13,7 @@ from kernel_archive.bins import bin_of
 from kernel_archive.pipeline import build, validate
 from kernel_archive.problems import normalise_problem
 from kernel_archive.publishing.reproduce import EVAL_SET, reproduce
-from kernel_archive.scoring import load_split, read_forecasts, score
+from kernel_archive.scoring import HEADLINE, load_split, read_forecasts, score
 
 BUILDER = "gpu-forecasters-2026"
 
@@ -91,8 +91,8 @@ def test_scoring_the_archive_gives_the_reproduced_figures(published, archive, tm
         forecasts = read_forecasts(path, target)
         assert forecasts.n_repeats == REPEATS
         record = score(target, forecasts, draws=0)
-        for metric, value in record.headline.items():
-            figure = readings[metric][surrogate]
+        for metric in HEADLINE["eval"]:
+            value, figure = record.metrics[metric], readings[metric][surrogate]
             assert (value.mean, value.std) == pytest.approx(figure, abs=1e-12)
 
 

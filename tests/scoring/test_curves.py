@@ -82,12 +82,3 @@ def test_pairs_of_a_task_by_distance_by_hand():
     assert bands["1.5x to 2x"] == (1, 1.0, 1.0)
     assert bands["over 4x"] == (0, None, None)
     assert bands["close pairs"][:2] == (2, 0.5)
-
-
-def test_discovery_curve_by_hand():
-    """Sure of every bin: each positive is found before the others, whatever the cutoff."""
-    record = record_of([2, 4, 5, 7], None, split="discovery")
-    for curve in record.discovery:
-        n = int((curve.cutoff <= SPEEDUPS).sum())
-        assert (curve.n_positive, curve.base_rate) == (n, n / 4)
-        assert set(curve.precision) <= {1.0}

@@ -46,14 +46,6 @@ def test_what_is_no_forecast_is_refused(two, probabilities, options, message):
         Forecasts.from_arrays(two, probabilities, **options)
 
 
-def test_the_digest_names_the_content(two):
-    """Equal arrays share it, others don't."""
-    digests = [
-        Forecasts.from_arrays(two, p).digest for p in (CERTAIN, CERTAIN.copy(), CERTAIN[::-1])
-    ]
-    assert digests[0] == digests[1] != digests[2]
-
-
 def test_deferring_without_a_distribution_is_no_parse_failure(two):
     """It is left out of the parse rate; deferring every row leaves none to state."""
     made = Forecasts.from_arrays(two, CERTAIN, parsed=[True, False], deferred=[False, True])

@@ -105,21 +105,6 @@ def test_all_faults_of_a_line_are_listed():
 
 
 @pytest.mark.parametrize(
-    ("fields", "asked"),
-    [
-        ({"id": "a", "probabilities": P}, "Rename the field 'id', if it is that"),
-        ({"row_id": "a", "probs": P}, "Rename the field 'probs', if it is that"),
-        ({"valid": 1, "probabilities": P}, "Give the row_id of the split"),
-    ],
-)
-def test_a_field_of_another_name_is_asked_about(fields, asked):
-    """Where it may be the one that is missing."""
-    with pytest.raises(LineError) as raised:
-        read_line(fields)
-    assert [fault.fix for fault in raised.value.findings] == [asked]
-
-
-@pytest.mark.parametrize(
     ("text", "code"),
     [
         (b"", "bad-json"),

@@ -112,7 +112,7 @@ def test_the_published_predictions_table(tmp_path, split):
     path = tmp_path / "predictions.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
     _, report = check_forecasts(path, split)
-    assert report.counts == {"raw-sum": 1, "several-forecasters": 1}
+    assert report.counts == {"raw-sum": 1, "repeated-forecast": 3}
 
     one = pq.read_table(path).slice(0, 3)
     f = read_forecasts(one, split)
@@ -126,81 +126,52 @@ def test_the_published_predictions_table(tmp_path, split):
 
 def test_raw_sums_far_from_one_are_parse_failures(write, split):
     """Whatever raw_probability_sum says of masses that sum to 80; a stated sum of 80 counts too.
-    They are one warning, percentages another; each names its first line and the count.
+    They are one warning with their number, the mean sum and the first line.
     """
     path = write(
         row(p=[10.0] * 8, raw_probability_sum=1.0),
         row("b1b2c3d4", raw_probability_sum=80.0),
         row("c1b2c3d4", raw_probability_sum=1.2),
-        *(row(name, 1, p=[12.5] * 8) for name in split.row_ids),
     )
-    f, report = check_forecasts(path, split)
-    assert report.ok
-    assert [(r.code, r.line, r.severity) for r in f.remarks] == [
-        ("raw-sum", 1, "warning"),
-        ("percent", 4, "warning"),
-    ]
-    assert "of 2 of 6 lines sum to 80 on average, first in this one" in f.remarks[0].message
-    assert "of 3 of 6 lines sum to about 100, first in this one" in f.remarks[1].message
-    assert f.parsed.tolist() == [[False, False, True], [False] * 3]
+    f = read_forecasts(path, split)
+    (remark,) = f.remarks
+    assert (remark.code, remark.line, remark.severity) == ("raw-sum", 1, "warning")
+    assert "of 2 of 3 lines sum to 80 on average, first in this one" in remark.message
+    assert remark.fix.startswith("Without a sum of 0.5 to 1.5")
+    assert f.parsed.tolist() == [[False, False, True]]
     assert f.raw_sums[0].tolist() == pytest.approx([80.0, 80.0, 1.2])
 
 
 @pytest.mark.parametrize(
-    ("lines", "code", "seen"),
+    ("line", "counted"),
     [
-        (({"p": [12.5] * 8}, {"p": [12.5] * 8}), "percent", "2 of 2 lines sum to about 100"),
-        (
-            ({"p": [5] * 8}, {"p": [5] * 8, "defer": True}),
-            "raw-sum",
-            "2 of 2 lines sum to 40 on average",
-        ),
-        (({"p": None, "parse_failed": True},), "no-forecasts", "they say parse_failed"),
-        (({"p": None, "defer": True},) * 3, None, ""),
+        ({"p": [12.4] * 8}, {"raw-sum": 1, "no-forecasts": 1}),
+        ({"p": None, "parse_failed": True}, {"no-forecasts": 1}),
+        ({"p": None, "defer": True}, {}),
     ],
 )
-def test_a_file_without_a_forecast_is_refused(write, split, lines, code, seen):
-    """With one fault that says what was seen; leaving all to a measurement is an answer."""
-    names = ("a1b2c3d4", "b1b2c3d4", "c1b2c3d4")
-    rows = [row(name, **line) for name, line in zip(names, lines, strict=False)]
-    forecasts, report = check_forecasts(write(*rows), split)
-    assert (forecasts is None, report.n_errors) == (code is not None, int(code is not None))
-    assert [finding.code for finding in report.findings] == ([code] if code else [])
-    assert all(seen in finding.message and finding.fix for finding in report.findings)
+def test_a_file_without_a_forecast_is_refused(write, split, line, counted):
+    """With what was seen, percentages by their sum; leaving all to a measurement is an answer."""
+    forecasts, report = check_forecasts(
+        write(*(row(name, **line) for name in split.row_ids)), split
+    )
+    assert (report.counts, forecasts is None) == (counted, bool(counted))
+    for finding in report.findings:
+        seen = {"raw-sum": "Divide by 100: these are", "no-forecasts": "none of 3 lines holds"}
+        assert seen[finding.code] in f"{finding.message} {finding.fix}"
 
 
-@pytest.mark.parametrize(
-    ("failed", "off", "cause", "seen"),
-    [
-        (479, 1, "no-forecasts", "none of 480 lines can be read as a forecast: 479 of them say"),
-        (1, 479, "raw-sum", "the probabilities of 479 of 480 lines sum to 2.4 on average"),
-    ],
-)
-def test_a_refusal_names_the_cause_of_most_lines(write, failed, off, cause, seen):
-    """Only that cause is a fault: sums in few lines stay a warning beside it."""
-    names = [f"{n:08x}" for n in range(failed + off)]
-    many = Split.from_arrays(row_ids=names, tasks=["t"] * len(names), speedups=[1] * len(names))
-    rows = [row(name, p=None, parse_failed=True) for name in names[:failed]]
-    rows += [row(name, p=[0.3] * 8) for name in names[failed:]]
-    forecasts, report = check_forecasts(write(*rows), many)
-    (error,) = (finding for finding in report.findings if finding.severity == "error")
-    assert (forecasts, report.n_errors, error.code) == (None, 1, cause)
-    assert seen in error.message
-    assert report.counts["raw-sum"] == 1
-
-
-def test_sums_off_1_and_rows_without_a_forecast_are_one_warning_each(write, split):
-    """With their number, the mean sum and the first rows; a sum of 1.01 is rounding."""
+def test_rows_without_a_forecast_are_one_warning(write, split):
+    """With their number and the first ones; a sum of 0.8 is no fault."""
     p = [0, 0, 0, 0.1, 0.2, 0.5, 0, 0]
-    _, report = check_forecasts(write(row(p=p), row("b1b2c3d4", p=[*p[:7], 0.1])), split)
-    scaled, missing = sorted(report.findings, key=lambda f: f.code, reverse=True)
-    assert scaled.message.startswith("the probabilities of 2 of 2 lines sum to 0.85 on average")
-    assert (scaled.line, scaled.severity, report.ok) == (1, "warning", True)
+    _, report = check_forecasts(write(row(p=p), row("b1b2c3d4")), split)
+    (missing,) = report.findings
+    assert (missing.severity, report.ok) == ("warning", True)
     assert missing.message == "1 of 3 rows have no forecast"
     assert missing.fix == "Each counts as uniform; template lists every row. The first: c1b2c3d4"
-    rounded = [row(name, p=[*P[:5], 0.71, 0, 0]) for name in split.row_ids]
-    assert codes(write(*rounded), split) == []
-    (gap,) = check_forecasts(write(*rounded, row(repeat=1)), split)[1].findings
+    whole = [row(name) for name in split.row_ids]
+    assert codes(write(*whole), split) == []
+    (gap,) = check_forecasts(write(*whole, row(repeat=1)), split)[1].findings
     assert gap.message == "2 of 3 rows lack a forecast in some repeat"
 
 
@@ -244,17 +215,15 @@ def test_every_fault_of_a_file_is_listed_in_one_pass(write, split):
 @pytest.mark.parametrize(
     ("lines", "found"),
     [
-        ([row(surrogate_label="x"), row("b1b2c3d4"), row()], [("several-forecasters", None)]),
-        ([row(surrogate_label=5)], [("missing-rows", None)]),
-        ([row(), json.dumps(row("b1b2c3d4")).encode()[:40]], [("cut-off", 2)]),
+        ([row(), json.dumps(row("b1b2c3d4")).encode()[:40]], [("bad-json", 2)]),
         ([json.dumps([row(), row("b1b2c3d4")]).encode()], [("wrong-shape", 1)]),
         ([row(), row(repeat=3)], [("repeat-gap", None)] * 2),
         ([row(repeat=99)], [("repeat-gap", None)] * 99),
     ],
 )
 def test_faults_of_a_whole_file(write, split, lines, found):
-    """Lines of two forecasters, a writer that was stopped, an array, repeats with gaps: each gap is
-    named, and repeat 99 does not make a hundred arrays.
+    """A writer that was stopped, an array, repeats with gaps: each gap is named, and repeat 99 does
+    not make a hundred arrays.
     """
     assert codes(write(*lines), split) == found
 
@@ -271,31 +240,12 @@ def test_fields_that_nothing_reads_are_remarked(write, split):
     assert f.remarks == report.findings
 
 
-def test_nothing_of_the_file_reaches_a_terminal_raw(write, split):
-    """Escapes and mark-up in ids, field names and broken lines are shown, not sent."""
-    bad = "\x1b[31m<script>\u202e"
-    path = write(
-        row(bad), {"row_id": "a1b2c3d4", bad: 1, "probabilities": [bad] * 8}, (bad + "\n").encode()
-    )
-    _, report = check_forecasts(path, split)
-    for finding in report.findings:
-        assert "\x1b" not in finding.render()
-        assert "\u202e" not in finding.render()
-
-
 def test_findings_are_bounded_and_all_counted(write, split, monkeypatch):
     """More faults than are kept are counted."""
     monkeypatch.setattr("kernel_archive.scoring.reader.KEPT_FINDINGS", 10)
     _, report = check_forecasts(write(row(), *[row("nobody")] * 50), split)
     assert report.counts == {"unknown-row": 50}
     assert len(report.findings) == 10
-
-
-def test_a_bomb_is_bounded_by_the_size_of_the_split(tmp_path, split):
-    """A line of 40 MB inside few kB of zstd; tests/test_untrusted.py holds how little memory."""
-    path = tmp_path / "bomb.jsonl.zst"
-    path.write_bytes(pa.compress(b"a" * (40 << 20), codec="zstd", asbytes=True))
-    assert codes(path, split) == [("line-too-long", 1), ("file-too-large", 1)]
 
 
 def packed(lines, how, tmp_path):
@@ -335,6 +285,7 @@ def test_forecasts_are_read_alike_from_every_kind_of_source(write, rng, tmp_path
     one, two = read_forecasts(path, split), read_forecasts(other, split, name="mine")
     np.testing.assert_array_equal(one.probabilities, two.probabilities)
     assert (one.digest == two.digest) == (form in {"gzip", "zstd"})
+    assert bool(two.digest) == (form not in FORMS)
     expected, got = (score_file(f, split, draws=20) for f in (one, two))
     assert (got.metrics, got.groups) == (expected.metrics, expected.groups)
     both = compare(two, path, split, draws=20)

@@ -15,22 +15,6 @@ HAND = np.array([[0, 0, 0, 0.1, 0.2, 0.7, 0, 0]])
 M = np.array([0.2, 0.35, 0.6, 0.84, 1.19, 1.68, 2.8, 5.0])
 
 
-@pytest.mark.parametrize(
-    ("rule", "p", "label", "expected"),
-    [
-        (rules.brier, HAND, 5, 0.57),  # half of 0.1^2 + 0.8^2 + 0.7^2
-        (rules.brier, HAND, 6, 0.07),
-        (rules.crps, HAND, 5, 0.5 / 7),  # F = 0, 0, 0, .1, .3, 1, 1 against 0, 0, 0, 0, 1, 1, 1
-        (rules.crps, UNIFORM, 1, 140 / 448),  # (7^2 + 6^2 + ... + 1) / 64 / 7
-        (rules.nll, HAND, 6, -math.log(0.7)),
-        (rules.nll, HAND, 1, 12 * math.log(10)),  # the floor
-    ],
-)
-def test_scores_by_hand(rule, p, label, expected):
-    """Each of one row."""
-    assert rule(probabilities=p, bins=np.array([label]))[0] == pytest.approx(expected, abs=1e-12)
-
-
 def test_entropy_by_hand():
     """Ln 8 for the uniform forecast, 0 for a certain one (0 ln 0 is 0)."""
     p = np.concatenate([UNIFORM, np.eye(8)[[3]], HAND])

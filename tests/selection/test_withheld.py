@@ -25,7 +25,6 @@ from kernel_archive.ids import program_id
 from kernel_archive.pipeline import remake_split, validate, withhold_labels
 from kernel_archive.publishing.card import write_card
 from kernel_archive.scoring.load import load_split
-from kernel_archive.scoring.replay import load_worlds
 from kernel_archive.scoring.scorer import score_file
 from kernel_archive.selection.freeze import freeze
 from kernel_archive.selection.make import make_splits
@@ -159,12 +158,6 @@ def test_without_labels_rows_can_be_listed_but_not_scored(public):
         remake_split(public, "eval", cap=1)
     with pytest.raises(UsageError, match="with their labels are frozen"):
         freeze(public)
-
-
-def test_a_public_part_is_not_replayed(public):
-    """Its held-out searches have no measurement left: the labels are the reason, and said."""
-    with pytest.raises(UsageError, match="are withheld: it cannot be replayed"):
-        load_worlds(open_archive(public))
 
 
 def test_labels_of_another_archive_or_changed_ones_are_refused(public, tmp_path):
