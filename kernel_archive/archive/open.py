@@ -55,7 +55,7 @@ def default_directory() -> Path:
 def which_archive(archives: Sequence[Path]) -> UsageError:
     """Ask which of several archives is meant."""
     listed = ", ".join(printable(path) for path in archives[:10])
-    way_out = f"Name the directory of one with --archive {printable(archives[0])}"
+    way_out = f"Name one as DIR, or with --archive {printable(archives[0])}"
     return UsageError(f"there are several archives here: {listed}. {way_out}")
 
 
