@@ -120,8 +120,7 @@ def consolidate(
         gpus = connection.sql("SELECT DISTINCT gpu FROM evaluation ORDER BY 1").fetchall()
         writers: dict[str, dict[str, SplitWriter]] = {}
         for name, split, _ in _LARGE_TABLES:
-            metadata = {"bin_scheme": rules.scheme} if name == "kernels" else {}
-            writer = SplitWriter(directory, name, split, metadata)
+            writer = SplitWriter(directory, name, split)
             writers.setdefault(name, {})[split] = writer
         for chunk in chunks:  # read once for all tables
             connection.execute(f"CREATE OR REPLACE TABLE chunk AS {chunk}")
