@@ -1,4 +1,4 @@
-"""Opening an archive directory: its tables as Arrow, Polars, DuckDB views or ``datasets``."""
+"""Opening an archive directory: its tables as Arrow, Polars or DuckDB views."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from kernel_archive.ids import logical_digest
 from kernel_archive.schema import TABLES
 
 if TYPE_CHECKING:
-    import datasets
     import duckdb
     import polars as pl
 
@@ -200,14 +199,6 @@ class Archive:
                 kept[run] += 1
                 speedups[name].append(speedup)
         return speedups
-
-    def datasets(
-        self, table: str, split: str | None = None, columns: Sequence[str] | None = None
-    ) -> datasets.Dataset:
-        """Read a table (or split) as a ``datasets.Dataset``, in memory."""
-        import datasets
-
-        return datasets.Dataset(self.arrow(table, split, columns))
 
     @cached_property
     def stated_gpus(self) -> dict[str, Gpu]:
