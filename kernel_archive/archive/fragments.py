@@ -9,11 +9,12 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+from msgspec.structs import asdict
 
 from kernel_archive.ids import canonical_json, canonical_text, program_id, token_id
 from kernel_archive.program_text import language_of
 from kernel_archive.readers.records import Case, Evaluation, SearchFacts
-from kernel_archive.schema import CASE, TABLES
+from kernel_archive.schema import TABLES
 
 #: Leave out a number that is larger, so that it fits its column and sums stay finite. Texts are
 #: bounded where lines are read.
@@ -64,30 +65,14 @@ def json_text(value: Any) -> str | None:
 
 def fragment_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Put rows together as a fragment holds them; ``cases`` are tuples of ``Case``."""
-    plain = pa.struct([field for field in FRAGMENT_SCHEMA if field.name != "cases"])
+    plain = [{**row, "cases": list(map(_case_row, row["cases"]))} for row in rows]
     # All columns at once, in half the time of an array for each.
-    columns = dict(zip(plain.names, pa.array(rows, plain).flatten(), strict=True))
-    columns["cases"] = _case_array([row["cases"] for row in rows])
+    columns = pa.array(plain, pa.struct(list(FRAGMENT_SCHEMA))).flatten()
     return pa.table(columns, schema=FRAGMENT_SCHEMA)
 
 
-def _case_array(rows: Sequence[Sequence[Case]]) -> pa.Array:
-    """Put the nested column together from flat ones, many times faster than from dictionaries."""
-    offsets = [0]
-    flat: list[Case] = []
-    shapes: dict[int, str | None] = {}  # most cases share the dictionary of their shape
-    for row in rows:
-        flat.extend(row)
-        offsets.append(len(flat))
-    for case in flat:
-        if id(case.shape) not in shapes:
-            shapes[id(case.shape)] = json_text(case.shape or None)
-    columns = [
-        pa.array([shapes[id(c.shape)] for c in flat], pa.string()),
-        *(pa.array([getattr(c, name) for c in flat], pa.float64()) for name in CASE.names[1:]),
-    ]
-    struct = pa.StructArray.from_arrays(columns, fields=list(CASE))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), struct)
+def _case_row(case: Case) -> dict[str, Any]:
+    return asdict(case) | {"shape": json_text(case.shape or None)}
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -22,7 +22,7 @@ from kernel_archive.schema import Role
 from kernel_archive.storage import file_sha256
 
 #: Raised when the fragments' own layout or the derivation of their columns changes.
-STAGE_VERSION: Final = 12
+STAGE_VERSION: Final = 13
 #: Independent counts may lie beside logs; they are no logs.
 _NOT_A_RUN: Final = frozenset({"EXPECTED.json", "README.md"})
 #: Names of problems that can be part of a file name.

@@ -1,8 +1,7 @@
-"""Opening an archive directory: its tables as Arrow, Polars, DuckDB views or ``datasets``."""
+"""Opening an archive directory: its tables as Arrow, Polars or DuckDB views."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,9 +25,9 @@ from kernel_archive.errors import ArchiveMismatchError, UsageError, printable, s
 from kernel_archive.gpus import Gpu, GpuFacts, gpu_facts
 from kernel_archive.ids import logical_digest
 from kernel_archive.schema import TABLES
+from kernel_archive.toml_files import toml_beside
 
 if TYPE_CHECKING:
-    import datasets
     import duckdb
     import polars as pl
 
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 DEFAULT_DIRECTORY: Final = Path("gpu-forecasters/kernels")
 #: Rows that :meth:`Archive.batches` gives at a time, at most.
 BATCH_ROWS: Final = 8192
+_QUERIES: Final = toml_beside(__file__, "info.toml")
 
 
 def default_directory() -> Path:
@@ -55,7 +55,7 @@ def default_directory() -> Path:
 def which_archive(archives: Sequence[Path]) -> UsageError:
     """Ask which of several archives is meant."""
     listed = ", ".join(printable(path) for path in archives[:10])
-    way_out = f"Name the directory of one with --archive {printable(archives[0])}"
+    way_out = f"Name one as DIR, or with --archive {printable(archives[0])}"
     return UsageError(f"there are several archives here: {listed}. {way_out}")
 
 
@@ -178,36 +178,12 @@ class Archive:
     def measurements(self) -> dict[str, list[float]]:
         """Speedups that count for the label of each kernel, in the order of the table.
 
-        What two searches share stands in both of their logs, and is one measurement. labels.sql
-        counts so, too; this is Python, since scoring loads DuckDB only for the table ``launches``.
+        What two searches share stands in both of their logs, and is one measurement.
         """
-        columns = ["kernel_id", "speedup", "started_at", "evaluation_id", "search_id"]
-        columns += ["outcome", "excluded"]
         if "evaluations" not in self.tables:
             return {}
-        rows = self.arrow("evaluations", columns=columns)
-        # A list of times imports pandas, and so does a filter of Arrow's.
-        rows = rows.set_column(2, "started_at", rows["started_at"].cast(pa.int64()))
-        speedups: dict[str, list[float]] = defaultdict(list)
-        kept, in_search = Counter[Any](), Counter[Any]()
-        for row in rows.to_pylist():
-            if row["outcome"] != "success" or row["excluded"] is not None:
-                continue
-            name, speedup, began = row["kernel_id"], row["speedup"], row["started_at"]
-            run = (name, speedup, row["evaluation_id"] if began is None else began)
-            in_search[run, row["search_id"]] += 1
-            if in_search[run, row["search_id"]] > kept[run]:
-                kept[run] += 1
-                speedups[name].append(speedup)
-        return speedups
-
-    def datasets(
-        self, table: str, split: str | None = None, columns: Sequence[str] | None = None
-    ) -> datasets.Dataset:
-        """Read a table (or split) as a ``datasets.Dataset``, in memory."""
-        import datasets
-
-        return datasets.Dataset(self.arrow(table, split, columns))
+        kernels, speedups = self.sql(_QUERIES["speedups"]).columns
+        return dict(zip(kernels.to_pylist(), speedups.to_pylist(), strict=True))
 
     @cached_property
     def stated_gpus(self) -> dict[str, Gpu]:

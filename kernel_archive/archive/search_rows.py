@@ -21,7 +21,7 @@ from kernel_archive.archive.fragments import (
     total_time,
 )
 from kernel_archive.archive.jobs import RunJob
-from kernel_archive.errors import Finding, RecipeError, counted, printable
+from kernel_archive.errors import Finding, RecipeError, printable
 from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.ids import evaluation_id, kernel_id
 from kernel_archive.problems import REFERENCE_IDS, family_of, get_problem, normalise_problem
@@ -73,7 +73,6 @@ class SearchRows:
                 rows[record.node_id] = self._row(record)
             else:
                 self.findings.append(fault)
-        self._report_names()
         self._check_kept(rows, reasons)
         for seq, (node, row) in enumerate(rows.items(), first):
             row.update(_parent(row, rows), seq=seq, excluded=reasons.get(node, row["excluded"]))
@@ -82,12 +81,8 @@ class SearchRows:
     def _complete_facts(self) -> None:
         """Add to what the log states of the search what its recipe states, unless they differ."""
         source, facts = self.job.source, self.facts
-        problem = self.job.problem
-        if problem is not None:
-            name = self.search_id.rsplit("/", 1)[-1].split("__", maxsplit=1)[0]
-            problem = problem.replace("{name}", name)
         recipe_values: dict[str, tuple[str | None, Callable[[str], str]]] = {
-            "problem": (problem, normalise_problem),
+            "problem": (self.job.problem, normalise_problem),
             "gpu": (source.gpu, canonical_gpu),
             "model": (source.model, str),
         }
@@ -103,7 +98,7 @@ class SearchRows:
             facts.reference_code = self._reference_text(facts.problem)
 
     def _canonical(self, problem: str) -> str:
-        """Return the canonical id of a problem; remember another name for files and findings."""
+        """Return the canonical id of a problem; remember another name for files."""
         canonical, written = normalise_problem(problem), problem.strip()
         if canonical != written:
             self._written.setdefault(canonical, written)
@@ -257,16 +252,6 @@ class SearchRows:
             raise self.job.loaded.error("bad-exclude", message, "exclude", value=node)
         if dropped := len(self.evaluations) - len(rows):
             self.facts.counts["rows_dropped"] += dropped
-
-    def _report_names(self) -> None:
-        """Report problems of a table of others that are kept by another name."""
-        if self._written and READERS[self.job.source.format].foreign:
-            canonical, written = next(iter(self._written.items()))
-            message = f"{printable(written, 60)} is kept as {canonical}, its name here"
-            if (n := len(self._written)) > 1:
-                message += f", and {counted(n - 1, 'more problem')} likewise"
-            place = {"file": self.job.run_path, "field": "problem"}
-            self._note(code="renamed-problem", message=message, **place)
 
     def _note(self, code: str, message: str, *, severity: Any = "info", **place: Any) -> None:
         self.findings.append(Finding(code=code, message=message, severity=severity, **place))

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernel_archive.archive.manifest import ShardFacts, TableFacts
-from kernel_archive.ids import CANARY, logical_digest, row_digest
+from kernel_archive.ids import logical_digest, row_digest
 from kernel_archive.schema import TABLES, shard_name
 from kernel_archive.storage import file_sha256
 from kernel_archive.toml_files import toml_beside
@@ -83,21 +83,15 @@ def digest_rows(table: str, rows: pa.Table) -> list[bytes]:
 class SplitWriter:
     """Writes the rows of a split, part by part and in their final order, into an archive directory.
 
-    A file ends with the row group in which it comes to :data:`SHARD_ROWS`; ``metadata`` are further
-    pairs of its footer.
+    A file ends with the row group in which it comes to :data:`SHARD_ROWS`.
 
     Attributes:
         digests: of every row so far.
     """
 
-    def __init__(
-        self, directory: Path, table: str, split: str, metadata: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, directory: Path, table: str, split: str) -> None:
         self.digests: list[bytes] = []
         self._directory, self._table, self._split = directory, table, split
-        # The Arrow schema is not stored (it varies between versions), so the pairs are added by
-        # hand.
-        self._metadata = {"canary": CANARY, "table": table, **(metadata or {})}
         self._schema = TABLES[table].schema
         self._open_group = pa.Table.from_batches([], self._schema)  # empty_table imports pandas
         self._writer: pq.ParquetWriter | None = None
@@ -156,9 +150,8 @@ class SplitWriter:
                 write_statistics=[name for name in names if name in _COLUMNS["sortable"]],
                 write_page_index=True,
                 write_page_checksum=True,
-                store_schema=False,
+                store_schema=False,  # the Arrow schema varies between versions
             )
-            self._writer.add_key_value_metadata(self._metadata)
             self._counts.append(0)
         # In one piece: where the parts of a group meet would show in the pages.
         self._writer.write_table(group.combine_chunks(), row_group_size=max(1, group.num_rows))
@@ -176,22 +169,17 @@ def close_table(writers: Mapping[str, SplitWriter]) -> TableFacts:
 
 
 def write_table(
-    directory: Path,
-    table: str,
-    splits: Mapping[str, pa.Table | Iterable[pa.Table]],
-    *,
-    metadata: Mapping[str, str] | None = None,
+    directory: Path, table: str, splits: Mapping[str, pa.Table | Iterable[pa.Table]]
 ) -> TableFacts:
     """Write a table into an archive directory, and return its facts.
 
-    ``splits`` are its rows, whole or in parts, in their final order; ``metadata`` are further pairs
-    of the Parquet footer.
+    ``splits`` are its rows, whole or in parts, in their final order.
     """
     writers = {}
     for split in TABLES[table].splits:
         if split in splits:
             rows = splits[split]
-            writers[split] = SplitWriter(directory, table, split, metadata)
+            writers[split] = SplitWriter(directory, table, split)
             for part in [rows] if isinstance(rows, pa.Table) else rows:
                 writers[split].add(part)
     return close_table(writers)

@@ -10,7 +10,7 @@ import click
 
 import kernel_archive
 from kernel_archive.cli import common
-from kernel_archive.errors import UsageError, counted
+from kernel_archive.errors import UsageError
 from kernel_archive.storage import check_new
 
 _ROLES = common.Choice(["held_out", "training", "archive"])
@@ -112,7 +112,6 @@ def build(builders: tuple[str, ...], **options: Any) -> None:
     Builds are incremental: a run that was read before is not read again, even where the build was
     killed. The exit status is 1 where no program with a speedup came out.
     """
-    from kernel_archive.archive.build import why_empty
     from kernel_archive.cli.splits import show_left_out
 
     with common.progress("Reading") as advance:
@@ -131,21 +130,13 @@ def build(builders: tuple[str, ...], **options: Any) -> None:
         if not is_empty:
             facts["next"] = f"kernel-archive info {common.argument(result.path)}"
         common.print_facts(facts)
-        archive = kernel_archive.open_archive(result.path)
         if is_empty:
-            why = why_empty(archive.manifest)
-            common.print_remark(f"Error: no program with a speedup came out: {why}")
+            common.print_remark("Error: no program with a speedup came out")
         elif result.own and "eval" in result.rows:
             from kernel_archive.selection.own_archive import problems_left_out
 
+            archive = kernel_archive.open_archive(result.path)
             show_left_out(archive.manifest.splits["eval"], problems_left_out(archive))
-            bare = archive.sql("SELECT 1 FROM eval WHERE reference_code = ''").num_rows
-            if bare:
-                common.print_text(
-                    f"{counted(bare, 'row')} of eval without a reference program: a prompt shows "
-                    "none. Return reference_code in the query, or set reference = ... in "
-                    "the [[source]]."
-                )
 
     common.emit(result, text, ok=not is_empty)
 

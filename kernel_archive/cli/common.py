@@ -89,19 +89,19 @@ json_option = click.option(
 
 
 def _archive_meant(
-    ctx: click.Context, _: click.Parameter, archive: str | None, *, is_written: bool = False
+    ctx: click.Context, parameter: click.Parameter, archive: str | None, *, is_written: bool = False
 ) -> str | None:
     """Say which archive is taken where none is named and others are here; ask before it changes."""
     from kernel_archive.archive.open import DEFAULT_DIRECTORY, passed_over, which_archive
 
-    archive = archive or ctx.meta.get("archive")
     if archive is None and not ctx.resilient_parsing and (others := passed_over()):
         if is_written:
             raise which_archive([*others, DEFAULT_DIRECTORY])
         verb = "is" if len(others) == 1 else "are"
+        is_option = isinstance(parameter, click.Option)
+        way_out = f"--archive {others[0]}" if is_option else "name the one that is meant"
         print_remark(
-            f"using {DEFAULT_DIRECTORY}; {', '.join(map(str, others))} {verb} here too: "
-            f"--archive {others[0]}"
+            f"using {DEFAULT_DIRECTORY}; {', '.join(map(str, others))} {verb} here too: {way_out}"
         )
     return archive
 
@@ -112,7 +112,7 @@ archive_option = _archive(callback=_archive_meant)
 archive_options = options(archive_option, json_option)
 #: The archive that a command writes into.
 changed_archive_option = _archive(callback=partial(_archive_meant, is_written=True))
-#: DIR, which may be given as ``--archive DIR``, too, and ``--json``.
+#: DIR and ``--json``.
 archive_argument = options(
     click.argument(
         "archive_path",
@@ -120,14 +120,6 @@ archive_argument = options(
         type=click.Path(),
         required=False,
         callback=_archive_meant,
-    ),
-    option(
-        "--archive",
-        type=FOLDER,
-        is_eager=True,
-        expose_value=False,
-        callback=_keep,
-        help="The same as DIR.",
     ),
     json_option,
 )

@@ -155,7 +155,7 @@ def _show_audit(result: Row) -> None:
         )
         if flag["worst"]:
             common.print_records(_picked(flag["worst"], shown))
-    (facts,) = _picked([result], "kernels labels_that_differ_between_schemes rows_left_out")
+    (facts,) = _picked([result], "kernels rows_left_out")
     facts["excluded_evaluations"] = dict(Counter(row["reason"] for row in result["excluded"]))
     facts["findings_in_the_sources"] = result["findings"]["by_code"]
     common.print_facts(facts)

@@ -198,8 +198,8 @@ def load(name_or_path: str | Path, version: str | None = None) -> Archive:
     """Open a local archive, or ``owner/name`` on the Hub; files and rows are verified.
 
     As for ``load_dataset``, a directory of that name in the current one comes first. ``version`` is
-    as of :func:`pull`. The archive's ``.polars(table, split)``, ``.arrow(...)``, ``.datasets(...)``
-    and ``.sql(query)`` read it.
+    as of :func:`pull`. The archive's ``.polars(table, split)``, ``.arrow(...)`` and ``.sql(query)``
+    read it.
 
     Raises:
         ArchiveNotFoundError: there is no archive of that name.

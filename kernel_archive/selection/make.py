@@ -147,9 +147,8 @@ def _write_selections(
     tables, splits = dict(manifest.tables), dict(manifest.splits)
     for selection in selections:
         name = selection.split.table
-        metadata = {"bin_scheme": selection.base_facts.scheme, "split": selection.base_facts.name}
         (part,) = TABLES[name].splits
-        tables[name] = write_table(directory, name, {part: selection.parts()}, metadata=metadata)
+        tables[name] = write_table(directory, name, {part: selection.parts()})
         digest = tables[name].logical_digest
         splits[name] = msgspec.structs.replace(selection.base_facts, logical_digest=digest)
     return msgspec.structs.replace(

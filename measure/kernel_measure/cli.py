@@ -160,6 +160,7 @@ def record(plan: Path, out: Path, **how: Any) -> None:
 @common.option("--limit", type=common.FROM_1, help="Measure at most this many kernels.")
 @common.option("--out", required=True, type=_FOLDER, help="Directory of the runs.")
 @common.options(_device_option, _gpu_option, _seconds_option, _set_option, _trusted_option)
+@_moved_option("--archive")
 @_moved_option("--edge")
 def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> None:
     """Measure kernels of the archive DIR again and write the measurements as logs."""

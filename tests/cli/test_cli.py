@@ -37,9 +37,9 @@ def test_every_command_has_help_options_with_help_and_json(name, command):
 
 
 #: Commands -> what they load none of.
-HEAVY = "polars duckdb datasets sklearn torch scipy pandas httpx"
+HEAVY = "polars datasets sklearn torch scipy pandas httpx"
 UNLOADED = {
-    "--help": f"{HEAVY} pyarrow numpy rich",
+    "--help": f"{HEAVY} duckdb pyarrow numpy rich",
     "template -o f.jsonl --archive ARCHIVE": HEAVY,
     "score f.jsonl --draws 20 --archive ARCHIVE": HEAVY,
     "forecast --help": "inspect_ai openai",

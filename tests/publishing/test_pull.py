@@ -241,9 +241,7 @@ def swapped_labels(place) -> None:
     place_of = rows.schema.get_field_index("speedup")
     field = rows.schema.field(place_of)
     rows = rows.set_column(place_of, field, pc.multiply(rows["speedup"], 1.01))
-    facts = write_table(
-        place, "eval", {"test": rows}, metadata={"bin_scheme": "paper", "split": "canonical"}
-    )
+    facts = write_table(place, "eval", {"test": rows})
     split = msgspec.structs.replace(manifest.splits["eval"], logical_digest=facts.logical_digest)
     forged = msgspec.structs.replace(
         manifest,
