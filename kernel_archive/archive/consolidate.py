@@ -28,7 +28,7 @@ from kernel_archive.archive.shards import SplitWriter, close_table, write_table
 from kernel_archive.archive.stage import StagedRun
 from kernel_archive.bins import Scheme, assign_bins
 from kernel_archive.databases import literal_path, memory_database, sql_texts
-from kernel_archive.errors import KernelArchiveError
+from kernel_archive.errors import KernelArchiveError, RecipeError
 from kernel_archive.gpus import GpuFacts, gpu_facts, is_known
 from kernel_archive.ids import CANARY
 from kernel_archive.schema import TABLES
@@ -67,23 +67,29 @@ class LabelRules(msgspec.Struct, frozen=True):
 
 
 def label_rules(recipes: Sequence[LoadedRecipe], scheme: Scheme) -> LabelRules:
-    """Collect the rules of all recipes; errors of what they supersede and of the readings."""
+    """Collect the rules of all recipes; errors as of :func:`supersession` and the readings."""
     all_recipes = [loaded.recipe for loaded in recipes]
+    pairs = supersession({recipe.name: recipe.supersedes for recipe in all_recipes})
+    succession = [{"newer": new, "older": old} for new, old in pairs]
     unanimous = [{"builder": recipe.name} for recipe in all_recipes if recipe.unanimous]
     gpus = {name: facts for recipe in all_recipes for name, facts in recipe.gpu.items()}
-    return LabelRules(scheme, _succession(recipes), unanimous, reading_rows(recipes), gpus)
+    return LabelRules(scheme, succession, unanimous, reading_rows(recipes), gpus)
 
 
-def _succession(recipes: Sequence[LoadedRecipe]) -> list[dict[str, Any]]:
-    """List the pairs of builders that the recipes state; none supersedes itself."""
-    pairs = []
-    for loaded in recipes:
-        name = loaded.recipe.name
-        if name in loaded.recipe.supersedes:
-            message, fix = "a builder supersedes itself", "Take its name out of the list"
-            raise loaded.error("bad-recipe", message, "supersedes", value=name, fix=fix)
-        pairs += [{"newer": name, "older": older} for older in loaded.recipe.supersedes]
-    return pairs
+def supersession(supersedes: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """List all pairs (new, old) of builders, also over several steps; refuse a circle."""
+    pairs = {(new, old) for new, olds in supersedes.items() for old in olds}
+    for _ in range(len(pairs)):
+        pairs |= {(new, older) for new, old in pairs for newer, older in pairs if old == newer}
+    if circle := sorted(new for new, old in pairs if new == old):
+        raise RecipeError.of(
+            code="bad-recipe",
+            message="a builder supersedes itself, perhaps by way of others",
+            field="supersedes",
+            value=circle[0],
+            fix="Take its name out of one of the lists",
+        )
+    return sorted(pairs)
 
 
 def consolidate(
