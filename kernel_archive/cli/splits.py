@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +13,6 @@ from kernel_archive.splits import SPLIT_TABLES, SPLITS
 
 if TYPE_CHECKING:
     from kernel_archive.archive.manifest import SplitFacts
-    from kernel_archive.archive.open import Archive
 
 #: Name this many problems of which nothing is asked.
 _PROBLEMS: Final = 5
@@ -47,6 +45,7 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
     from kernel_archive.archive.open import open_archive
     from kernel_archive.pipeline import ensure_archive, remake_split
     from kernel_archive.selection.own_archive import problems_left_out
+    from kernel_archive.storage import content_path
 
     with common.progress("Reading") as advance:
         directory = ensure_archive(archive_path, notify=common.print_remark, advance=advance)
@@ -73,28 +72,14 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
     # The definition of eval follows an archive's own recipe; the others are the shipped ones.
     is_own = archive.manifest.eval_rules is not None and table != "eval"
     if is_own and not split.rows and not options["definition"] and "tasks" in split.parameters:
-        _say_whose(table, split, archive)
+        definition = common.argument(str(content_path("splits") / f"{table}.toml"))
+        common.print_remark(
+            f"{table} has no row: its definition asks about programs of the shipped archive. Copy "
+            f"{definition}, write your own in it, and give it with --definition"
+        )
     result = {"path": str(directory), "table": table, "changed": changed}
     result |= {"problems_left_out": left_out} if left_out else {}
     common.emit(result | {"split": split}, text)
-
-
-def _say_whose(table: str, split: SplitFacts, archive: Archive) -> None:
-    """Say that a shipped definition asks about no program of the user's, and what to type."""
-    from kernel_archive.storage import content_path
-
-    shipped = common.argument(str(content_path("splits") / f"{table}.toml"))
-    whose = ", ".join(split.parameters["builders"]) or "the shipped archive's problems"
-    problems = archive.sql("SELECT DISTINCT problem FROM evaluations ORDER BY 1")["problem"]
-    own = {"builders": [b["name"] for b in archive.manifest.builders]}
-    own |= {"tasks": problems.to_pylist()}
-    lines = ", ".join(f"{key} = {json.dumps(names)}" for key, names in own.items())
-    again = f"kernel-archive build-eval --split {table} --definition mine.toml"
-    common.print_remark(
-        f"{table} has no row: its shipped definition asks about programs of {whose}. For yours: "
-        f"cp {shipped} mine.toml, write in it {lines}, natural = false and your languages, then: "
-        f"{again} --archive {common.argument(str(archive.path))}"
-    )
 
 
 def show_left_out(split: SplitFacts, problems: Sequence[Mapping[str, Any]]) -> None:
