@@ -266,9 +266,5 @@ def store_published(
     """Write the splits that others published into an archive directory that nobody else reads yet.
 
     ``staged`` are files of published rows. Return the manifest with these splits.
-
-    Raises:
-        DataError: a row id stands twice.
     """
-    selections = read_published(staged, Archive(directory, manifest))
-    return _write_selections(directory, manifest, selections)
+    return _write_selections(directory, manifest, read_published(staged))
