@@ -65,7 +65,7 @@ def test_a_variant_called_canonical_is_found(place):
     replant(place, "eval", lambda rows: rows, name="canonical")
     (finding,) = check_splits(open_archive(place))
     assert finding.code == "split-name"
-    assert "'eval-cap1'" in finding.message
+    assert "says 'eval-" in finding.message
 
 
 @pytest.mark.parametrize("broken", [{}, {"cap": "many"}, {"near_copy": "0.1"}, {"gpu": "nowhere"}])
