@@ -133,11 +133,6 @@ def _show_warnings(split: SplitFacts) -> None:
             f"This is the variant {split.name!r}, not the canonical split: its scores compare "
             "with no others. Without options the command makes the canonical one again."
         )
-    for task, references in split.facts.get("several_references", {}).items():
-        common.print_remark(
-            f"Warning: the rows of {task} were timed against {len(references)} references: their "
-            "speedups have different denominators. Give the searches of one reference another role."
-        )
 
 
 @click.command("build-eval")

@@ -171,10 +171,6 @@ def select_eval(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None) ->
         "excluded": dict(sorted(dropped.items())),
         "gpus": gpus,
     }
-    references = chosen.group_by("problem").agg(pl.col("reference_id").unique().sort())
-    several = references.filter(pl.col("reference_id").list.len() > 1).sort("problem")
-    if len(several):
-        facts["several_references"] = dict(several.rows())
     return ChosenRows(with_reference(tables, chosen), facts, chosen_gpu, gpus)
 
 

@@ -85,18 +85,6 @@ def test_no_split_of_an_archive_that_was_not_named_is_made(archive, run):
     assert archive.joinpath("manifest.json").read_bytes() == before
 
 
-def test_two_references_of_one_task_are_said(tmp_path, monkeypatch, run):
-    """Rows of one task with different denominators are warned of on stderr."""
-    monkeypatch.chdir(tmp_path)
-    searches = [Search("a"), Search("b", reference=reference("trimul", 1))]
-    runs = [Run(s, program(s), 2.0) for s in ("a", "b")]
-    make_splits(make_archive(tmp_path / "gpu-forecasters/kernels", searches, runs))
-    status, out, err = run("build-eval")
-    assert status == 0
-    assert "Warning: the rows of trimul were timed against 2 references" in " ".join(err.split())
-    assert "Warning" not in out
-
-
 def test_withholding_says_what_it_takes(archive, run):
     """The labels' folder, and that nothing else that these searches ran is left."""
     before = open_archive(archive).manifest.splits["discovery_pairs"].rows
