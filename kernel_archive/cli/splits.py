@@ -185,10 +185,6 @@ def build_discovery(name: str, **options: Any) -> None:
 
 
 @click.command("build-train")
-@common.option(
-    "--pairs", "pairs_per_task", type=common.FROM_0, help="Pairs of kind 'pair'.  [default: 500]"
-)
-@common.option("--seed", type=common.FROM_0, help="Seed of their sample.  [default: 0]")
 @_split_options
 def build_train(**options: Any) -> None:
     """Make the training pairs: reference to candidate, parent to child, sampled pairs of a task."""
