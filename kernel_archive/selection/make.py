@@ -184,8 +184,10 @@ def make_splits(
             if rule is not None:
                 raise
             not_made[name] = str(error)
-    reports = {"leakage": refuse_leaks(tables, members, selections), "splits_not_made": not_made}
-    result = _write_selections(path, archive.manifest, selections.values(), **reports)
+    refuse_leaks(tables, members, selections)
+    result = _write_selections(
+        path, archive.manifest, selections.values(), splits_not_made=not_made
+    )
     result = write_inputs(path, result)
     return result if manifest else write_manifest(path, result)
 

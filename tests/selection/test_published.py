@@ -107,13 +107,14 @@ def test_build_keeps_published_splits(plain, tmp_path):
 
 
 def test_published_seed_pair_with_an_eval_program_is_named(tmp_path):
-    """A program of eval as the anchor of a published seed pair is a warning of the manifest."""
+    """A program of eval as the anchor of a published seed pair is a warning of validate."""
     place = make_archive(tmp_path / "a", [Search("held")], [Run("held", program("h"), 2.0)])
     anchors = (reference("trimul"), program("h"))
     seeds = [
         row(i, "train_pairs", pair_type="seed", problem="trimul", anchor_code=anchor)
         for i, anchor in enumerate(anchors)
     ]
-    (warning,) = store(place, tmp_path, seeds).reports["leakage"]["warnings"]
-    assert warning["code"] == "program-leak"
-    assert seeds[1].row_id in warning["message"]
+    store(place, tmp_path, seeds)
+    warning = next(f for f in check_splits(open_archive(place)) if f.code == "program-leak")
+    assert warning.severity == "warning"
+    assert seeds[1].row_id in warning.message
