@@ -49,8 +49,7 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
 
     with common.progress("Reading") as advance:
         directory = ensure_archive(archive_path, notify=common.print_remark, advance=advance)
-    remade = remake_split(directory, table, **options)
-    split, changed = remade.facts, remade.changed
+    split = remake_split(directory, table, **options).facts
     archive = open_archive(directory)
     left_out = problems_left_out(archive) if table == "eval" else []
 
@@ -63,10 +62,9 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
                 f"The two bin schemes label {differ:,} of {split.rows:,} differently."
             )
         _show_warnings(split)
-        unchanged = "" if changed else ", as it was"
         common.print_text(
             f"{directory}: {table} ({split.name}), {counted(split.rows, 'row')}, "
-            f"{split.logical_digest}{unchanged}"
+            f"{split.logical_digest}"
         )
 
     # The definition of eval follows an archive's own recipe; the others are the shipped ones.
@@ -77,7 +75,7 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
             f"{table} has no row: its definition asks about programs of the shipped archive. Copy "
             f"{definition}, write your own in it, and give it with --definition"
         )
-    result = {"path": str(directory), "table": table, "changed": changed}
+    result: dict[str, Any] = {"path": str(directory), "table": table}
     result |= {"problems_left_out": left_out} if left_out else {}
     common.emit(result | {"split": split}, text)
 

@@ -58,7 +58,6 @@ class RemadeSplit(msgspec.Struct, kw_only=True):
     """What remaking a split did."""
 
     facts: SplitFacts  # of the split that the archive has now
-    changed: bool  # whether its rows or facts are others than before
     directory: Path  # where the new archive lies until it takes the old one's place
 
 
@@ -237,8 +236,7 @@ def remade_split(
             showing = [s.table for s in others if s.table in manifest.splits]
             if showing:
                 manifest = make_splits(new, names=showing)
-            facts = manifest.splits[table]
-            yield RemadeSplit(facts=facts, changed=facts != present, directory=new)
+            yield RemadeSplit(facts=manifest.splits[table], directory=new)
 
 
 @contextmanager
