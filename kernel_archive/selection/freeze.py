@@ -12,7 +12,7 @@ import msgspec
 from kernel_archive.archive.manifest import SplitFacts
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.errors import ArchiveMismatchError, Finding, UsageError, printable
-from kernel_archive.selection.selected import CANONICAL, name_rows
+from kernel_archive.selection.selected import name_rows
 from kernel_archive.splits import SPLIT_TABLES, SplitSpec
 from kernel_archive.storage import content_path
 
@@ -63,17 +63,12 @@ def frozen_rows(archive: Archive, table: str) -> list[FrozenRow]:
 
 
 def freeze(archive: str | Path) -> list[Path]:
-    """Freeze every split of an archive in ``splits/frozen/<version>``, and count its kernels there.
+    """Freeze every split of an archive that was just built, in ``splits/frozen/<version>``.
 
-    Raises:
-        UsageError: a split is a variant, or its labels are withheld.
+    Its kernels are counted there, too.
     """
     opened = open_archive(archive)
     manifest = opened.manifest
-    for name, facts in manifest.splits.items():
-        if facts.origin == "withheld" or facts.name != CANONICAL:
-            state = f"{name} is {facts.name}, {facts.origin}"
-            raise UsageError(f"only canonical splits with their labels are frozen: {state}")
     target = frozen_folder(manifest.version)
     target.mkdir(parents=True, exist_ok=True)
     files = []

@@ -27,7 +27,6 @@ from kernel_archive.publishing.card import write_card
 from kernel_archive.scoring.load import load_split
 from kernel_archive.scoring.replay import load_worlds
 from kernel_archive.scoring.scorer import score_file
-from kernel_archive.selection.freeze import freeze
 from kernel_archive.selection.make import make_splits
 from kernel_archive.selection.selected import by_hash
 from kernel_archive.selection.withheld import GOALS, LABELS, check_withheld
@@ -157,8 +156,6 @@ def test_without_labels_rows_can_be_listed_but_not_scored(public):
         load_split(public, "eval")
     with pytest.raises(UsageError, match="are withheld"):
         remake_split(public, "eval", cap=1)
-    with pytest.raises(UsageError, match="with their labels are frozen"):
-        freeze(public)
 
 
 def test_a_public_part_is_not_replayed(public):
