@@ -86,9 +86,6 @@ def show_left_out(split: SplitFacts, problems: Sequence[Mapping[str, Any]]) -> N
     if excluded:
         counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in excluded.items())
         common.print_text(f"Left out: {', '.join(counts)}. What each means: docs/splits.md.")
-    if excluded.get("near_copy_in_cell"):
-        share = f"{split.parameters['near_copy']:.0%} of its runs of five tokens"
-        common.print_text(f"A near copy shares {share} with a row of the same problem and bin.")
     for row in problems[:_PROBLEMS]:
         rows = counted(row["rows"], "row")
         common.print_text(f"Nothing is asked about {row['problem']} ({rows}): {row['reason']}.")
