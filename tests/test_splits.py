@@ -22,12 +22,6 @@ def test_every_derived_table_is_a_split():
     assert {split.table for split in SPLITS.values()} == derived - {*INPUTS, "launches"}
 
 
-def test_a_split_is_found_by_its_name_and_by_its_table():
-    """Both names lead to the same split."""
-    for name, split in SPLITS.items():
-        assert split_of(name) is split_of(split.table) is split
-
-
 @pytest.mark.parametrize(
     ("name", "way_out"),
     [

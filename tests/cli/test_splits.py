@@ -6,15 +6,13 @@ import shutil
 import pytest
 from support.archives import Run, Search, make_archive, reference
 from support.programs import program
-from support.published_rows import ROWS, staged
 from support.puct import RunLog, recipe
 
 from kernel_archive.archive import build as archive_build
-from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe import load_recipe
 from kernel_archive.publishing.card import write_card
-from kernel_archive.selection.make import make_splits, store_published
+from kernel_archive.selection.make import make_splits
 
 SEARCHES = [
     Search("held/a", "trimul"),
@@ -64,8 +62,7 @@ def test_tables_of_the_splits(archive, run):
     assert f"The two bin schemes label {facts['label_differences']}" in out
     assert "eval (eval-" in out
     _, out, _ = run("build-discovery")
-    counts = open_archive(archive).manifest.splits["discovery_pairs"].facts["cutoffs"]["all"]
-    assert f"1.5 {counts['1.5']}" in out
+    assert "cutoffs: all 1.5 " in out
     _, out, _ = run("build-train")
     assert "parent_edit 13, seed 14" in out
     assert "train_pairs (canonical)" in out
@@ -106,31 +103,6 @@ def test_json_is_all_there_is_on_stdout(archive, command, run):
     opened = open_archive(archive)
     assert facts["split"]["logical_digest"] == opened.manifest.splits[facts["table"]].logical_digest
     assert set(opened.arrow(facts["table"])["bin_scheme"].to_pylist()) == {"released"}
-
-
-def test_wrong_usage_is_explained(archive, tmp_path, run):
-    """A wrong definition: file, field, value and the way out; a GPU that is not there."""
-    (tmp_path / "bad.toml").write_text("cap = 3\nfast = true\n")
-    status, _, err = run("build-eval", "--definition", "bad.toml")
-    assert status == 1
-    for word in ("bad.toml", "fast", "The fields are: builders, cap, exclude_flags, gpu"):
-        assert word in err
-    assert "Traceback" not in err
-    status, _, err = run("build-eval", "--gpu", "L40S")
-    assert status == 2
-    assert "on GPU L40S. GPUs with such kernels: H200" in err
-    assert run("build-eval", "--cap", 0)[0] == 2
-
-
-def test_published_splits_are_not_made_again(tmp_path, monkeypatch, run):
-    """It says why, and how to label their rows otherwise."""
-    monkeypatch.chdir(tmp_path)
-    place = make_archive(tmp_path / "gpu-forecasters/kernels", SEARCHES, RUNS)
-    manifest = store_published(place, [staged(tmp_path, ROWS)], open_archive(place).manifest)
-    write_manifest(place, manifest)
-    status, out, err = run("build-eval", "--bins", "paper")
-    assert (status, out) == (2, "")
-    assert "eval can't be made again: it was published by others. score --bins" in err
 
 
 def test_builds_the_embedded_archive_first(tmp_path, monkeypatch, run):

@@ -77,13 +77,6 @@ def test_parameters_that_select_nothing(place, broken):
     assert codes(place) == ["split-parameters"]
 
 
-def test_planted_program_is_a_leak_whatever_its_ids_say(place):
-    """A program of eval in train_pairs under the ids of another row is found from its text."""
-    code = open_archive(place).arrow("eval")["candidate_code"][0].as_py()
-    replant(place, "train_pairs", first_row(candidate_code=code))
-    assert codes(place) == ["split-content", "program-leak"]
-
-
 def test_tables_without_facts_and_facts_without_tables(place):
     """A derived table and its facts come together."""
     manifest = open_archive(place).manifest

@@ -13,8 +13,8 @@ from support.parents import RUNS, SEARCHES
 from support.programs import program
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
-from kernel_archive.errors import KernelArchiveError, UsageError
+from kernel_archive.archive.swap import locked_stage, replaced_directory
+from kernel_archive.errors import UsageError
 from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.make import make_splits, remade_split
 from kernel_archive.splits import SPLIT_TABLES
@@ -142,12 +142,3 @@ def test_what_another_process_finished_before_the_lock_is_kept(place, monkeypatc
     remake(place, "eval", cap=1)
     assert open_archive(place).manifest.version == "new"
     assert check_splits(open_archive(place)) == []
-
-
-def test_another_build_at_work_is_said(place):
-    """While another process holds the archive nothing is read from it."""
-    with (
-        locked_stage(stage_directory(place)),
-        pytest.raises(KernelArchiveError, match="another build is at work"),
-    ):
-        remake(place, "eval")

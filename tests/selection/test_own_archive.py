@@ -15,9 +15,8 @@ from kernel_archive.archive.open import open_archive
 from kernel_archive.baselines.pairs import load_training_pairs
 from kernel_archive.cli import cli
 from kernel_archive.errors import DataError, LogError, RecipeError
-from kernel_archive.ids import program_id
 from kernel_archive.pipeline import build, remake_split, validate
-from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, PROBLEMS, REFERENCE_IDS
+from kernel_archive.problems import PROBLEMS
 from kernel_archive.selection.own_archive import problems_left_out
 
 RECIPE = '''
@@ -271,9 +270,3 @@ def test_a_task_of_our_name_is_ours_only_with_our_reference(tmp_path: Path) -> N
     assert found["def t1(x): ..."] == ("mine.trimul", "other")
     assert found["def t2(x): ..."] == ("trimul", "gpu_mode")
     assert "not-our-problem" in archive.manifest.findings["by_code"]
-
-
-@pytest.mark.parametrize("name", [*GPU_MODE_TASKS, *OWN_PROBLEMS])
-def test_our_references_are_known_by_their_ids(name: str) -> None:
-    """The text of every task's reference has one of the ids by which it is known."""
-    assert program_id(PROBLEMS[name].reference) in REFERENCE_IDS[name]
