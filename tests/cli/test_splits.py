@@ -62,7 +62,8 @@ def test_tables_of_the_splits(archive, run):
     assert f"The two bin schemes label {facts['label_differences']}" in out
     assert "eval (eval-" in out
     _, out, _ = run("build-discovery")
-    assert "cutoffs: all 1.5 " in out
+    counts = open_archive(archive).manifest.splits["discovery_pairs"].facts["cutoffs"]["all"]
+    assert f"1.5 {counts['1.5']}" in out
     _, out, _ = run("build-train")
     assert "parent_edit 13, seed 14" in out
     assert "train_pairs (canonical)" in out

@@ -133,7 +133,7 @@ def test_scores_with_the_labels_are_those_of_the_open_archive(place, tmp_path):
 def test_without_labels_rows_can_be_listed_but_not_scored(public):
     """A template needs no labels; a score says who has them."""
     assert len(load_split(public, "eval", blind=True)) == 8
-    with pytest.raises(UsageError, match="option --labels DIR"):
+    with pytest.raises(UsageError, match="score FILE --labels DIR"):
         load_split(public, "eval")
     with pytest.raises(UsageError, match="are withheld"):
         remake_split(public, "eval", cap=1)
