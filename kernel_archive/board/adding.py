@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from kernel_archive.board import submissions
 from kernel_archive.board.submissions import FORECASTS_FILE, ModelFacts, Submission, to_toml
-from kernel_archive.errors import DataError, Finding, TargetExistsError, printable
+from kernel_archive.errors import DataError, Finding, TargetExistsError, UsageError, printable
 from kernel_archive.scoring import Score, Split, read_forecasts, score
 from kernel_archive.storage import locked, sync, write_atomically
 from kernel_archive.untrusted import UntrustedFileError, is_parquet, read_whole
@@ -128,12 +128,18 @@ def add_submission(
         ForecastError: the file has a fault, or is of other rows.
         DataError: a text is at fault.
         TargetExistsError: the name is on the board, or the folder holds something else.
+        UsageError: the split's labels are withheld.
     """
     if not split.identity.canonical:
         raise DataError(
             f"the {split.spec.name} split of this archive is the variant "
             f"{split.identity.split_name!r}, and a board takes the canonical one. Type: "
             f"kernel-archive {split.spec.command}"
+        )
+    if split.withheld:
+        raise UsageError(
+            f"the labels of {split.spec.name} are withheld, and a board shows them row by row. "
+            "Type: kernel-archive score FILE --labels DIR"
         )
     slug = _slug(name, split)
     forecasts = read_forecasts(file, split, name=name)
@@ -173,8 +179,6 @@ def add_submission(
             dataclasses.replace(forecasts, source=FORECASTS_FILE),
             draws=statement.get("draws", 10_000),
         )
-        if split.withheld:
-            scored = scored.in_sums()
         _store(folder, lines, submission, scored)
     return Added(
         slug=slug,

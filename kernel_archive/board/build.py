@@ -41,7 +41,6 @@ class BoardOptions(TypedDict, total=False):
     """How a board is built; every option may be left out."""
 
     out: str | Path | None  # folder to write to; the board's own when not given
-    labels: str | Path | None  # folder that holds withheld labels
     draws: int  # of the bootstrap, at least 1; 4,000 when not given
     seed: int  # of the draws, 0 when not given
     jobs: int | None  # processes that score; one per core when not given
@@ -56,14 +55,17 @@ class BoardResult(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     left_out: list[LeftOut]
 
 
-def load_splits(archive: Archive, labels: str | Path | None) -> dict[tuple[str, str], Split]:
-    """Load the canonical splits of an archive, by their rows; ``labels`` holds withheld ones."""
+def load_splits(archive: Archive) -> dict[tuple[str, str], Split]:
+    """Load the canonical splits of an archive, by their rows.
+
+    Raises:
+        UsageError: there is none, or labels are withheld: the page shows them row by row.
+    """
     splits = {}
     for name, spec in FORECAST_SPLITS.items():
         facts = archive.manifest.splits.get(spec.table)
         if facts is not None and facts.name == "canonical" and facts.rows:
-            folder = labels if facts.origin == "withheld" else None
-            split = load_split(archive, name, labels=folder)
+            split = load_split(archive, name)
             splits[Identity.of(split).rows] = split
     if not splits:
         raise UsageError(
@@ -157,11 +159,12 @@ def build_board(
     bytes.
 
     Raises:
-        UsageError: there is no board, or nothing on it, or the archive has no split.
+        UsageError: there is no board, or nothing on it, or the archive has no split, or withholds
+            labels.
         DataError: every submission is at fault.
     """
     store = existing_store(board)
-    splits = load_splits(archive, options.get("labels"))
+    splits = load_splits(archive)
     check_board_folder(store.parent, "--board")
     for split in splits.values():
         split.cached(control_figures)  # here, not in every process that scores

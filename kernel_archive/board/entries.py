@@ -126,7 +126,7 @@ def score_submission(
     return Entry(
         slug=folder.name,
         submission=submission,
-        score=score.in_sums() if split.withheld else score,
+        score=score,
         draws={name: drawn[name] for name in COMPARED[split.kind]},
         masses=np.round(forecasts.probabilities * 255.0).astype(np.uint8),
         predicted=forecasts.predicted().astype(np.uint8),

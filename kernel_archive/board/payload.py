@@ -105,9 +105,8 @@ def _rows(archive: Archive, board: Standings, codes: dict[str, int]) -> dict[str
         "tasks": tasks,
         "task": [tasks.index(row["task"]) for row in rows],
         "gpu": [row["gpu"] for row in rows],
-        # The page is public: withheld labels are scored with and shown in sums alone.
-        "speedup": None if split.withheld or spec.asks_outcome else split.speedups.tolist(),
-        "bin": None if split.withheld else split.bins.tolist(),
+        "speedup": None if spec.asks_outcome else split.speedups.tolist(),
+        "bin": split.bins.tolist(),
         "anchor": [codes.setdefault(row["anchor"], len(codes)) for row in rows],
         "code": [codes.setdefault(row["code"], len(codes)) for row in rows],
         "kernel": [{key: row[key] for key in _KERNEL} if row["id"] else None for row in rows],

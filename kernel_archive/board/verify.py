@@ -41,11 +41,10 @@ def verify_board(
     board: str | Path | None = None,
     *,
     slugs: Sequence[str] = (),
-    labels: str | Path | None = None,
     update: bool = False,
     advance: Callable[[int, int, str], None] | None = None,
 ) -> list[Verdict]:
-    """Verify the submissions ``slugs`` of a board, or all; ``labels`` holds withheld labels.
+    """Verify the submissions ``slugs`` of a board, or all.
 
     ``update`` stores the new score where another version of the package made the stored one.
 
@@ -58,7 +57,7 @@ def verify_board(
     if missing:
         names = ", ".join(map(printable, folders))
         raise UsageError(f"no submission {missing[0]!r} in {store}; there are: {names}")
-    splits = load_splits(archive, labels)
+    splits = load_splits(archive)
     verdicts = []
     chosen = [folder for slug, folder in folders.items() if not slugs or slug in slugs]
     for number, folder in enumerate(chosen, 1):

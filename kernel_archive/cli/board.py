@@ -20,7 +20,6 @@ from kernel_archive.storage import check_new
 _board = common.option(
     "--board", type=common.FOLDER, help="Folder of the board.  [default: leaderboard]"
 )
-_archive_options = common.options(common.labels_option, common.archive_options)
 
 
 @click.command()
@@ -77,7 +76,7 @@ def leaderboard() -> None:
 @common.option("--notes", help="Anything to know about it.")
 @common.split_option
 @_board
-@_archive_options
+@common.archive_options
 def add(
     file: str, open_weights: bool | None, saw_archive: Seen, board: str | None, **stated: Any
 ) -> None:
@@ -87,12 +86,12 @@ def add(
     request adds. The prompt that a language model answered is read from FILE; what was asked of
     which model is read from FILE.run.json, where kernel-archive forecast left it.
     """
-    archive, split, labels = (stated.pop(name) for name in ("archive_path", "split", "labels"))
-    rows = kernel_archive.load_split(archive, split, labels=labels)
+    archive, split = stated.pop("archive_path"), stated.pop("split")
+    rows = kernel_archive.load_split(archive, split)
     facts = ModelFacts(open_weights=open_weights, saw_archive=saw_archive)
     stored = add_submission(file, rows, facts=facts, board=board, **stated)
     payload: dict[str, Any] = {"slug": stored.slug, "folder": str(stored.folder)}
-    next_options = common.restated_options("eval", archive, board=board, labels=labels)
+    next_options = common.restated_options("eval", archive, board=board)
     payload["next"] = f"kernel-archive leaderboard build{next_options}"
     figures = []
     score = stored.score
@@ -138,12 +137,11 @@ def _show_standings(board: Standings) -> None:
 @common.option("--draws", type=click.IntRange(100, 100_000), default=4_000, help="Bootstrap draws.")
 @common.option("--seed", type=common.FROM_0, default=0, help="Seed of the draws.")
 @common.option("--jobs", type=common.JOBS, help="Processes that score.  [default: one per core]")
-@_archive_options
+@common.archive_options
 def build(archive_path: str | None, **options: Any) -> None:
     """Score and rank every submission, and write standings.json and index.html.
 
     A submission whose files are at fault, or that is of another archive, is named and left out.
-    Where the labels are withheld, the page shows no label.
 
     The page is one file that fetches nothing: open it in a browser.
     """
@@ -168,7 +166,7 @@ def build(archive_path: str | None, **options: Any) -> None:
 @click.argument("slugs", nargs=-1, metavar="[NAME]...")
 @common.option("--update", is_flag=True, help="Store new scores where older versions made them.")
 @_board
-@_archive_options
+@common.archive_options
 def verify(archive_path: str | None, **options: Any) -> None:
     """Score submissions again, all when none is named, and compare with their stored scores.
 

@@ -175,21 +175,19 @@ def diff(old: str, new: str) -> None:
 
     OLD and NEW are archive directories.
     """
-    from kernel_archive.selection.diff import KINDS
     from kernel_archive.selection.diff import diff as compare
 
     changes = compare(old, new)
-    rows = []
-    for table in changes.tables:
-        counts = {kind: len(getattr(table, kind)) for kind in KINDS}
-        row = {"table": table.table, "rows_old": table.rows_old, "rows_new": table.rows_new}
-        other = table.content and not any(counts.values())
-        rows.append(row | counts | {"other_columns": "changed" if other else ""})
+    only_one = {f"only_in_{side}": changes[f"only_{side}"] for side in ("old", "new")}
+    same = not any([*only_one.values(), *(table["changed"] for table in changes["tables"])])
 
     def text() -> None:
-        common.print_records(rows, title=f"{changes.old} -> {changes.new}")
-        common.print_facts({"only_in_old": changes.only_old, "only_in_new": changes.only_new})
-        differ = "The two differ; --json names every row."
-        common.print_text("Nothing changed." if changes.same else differ)
+        def shown(table: Row) -> Row:
+            return {n: len(ids) if isinstance(ids, list) else ids for n, ids in table.items()}
+
+        title = f"{changes['old']} -> {changes['new']}"
+        common.print_records([*map(shown, changes["tables"])], title=title)
+        common.print_facts(only_one)
+        common.print_text("Nothing changed." if same else "The two differ; --json names every row.")
 
     common.emit(changes, text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +13,6 @@ from kernel_archive.splits import SPLIT_TABLES, SPLITS
 
 if TYPE_CHECKING:
     from kernel_archive.archive.manifest import SplitFacts
-    from kernel_archive.archive.open import Archive
 
 #: Name this many problems of which nothing is asked.
 _PROBLEMS: Final = 5
@@ -47,11 +45,11 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
     from kernel_archive.archive.open import open_archive
     from kernel_archive.pipeline import ensure_archive, remake_split
     from kernel_archive.selection.own_archive import problems_left_out
+    from kernel_archive.storage import content_path
 
     with common.progress("Reading") as advance:
         directory = ensure_archive(archive_path, notify=common.print_remark, advance=advance)
-    remade = remake_split(directory, table, **options)
-    split, changed = remade.facts, remade.changed
+    split = remake_split(directory, table, **options).facts
     archive = open_archive(directory)
     left_out = problems_left_out(archive) if table == "eval" else []
 
@@ -64,37 +62,22 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
                 f"The two bin schemes label {differ:,} of {split.rows:,} differently."
             )
         _show_warnings(split)
-        unchanged = "" if changed else ", as it was"
         common.print_text(
             f"{directory}: {table} ({split.name}), {counted(split.rows, 'row')}, "
-            f"{split.logical_digest}{unchanged}"
+            f"{split.logical_digest}"
         )
 
     # The definition of eval follows an archive's own recipe; the others are the shipped ones.
     is_own = archive.manifest.eval_rules is not None and table != "eval"
     if is_own and not split.rows and not options["definition"] and "tasks" in split.parameters:
-        _say_whose(table, split, archive)
-    result = {"path": str(directory), "table": table, "changed": changed}
+        definition = common.argument(str(content_path("splits") / f"{table}.toml"))
+        common.print_remark(
+            f"{table} has no row: its definition asks about programs of the shipped archive. Copy "
+            f"{definition}, write your own in it, and give it with --definition"
+        )
+    result: dict[str, Any] = {"path": str(directory), "table": table}
     result |= {"problems_left_out": left_out} if left_out else {}
     common.emit(result | {"split": split}, text)
-
-
-def _say_whose(table: str, split: SplitFacts, archive: Archive) -> None:
-    """Say that a shipped definition asks about no program of the user's, and what to type."""
-    from kernel_archive.storage import content_path
-
-    shipped = common.argument(str(content_path("splits") / f"{table}.toml"))
-    whose = ", ".join(split.parameters["builders"]) or "the shipped archive's problems"
-    problems = archive.sql("SELECT DISTINCT problem FROM evaluations ORDER BY 1")["problem"]
-    own = {"builders": [b["name"] for b in archive.manifest.builders]}
-    own |= {"tasks": problems.to_pylist()}
-    lines = ", ".join(f"{key} = {json.dumps(names)}" for key, names in own.items())
-    again = f"kernel-archive build-eval --split {table} --definition mine.toml"
-    common.print_remark(
-        f"{table} has no row: its shipped definition asks about programs of {whose}. For yours: "
-        f"cp {shipped} mine.toml, write in it {lines}, natural = false and your languages, then: "
-        f"{again} --archive {common.argument(str(archive.path))}"
-    )
 
 
 def show_left_out(split: SplitFacts, problems: Sequence[Mapping[str, Any]]) -> None:
@@ -103,9 +86,6 @@ def show_left_out(split: SplitFacts, problems: Sequence[Mapping[str, Any]]) -> N
     if excluded:
         counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in excluded.items())
         common.print_text(f"Left out: {', '.join(counts)}. What each means: docs/splits.md.")
-    if excluded.get("near_copy_in_cell"):
-        share = f"{split.parameters['near_copy']:.0%} of its runs of five tokens"
-        common.print_text(f"A near copy shares {share} with a row of the same problem and bin.")
     for row in problems[:_PROBLEMS]:
         rows = counted(row["rows"], "row")
         common.print_text(f"Nothing is asked about {row['problem']} ({rows}): {row['reason']}.")
@@ -148,11 +128,6 @@ def _show_warnings(split: SplitFacts) -> None:
             f"This is the variant {split.name!r}, not the canonical split: its scores compare "
             "with no others. Without options the command makes the canonical one again."
         )
-    for task, references in split.facts.get("several_references", {}).items():
-        common.print_remark(
-            f"Warning: the rows of {task} were timed against {len(references)} references: their "
-            "speedups have different denominators. Give the searches of one reference another role."
-        )
 
 
 @click.command("build-eval")
@@ -175,9 +150,8 @@ def build_eval(name: str, withhold: str | None, **options: Any) -> None:
     Without options this is the canonical split, which `build` makes too. Without --archive the
     embedded archive is built first where the default directory has none.
 
-    With --withhold the archive keeps the programs of the evaluation rows and nothing that was
-    measured of them or of what else their searches ran; the folder holds the labels, for
-    kernel-archive score --labels.
+    With --withhold the archive keeps the questions, references and GPUs, and nothing that was
+    measured; the folder holds the labels, for kernel-archive score --labels.
     """
     _make(SPLITS[name].table, **options)
     if withhold is not None:
@@ -186,13 +160,11 @@ def build_eval(name: str, withhold: str | None, **options: Any) -> None:
 
         directory = options["archive_path"] or default_directory()
         withhold_labels(directory, withhold)
-        report = open_archive(directory).manifest.reports["withheld"]
-        names, emptied = (", ".join(report[key]) for key in ("splits", "emptied"))
-        way_out = "To score those, build the archive again from its logs."
+        names = ", ".join(open_archive(directory).manifest.reports["withheld"])
         common.print_remark(
-            f"Labels of {names}: {withhold}. Keep that folder out of what you publish. What else "
-            "their searches ran is gone"
-            + (f", which empties {emptied}. {way_out}" if emptied else ".")
+            f"Labels of {names}: {withhold}. Keep that folder out of what you publish. The archive "
+            "holds nothing else that was measured. To score or train on other splits, build it "
+            "again from its logs."
         )
 
 
@@ -205,10 +177,6 @@ def build_discovery(name: str, **options: Any) -> None:
 
 
 @click.command("build-train")
-@common.option(
-    "--pairs", "pairs_per_task", type=common.FROM_0, help="Pairs of kind 'pair'.  [default: 500]"
-)
-@common.option("--seed", type=common.FROM_0, help="Seed of their sample.  [default: 0]")
 @_split_options
 def build_train(**options: Any) -> None:
     """Make the training pairs: reference to candidate, parent to child, sampled pairs of a task."""

@@ -16,13 +16,6 @@ from kernel_archive.splits import Kind, SplitSpec, split_of
 METRIC_VERSION: Final = "2"
 #: With fewer clusters an interval says little, and is shown with a remark.
 FEW: Final = 15
-#: Metrics that hang on a few rows of each task start with one of these.
-_OF_FEW: Final = ("speedup_recovered_at_", "simple_regret", "average_precision_tenth")
-#: Fields of a score that are kept whole where labels are withheld; none tells of single rows.
-_IN_SUMS: Final = (
-    *("metric_version", "package", "kind", "split", "scheme", "predicted_bin", "seed", "draws"),
-    *("drawn", "relabelled", "forecasts", "group_rows", "best_controls", "beats_control"),
-)
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -187,38 +180,6 @@ class Score(Terms, frozen=True, kw_only=True):
     def to_json(self) -> bytes:
         """Write the record as JSON, keys in a fixed order."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
-
-    def in_sums(self) -> Score:
-        """Keep what may be published where labels are withheld: figures over all rows, rounded.
-
-        Curves, buckets, groups, repeats and the best of few picks would tell labels of single rows
-        to a reader of the forecasts, which are public. So a field that is not named here is left
-        at its default, and one without a default must be stated.
-        """
-
-        def rounded(figures: dict[str, float | None]) -> dict[str, float | None]:
-            shown = {n: v for n, v in figures.items() if not n.startswith(_OF_FEW)}
-            return {name: None if v is None else round(v, 3) for name, v in shown.items()}
-
-        ends = ("mean", "std", "low", "high")
-        return type(self)(
-            **{name: getattr(self, name) for name in _IN_SUMS},
-            metrics={
-                name: Metric(repeats=(), **rounded({end: getattr(metric, end) for end in ends}))
-                for name, metric in self.metrics.items()
-                if not name.startswith(_OF_FEW)
-            },
-            controls=tuple(
-                ControlFigures(c.name, c.title, c.bound, rounded(c.metrics)) for c in self.controls
-            ),
-            groups={},
-            confusion=(),
-            buckets=(),
-            recovery=None,
-            risk=None,
-            deferral=None,
-            discovery=(),
-        )
 
     def control(self, metric: str) -> float | None:
         """Return the figure of the best control; ``None`` without one."""

@@ -117,7 +117,7 @@ class Split:
     clusters: Clusters | None = None
     zero: Zero | None = None
     relabelled: bool = False  # the bins follow another scheme than the split was frozen with
-    #: The labels are hidden from the public: no figure of a single row is shown.
+    #: The labels came from a folder of withheld ones: no board takes the split.
     withheld: bool = False
     #: Maps the other splits of the archive to the ids of their rows.
     others: Callable[[], Mapping[str, set[str]]] = field(default=dict, repr=False)

@@ -38,11 +38,6 @@ def _presence(archive: Archive) -> Iterator[Finding]:
         elif facts is None or table is None:
             message = f"the split has no {'facts' if facts is None else 'rows'}"
             yield finding(code="split-missing", message=message, fix=_AGAIN)
-        elif (rows := sum(table.rows.values())) != facts.rows:
-            yield finding(code="wrong-rows", message=f"{rows} rows, the facts say {facts.rows}")
-    for name in sorted(manifest.splits.keys() - SPLIT_TABLES.keys()):
-        message = "the manifest states facts of no derived table"
-        yield Finding(code="unknown-split", message=message, value=printable(name))
 
 
 def _recomputed(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> Iterator[Finding]:

@@ -92,7 +92,7 @@ def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = N
     >>> choose_gpu({"H200": 9}, "A100-80GB"), choose_gpu({"H200": 9, "A100-80GB": 1}, "A100-80GB")
     ('H200', 'A100-80GB')
     """
-    gpu = preferred if asked is None else canonical_gpu(asked)
+    gpu = canonical_gpu(preferred if asked is None else asked)
     if gpu in present:
         return gpu
     names = ", ".join(map(printable, sorted(present))) or "none"
@@ -171,10 +171,6 @@ def select_eval(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None) ->
         "excluded": dict(sorted(dropped.items())),
         "gpus": gpus,
     }
-    references = chosen.group_by("problem").agg(pl.col("reference_id").unique().sort())
-    several = references.filter(pl.col("reference_id").list.len() > 1).sort("problem")
-    if len(several):
-        facts["several_references"] = dict(several.rows())
     return ChosenRows(with_reference(tables, chosen), facts, chosen_gpu, gpus)
 
 

@@ -11,10 +11,8 @@ import msgspec
 
 from kernel_archive.archive.manifest import SplitFacts
 from kernel_archive.archive.open import Archive, open_archive
-from kernel_archive.archive.recipe import load_recipes, recipe_facts
 from kernel_archive.errors import ArchiveMismatchError, Finding, UsageError, printable
-from kernel_archive.ids import canonical_json
-from kernel_archive.selection.selected import CANONICAL, name_rows
+from kernel_archive.selection.selected import name_rows
 from kernel_archive.splits import SPLIT_TABLES, SplitSpec
 from kernel_archive.storage import content_path
 
@@ -65,17 +63,12 @@ def frozen_rows(archive: Archive, table: str) -> list[FrozenRow]:
 
 
 def freeze(archive: str | Path) -> list[Path]:
-    """Freeze every split of an archive in ``splits/frozen/<version>``, and count its kernels there.
+    """Freeze every split of an archive that was just built, in ``splits/frozen/<version>``.
 
-    Raises:
-        UsageError: a split is a variant, or its labels are withheld.
+    Its kernels are counted there, too.
     """
     opened = open_archive(archive)
     manifest = opened.manifest
-    for name, facts in manifest.splits.items():
-        if facts.origin == "withheld" or facts.name != CANONICAL:
-            state = f"{name} is {facts.name}, {facts.origin}"
-            raise UsageError(f"only canonical splits with their labels are frozen: {state}")
     target = frozen_folder(manifest.version)
     target.mkdir(parents=True, exist_ok=True)
     files = []
@@ -169,7 +162,7 @@ def compare_split(
 
 
 def is_release(archive: Archive) -> bool:
-    """Tell whether an archive is the shipped release, row by row and from the same recipes.
+    """Tell whether an archive is the shipped release, row by row.
 
     Its splits need not be selected again: the frozen ones were selected from these very tables,
     which leak nothing (tests/test_pipeline.py does it for every version). This compares all facts,
@@ -187,12 +180,8 @@ def is_release(archive: Archive) -> bool:
     frozen = {file.table: file.facts for file in files}
     stated = {name: facts.logical_digest for name, facts in manifest.tables.items()}
     stated |= {name: facts.logical_digest for name, facts in frozen.items()}
-    if manifest.splits != frozen or archive.content_digests != stated:
-        return False
-    # Selection depends on what recipes say of their builders, too.
-    recipes = [recipe_facts(recipe) for recipe in load_recipes(())]
-    same_recipes = canonical_json(manifest.builders) == canonical_json(recipes)
-    return same_recipes and manifest.eval_rules is None
+    is_same = manifest.splits == frozen and archive.content_digests == stated
+    return is_same and manifest.eval_rules is None
 
 
 def check_frozen(archive: Archive) -> Iterator[Finding]:

@@ -19,9 +19,8 @@ leak. Whether it is the reference is looked up in ``references``, not believed o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 import polars as pl
 
 from kernel_archive.databases import memory_database
@@ -186,8 +185,8 @@ def leakage_findings(
 
 def refuse_leaks(
     tables: ArchiveTables, members: Mapping[str, pl.DataFrame], selections: Mapping[str, Selection]
-) -> dict[str, Any]:
-    """Refuse leaks; return what is only a warning, for the manifest's reports.
+) -> None:
+    """Refuse leaks but those that are only a warning, which ``validate`` shows.
 
     Raises:
         LeakageError: a finding is an error; the error carries all of them.
@@ -197,4 +196,3 @@ def refuse_leaks(
     if errors:
         summary = "; ".join(f.message for f in errors)
         raise LeakageError(f"the splits would leak: {summary}", findings=errors)
-    return {"warnings": msgspec.to_builtins(findings)}

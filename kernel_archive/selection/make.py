@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any
 
 import msgspec
 import polars as pl
@@ -54,15 +53,11 @@ from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.training import select_train
 from kernel_archive.splits import SPLIT_TABLES, SplitSpec
 
-#: Field of a definition -> the word for it in the name of a variant; a digest tells all others.
-_WORDS: Final = {"cap": "cap", "pairs": "pairs", "pairs_per_task": "pairs", "seed": "seed"}
-
 
 class RemadeSplit(msgspec.Struct, kw_only=True):
     """What remaking a split did."""
 
     facts: SplitFacts  # of the split that the archive has now
-    changed: bool  # whether its rows or facts are others than before
     directory: Path  # where the new archive lies until it takes the old one's place
 
 
@@ -105,7 +100,7 @@ def select_split(
     if isinstance(rule, CandidateDefinition):
         parameters |= {"preferred_gpu": rule.gpu, "gpu": chosen.gpu}
     stated = SplitFacts(
-        name=_variant_name(split, rule, standard, chosen),
+        name=_name_of(split, rule, standard, chosen, parameters),
         origin="selected",
         scheme=rule.scheme,
         logical_digest="",
@@ -116,28 +111,21 @@ def select_split(
     return label_rows(split, chosen.rows, stated, tables)
 
 
-def _variant_name(
-    split: SplitSpec, rule: Definition, standard: Definition, choice: ChosenRows
+def _name_of(
+    split: SplitSpec,
+    rule: Definition,
+    standard: Definition,
+    choice: ChosenRows,
+    parameters: Mapping[str, Any],
 ) -> str:
-    """Name a selection by how its definition, or its GPU, differs from the canonical one.
-
-    ``eval-cap20-h200`` has another cap and GPU; eight hex digits at the end stand for any other
-    field.
-    """
-    changed = {f for f in rule.__struct_fields__ if getattr(rule, f) != getattr(standard, f)}
-    gpu, canonical = "", None
+    """Name a selection: a variant, by another definition or GPU, by a hash of its parameters."""
+    gpu = None
     if isinstance(standard, CandidateDefinition):
         with suppress(SplitNotMadeError):
-            canonical = choose_gpu(choice.gpus, standard.gpu)
-        if choice.gpu != canonical:
-            gpu = re.sub(r"[^a-z0-9]+", "", (choice.gpu or "none").lower())
-    if not changed and not gpu:
+            gpu = choose_gpu(choice.gpus, standard.gpu)
+    if (rule, choice.gpu) == (standard, gpu):
         return CANONICAL
-    parts = [f"{word}{getattr(rule, f)}" for f, word in _WORDS.items() if f in changed]
-    parts += [gpu, rule.scheme if "scheme" in changed else ""]
-    if changed - {*_WORDS, "scheme"}:
-        parts.append(sha256_hex(canonical_json(rule.parameters))[:8])
-    return "-".join([split.name, *filter(None, parts)])
+    return f"{split.name}-{sha256_hex(canonical_json(parameters))[:8]}"
 
 
 def _write_selections(
@@ -194,8 +182,10 @@ def make_splits(
             if rule is not None:
                 raise
             not_made[name] = str(error)
-    reports = {"leakage": refuse_leaks(tables, members, selections), "splits_not_made": not_made}
-    result = _write_selections(path, archive.manifest, selections.values(), **reports)
+    refuse_leaks(tables, members, selections)
+    result = _write_selections(
+        path, archive.manifest, selections.values(), splits_not_made=not_made
+    )
     result = write_inputs(path, result)
     return result if manifest else write_manifest(path, result)
 
@@ -245,8 +235,7 @@ def remade_split(
             showing = [s.table for s in others if s.table in manifest.splits]
             if showing:
                 manifest = make_splits(new, names=showing)
-            facts = manifest.splits[table]
-            yield RemadeSplit(facts=facts, changed=facts != present, directory=new)
+            yield RemadeSplit(facts=manifest.splits[table], directory=new)
 
 
 @contextmanager
@@ -265,9 +254,5 @@ def store_published(
     """Write the splits that others published into an archive directory that nobody else reads yet.
 
     ``staged`` are files of published rows. Return the manifest with these splits.
-
-    Raises:
-        DataError: a row id stands twice.
     """
-    selections = read_published(staged, Archive(directory, manifest))
-    return _write_selections(directory, manifest, selections)
+    return _write_selections(directory, manifest, read_published(staged))

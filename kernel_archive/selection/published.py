@@ -10,8 +10,6 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from kernel_archive.archive.manifest import SplitFacts
-from kernel_archive.archive.open import Archive
-from kernel_archive.errors import DataError
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import kernel_id
 from kernel_archive.problems import family_of, normalise_problem
@@ -22,40 +20,27 @@ from kernel_archive.selection.selected import (
     Selection,
     count_values,
     label_rows,
-    name_rows,
     with_ids,
 )
 from kernel_archive.splits import SPLIT_TABLES, SplitSpec
 
 
-def read_published(staged: Sequence[Path | IO[bytes]], archive: Archive) -> list[Selection]:
-    """Read the published rows of staged files; return a split for each table that has some.
-
-    Raises:
-        DataError: a row id stands twice.
-    """
+def read_published(staged: Sequence[Path | IO[bytes]]) -> list[Selection]:
+    """Read the published rows of staged files; return a split for each table that has some."""
     if not staged:
         return []
     rows = pl.concat([pl.DataFrame(pq.read_table(path)).sort("order") for path in staged])
-    kernels = archive.polars("kernels", columns=["problem", "gpu", "program_id", "kernel_id"])
     parts = {str(name): part for (name,), part in rows.partition_by("split", as_dict=True).items()}
     return [
-        published_split(split, parts[name], kernels)
-        for name, split in SPLIT_TABLES.items()
-        if name in parts
+        published_split(split, parts[name]) for name, split in SPLIT_TABLES.items() if name in parts
     ]
 
 
-def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame) -> Selection:
+def published_split(split: SplitSpec, rows: pl.DataFrame) -> Selection:
     """Make a split of its published rows; ids, texts and labels stay as they were published.
 
-    ``rows`` have the fields of :class:`~kernel_archive.readers.records.PublishedRow`; ``kernels``
-    are problem, GPU, program and kernel id of the archive's kernels.
+    ``rows`` have the fields of :class:`~kernel_archive.readers.records.PublishedRow`.
     """
-    repeated = rows.filter(pl.col("row_id").is_duplicated())["row_id"].unique().sort().to_list()
-    if repeated:
-        message = f"row ids stand twice in the published {split.table}: {name_rows(repeated)}"
-        raise DataError.of(code="duplicate-row", message=message)
     problems = [normalise_problem(problem) for problem in rows["problem"]]
     languages = [language_of(code) for code in rows["candidate_code"]]
     values: dict[str, Any] = {
@@ -78,8 +63,8 @@ def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame)
     timed = pl.lit(split.kind == "eval") | (pl.col("pair_type") == "seed")
     reference = pl.when(timed).then("anchor_program").otherwise(pl.lit(""))
     table = table.with_columns(
-        _kernel_ids(table, "candidate", reference, kernels).alias(split.kernel),
-        _kernel_ids(table, "anchor", pl.lit(""), kernels).alias("parent_kernel_id"),
+        _kernel_ids(table, "candidate", reference).alias(split.kernel),
+        _kernel_ids(table, "anchor", pl.lit("")).alias("parent_kernel_id"),
         anchor_program_id="anchor_program",
         bin=rows["label"].cast(pl.Int8),
     )
@@ -101,18 +86,11 @@ def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame)
     return label_rows(split, table, stated)
 
 
-def _kernel_ids(
-    rows: pl.DataFrame, side: str, reference: pl.Expr, kernels: pl.DataFrame
-) -> pl.Series:
-    """Name the kernels of one side: as the archive does, or as it would."""
-    keys = ["problem", "gpu", "program_id"]
-    keyed = rows.select(
-        "problem", reference.alias("reference"), "gpu", program_id=f"{side}_program"
-    )
-    unambiguous = kernels.unique(keys, keep="none")
-    matched = keyed.join(unambiguous, on=keys, how="left", maintain_order="left")
+def _kernel_ids(rows: pl.DataFrame, side: str, reference: pl.Expr) -> pl.Series:
+    """Name the kernels of one side by their problem, reference, GPU and program."""
+    columns = ("problem", reference.alias("reference"), "gpu", f"{side}_program")
     ids = [
-        name or kernel_id(problem=problem, reference_program_id=reference, gpu=gpu, program=program)
-        for problem, reference, gpu, program, name in matched.iter_rows()
+        kernel_id(problem=problem, reference_program_id=reference_id, gpu=gpu, program=program)
+        for problem, reference_id, gpu, program in rows.select(columns).iter_rows()
     ]
     return pl.Series(ids, dtype=pl.String)

@@ -50,13 +50,7 @@ def _grams_of(codes: Sequence[str]) -> list[Grams]:
         grams += padded[place : place + len(hashes)] * factor
     starts = np.concatenate([[0], ends[:-1]]).tolist()
     last = np.maximum(starts, ends - NGRAM + 1).tolist()
-    return [_distinct(grams[start:end]) for start, end in zip(starts, last, strict=False)]
-
-
-def _distinct(grams: Grams) -> Grams:
-    """Sort hashes, each once; np.unique takes four times as long for so few."""
-    grams = np.sort(grams)
-    return np.concatenate([grams[:1], grams[1:][grams[1:] != grams[:-1]]])
+    return [np.unique(grams[start:end]) for start, end in zip(starts, last, strict=False)]
 
 
 def is_near_copy(a: Grams, b: Grams, limit: float) -> bool:
@@ -68,9 +62,7 @@ def is_near_copy(a: Grams, b: Grams, limit: float) -> bool:
     small, large = sorted((len(a), len(b)))
     if small / max(1, large) < limit:  # no higher than the ratio of the sizes
         return False
-    both = np.concatenate([a, b])
-    both.sort(kind="stable")  # two sorted runs: a merge, in a third of the time of np.intersect1d
-    shared = int(np.count_nonzero(both[1:] == both[:-1]))
+    shared = len(np.intersect1d(a, b, assume_unique=True))
     return shared / max(1, len(a) + len(b) - shared) >= limit
 
 

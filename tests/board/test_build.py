@@ -7,23 +7,16 @@ import signal
 import subprocess
 import sys
 
-import msgspec
 import pytest
-from support.archives import Run, Search, make_archive
-from support.boards import DRAWS, informed, killing, page_data, write_lines
+from support.boards import DRAWS, killing, page_data, write_lines
 from support.folders import contents
-from support.programs import program
 from support.small_archive import write_archive
 
-from kernel_archive.archive.open import open_archive
 from kernel_archive.board import entries, ranks
 from kernel_archive.board.adding import add_submission
 from kernel_archive.board.build import build_board
-from kernel_archive.board.verify import verify_board
 from kernel_archive.errors import DataError, TargetExistsError, UsageError
-from kernel_archive.pipeline import withhold_labels
 from kernel_archive.scoring import load_split, read_record
-from kernel_archive.selection.make import make_splits
 
 
 def test_it_writes_standings_page_and_entries(archive, board):
@@ -200,79 +193,3 @@ def test_no_board_and_an_empty_board_say_what_to_do(archive, tmp_path):
     (tmp_path / "b/submissions").mkdir(parents=True)
     with pytest.raises(UsageError, match="leaderboard add"):
         build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1)
-
-
-SPEEDS = tuple(1.0123457 * s for s in (0.2, 0.4, 0.6, 0.9, 1.2, 1.7, 3.0, 4.9))
-
-
-def searched(*searches):
-    """Runs of searches, each program an edit of the one before."""
-    return searches, [
-        Run(s.search_id, program(f"{s.search_id}{i}"), x, parent=f"n{i - 1}" if i else None)
-        for s in searches
-        for i, x in enumerate(SPEEDS)
-    ]
-
-
-def test_withheld_labels_rank_and_are_not_shown(tmp_path):
-    """A board from the public part and the labels: the scores of the open archive, in sums."""
-    content = searched(
-        Search("held"), Search("aside", "histogram", role="archive"), Search("t", role="training")
-    )
-    places = [make_archive(tmp_path / name, *content, version="1.0") for name in ("open", "public")]
-    for place in places:
-        make_splits(place, names=["eval"])
-    labels = tmp_path / "labels"
-    withhold_labels(places[1], labels)
-    whole, archive = map(open_archive, places)
-    secret, split = load_split(whole, "eval"), load_split(archive, "eval", labels=labels)
-    records = []
-    for source, rows, board, folder in (
-        (whole, secret, tmp_path / "b0", None),
-        (archive, split, tmp_path / "b1", labels),
-    ):
-        file = write_lines(tmp_path / "f.jsonl", rows, informed(secret, 2.0))
-        add_submission(file, rows, name="reader", board=board, draws=DRAWS)
-        result = build_board(source, board, labels=folder, draws=DRAWS, jobs=1)
-        records.append(result.boards[0].entries[0].score)
-        assert [v.status for v in verify_board(source, board, labels=folder)] == ["verified"]
-    for name, figure in records[1].metrics.items():
-        mean = records[0].metrics[name].mean
-        assert figure.mean == (None if mean is None else round(mean, 3))
-        assert figure.repeats == ()
-    with pytest.raises(UsageError, match="labels of eval are withheld"):
-        verify_board(archive, tmp_path / "b1")
-    path = tmp_path / "b1/submissions/reader/score.json"
-    path.write_bytes(msgspec.structs.replace(read_record(path), metric_version="0").to_json())
-    updated = verify_board(archive, tmp_path / "b1", labels=labels, update=True)
-    assert [v.status for v in updated] == ["updated"]
-    # What a stranger who has the forecasts could solve for the labels of single rows is not there.
-    for file in (path, tmp_path / "b1/entries/reader.json"):
-        for part in ("groups", "confusion", "buckets", "recovery", "risk", "deferral"):
-            assert not getattr(read_record(file), part)
-    speedups = {f"{s:.6g}" for s in secret.speedups.tolist()}
-    data = [page_data((tmp_path / b / "index.html").read_text()) for b in ("b0", "b1")]
-    shown = [d["boards"][0]["rows"] for d in data]
-    assert speedups <= set(map(str, shown[0]["speedup"]))
-    assert (shown[1]["bin"], shown[1]["speedup"], len(shown[1]["id"])) == (None, None, len(secret))
-    for file in (tmp_path / "b1").rglob("*.*"):
-        page = file.name == "index.html"
-        text = json.dumps(data[1]) if page else file.read_bytes().decode("latin1")
-        assert not {s for s in speedups if s in text}, file.name
-
-
-def test_an_open_split_beside_a_withheld_one_keeps_its_entries(tmp_path):
-    """The labels' folder says nothing of discovery pairs, which are scored as ever."""
-    content = searched(
-        Search("held"), Search("aside", "histogram", role="archive"), Search("o", "nbody_forces")
-    )
-    place = make_archive(tmp_path / "a", *content, version="1.0")
-    make_splits(place, names=["eval", "discovery_pairs"])
-    withhold_labels(place, tmp_path / "labels")
-    archive = open_archive(place)
-    pairs = load_split(archive, "discovery")
-    file = write_lines(tmp_path / "p.jsonl", pairs, informed(pairs, 2.0))
-    add_submission(file, pairs, name="p", board=tmp_path / "b", draws=DRAWS)
-    result = build_board(archive, tmp_path / "b", labels=tmp_path / "labels", draws=DRAWS, jobs=1)
-    assert [line.slug for line in result.boards[0].entries] == ["p-discovery"]
-    assert result.left_out == []

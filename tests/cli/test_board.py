@@ -4,6 +4,16 @@ import json
 import shutil
 
 import pytest
+from support.archives import Run, Search, make_archive
+from support.boards import DRAWS, informed, write_lines
+from support.folders import contents
+from support.programs import program
+
+from kernel_archive.board.adding import add_submission
+from kernel_archive.errors import UsageError
+from kernel_archive.pipeline import withhold_labels
+from kernel_archive.scoring import load_split
+from kernel_archive.selection.make import make_splits
 
 
 @pytest.fixture
@@ -75,3 +85,26 @@ def test_a_failed_verification_is_status_one(here, run):
     assert status == 1
     assert "0 of 1 are sound" in out
     assert "not what the forecasts give" in err
+
+
+def test_withheld_labels_are_refused(tmp_path, run):
+    """No command makes a board of them, with or without the labels, and nothing is written."""
+    runs = [Run("held", program(f"p{i}"), 0.2 * 1.7**i) for i in range(6)]
+    place = make_archive(tmp_path / "a", [Search("held")], runs, version="1.0")
+    make_splits(place, names=["eval"])
+    secret, board = load_split(place, "eval"), tmp_path / "b"
+    file = write_lines(tmp_path / "f.jsonl", secret, informed(secret, 2.0))
+    add_submission(file, secret, name="before", board=board, draws=DRAWS)
+    before = contents(board)
+    withhold_labels(place, tmp_path / "labels")
+    split = load_split(place, "eval", labels=tmp_path / "labels")
+    with pytest.raises(UsageError, match="eval are withheld, and a board shows them row by row"):
+        add_submission(file, split, name="after", board=board, draws=DRAWS)
+    where = ("--board", board, "--archive", place)
+    for command in (["add", file, "--name", "after"], ["build"], ["verify"]):
+        status, out, err = run("leaderboard", *command, *where)
+        assert (status, out) == (2, "")
+        assert "labels of eval are withheld" in " ".join(err.split())
+        assert contents(board) == before
+    for command in ("add", "build", "verify"):
+        assert "score FILE --labels DIR" in run("leaderboard", command, "--labels", "x")[2]

@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-import msgspec
 import numpy as np
 import pytest
 
 from kernel_archive.errors import DataError
-from kernel_archive.scoring import Score, read_record, score
+from kernel_archive.scoring import read_record, score
 
 
 def test_records_survive_json_and_are_the_same_bytes_again(split, forecasts):
@@ -27,19 +26,3 @@ def test_what_is_no_record_is_refused(data, tmp_path):
         read_record(data)
     with pytest.raises(DataError, match="cannot be read"):
         read_record(tmp_path / "nothing.json")
-
-
-def test_only_named_fields_are_kept_where_labels_are_withheld(split, forecasts):
-    """Of all others, a later addition too, nothing is left, and of figures no repeat."""
-    later = [("labels", tuple[int, ...], ())]
-    longer = msgspec.defstruct("Longer", later, bases=(Score,), frozen=True, kw_only=True)
-    some = replace(forecasts, deferred=np.tile(np.arange(28) % 3 == 0, (2, 1)))
-    whole = msgspec.structs.asdict(score(split, some, draws=10))
-    sums = longer(**whole, labels=(1, 2, 3)).in_sums()
-    kept = {name for name in sums.__struct_fields__ if getattr(sums, name)}
-    lost = {name for name in whole if whole[name]} - kept
-    assert "labels" not in kept
-    assert lost == {"groups", "confusion", "buckets", "recovery", "pairs", "risk", "deferral"}
-    assert all(metric.repeats == () for metric in sums.metrics.values())
-    assert sums.metrics["crps"].mean == round(whole["metrics"]["crps"].mean, 3)
-    assert "simple_regret" not in {*sums.metrics, *sums.uniform}

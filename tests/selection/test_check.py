@@ -65,7 +65,7 @@ def test_a_variant_called_canonical_is_found(place):
     replant(place, "eval", lambda rows: rows, name="canonical")
     (finding,) = check_splits(open_archive(place))
     assert finding.code == "split-name"
-    assert "'eval-cap1'" in finding.message
+    assert "says 'eval-" in finding.message
 
 
 @pytest.mark.parametrize("broken", [{}, {"cap": "many"}, {"near_copy": "0.1"}, {"gpu": "nowhere"}])
@@ -77,24 +77,14 @@ def test_parameters_that_select_nothing(place, broken):
     assert codes(place) == ["split-parameters"]
 
 
-def test_planted_program_is_a_leak_whatever_its_ids_say(place):
-    """A program of eval in train_pairs under the ids of another row is found from its text."""
-    code = open_archive(place).arrow("eval")["candidate_code"][0].as_py()
-    replant(place, "train_pairs", first_row(candidate_code=code))
-    assert codes(place) == ["split-content", "program-leak"]
-
-
 def test_tables_without_facts_and_facts_without_tables(place):
     """A derived table and its facts come together."""
     manifest = open_archive(place).manifest
     others = dict(manifest.splits)
-    facts = others.pop("eval")
+    del others["eval"]
     write_manifest(place, msgspec.structs.replace(manifest, splits=others))
     (finding,) = (f for f in check_splits(open_archive(place)) if f.severity == "error")
     assert (finding.code, finding.field) == ("split-missing", "eval")
-    wrong = {**others, "eval": msgspec.structs.replace(facts, rows=99), "mine": facts}
-    write_manifest(place, msgspec.structs.replace(manifest, splits=wrong))
-    assert set(codes(place)) == {"wrong-rows", "unknown-split"}
 
 
 def test_rows_without_labels_are_those_of_the_evaluation_splits(place):

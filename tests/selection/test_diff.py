@@ -33,17 +33,16 @@ def new(tmp_path_factory):
 
 def by_table(found):
     """Differences by table."""
-    return {t.table: t for t in found.tables}
+    return {t["table"]: t for t in found["tables"]}
 
 
 def test_same_archive(parents):
     """An archive is the same as itself, in every table."""
     found = diff(parents, parents)
-    assert found.same
-    assert found.old_digest == found.new_digest
     tables = open_archive(parents).manifest.tables.items()
     held = {name: sum(facts.rows.values()) for name, facts in tables if name not in INPUTS}
-    assert {t.table: t.rows_new for t in found.tables} == held
+    assert {t["table"]: t["rows_new"] for t in found["tables"]} == held
+    assert not any(t["changed"] for t in found["tables"])
 
 
 def test_every_kind_of_change_is_found(parents, new):
@@ -52,23 +51,19 @@ def test_every_kind_of_change_is_found(parents, new):
     added = kernel_ids(SEARCHES, [Run("held", program("new"))])
     for name in ("kernels", "eval"):
         table = found[name]
-        assert (table.added, table.removed) == (added, [NAMES[7]])
-        again = {c.id: (c.old, c.new) for c in table.remeasured}
-        assert set(again) == {NAMES[2], NAMES[3]}
-        (label,) = table.relabelled
-        assert (label.id, label.old, label.new) == (NAMES[2], 2, 7)
-    assert found["kernels"].remeasured[0].old[1] == 1
+        assert (table["added"], table["removed"]) == (added, [NAMES[7]])
+        assert set(table["remeasured"]) == {NAMES[2], NAMES[3]}
+        assert table["relabelled"] == [NAMES[2]]
     # Every edge of the held-out search starts at n0; g changed with its child.
-    assert len(found["discovery_pairs"].remeasured) == 2
-    assert (len(found["discovery_pairs"].added), len(found["discovery_pairs"].removed)) == (1, 1)
-    assert found["train_pairs"].same
-    assert found["references"].same
-    assert len(found["evaluations"].added) == 0
-    assert found["evaluations"].content
+    counts = [len(found["discovery_pairs"][k]) for k in ("remeasured", "added", "removed")]
+    assert counts == [2, 1, 1]
+    assert not found["train_pairs"]["changed"]
+    assert not found["references"]["changed"]
+    assert (found["evaluations"]["added"], found["evaluations"]["changed"]) == ([], True)
 
 
 def test_moved_kernels_under_one_digest(parents, tmp_path):
-    """Rows that only changed between train and test are found, though the digest."""
+    """A row that only went from train to test is a change, though the digest is the same."""
 
     def swap(rows):
         rows["kernels", "test"].append(rows["kernels", "train"].pop())
@@ -76,20 +71,15 @@ def test_moved_kernels_under_one_digest(parents, tmp_path):
     place = make_archive(tmp_path / "moved", SEARCHES, RUNS, version="1.1", plant=swap)
     digests = [open_archive(p).manifest.tables["kernels"].logical_digest for p in (parents, place)]
     assert digests[0] == digests[1]
-    found = diff(parents, place)
-    table = by_table(found)["kernels"]
-    assert [(c.id, c.old, c.new) for c in table.moved] == [(NAMES[-1], "train", "test")]
-    assert (table.rows_old, table.rows_new, table.added, table.removed) == (16, 16, [], [])
-    assert not table.same
-    assert not found.same
+    table = by_table(diff(parents, place))["kernels"]
+    assert (table["added"], table["removed"], table["changed"]) == ([], [], True)
 
 
 def test_tables_of_one_side_only(parents, tmp_path):
     """A split that one archive lacks is named, not compared; a missing path is an error."""
     plain = make_archive(tmp_path / "plain", SEARCHES, RUNS)
     found = diff(plain, parents)
-    assert found.only_new == [name for name in SPLIT_TABLES if name != "eval_transfer"]
-    assert not found.same
-    assert diff(parents, plain).only_old == found.only_new
+    assert found["only_new"] == [name for name in SPLIT_TABLES if name != "eval_transfer"]
+    assert diff(parents, plain)["only_old"] == found["only_new"]
     with pytest.raises(ArchiveNotFoundError):
         diff(parents, tmp_path / "none")

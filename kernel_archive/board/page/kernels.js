@@ -8,8 +8,8 @@ function fillKernels() {
   spread = null;
   const { rows } = board;
   put($('k-task'), option('', `all ${rows.tasks.length} tasks`), rows.tasks.map((t, i) => option(i, t)));
-  put($('k-bin'), option('', rows.bin ? 'any' : 'withheld'), rows.bin && Object.entries(board.bins).map(([b, texts]) => option(b, texts.filter(Boolean).join(': '))));
-  put($('k-order'), orders.filter(([v]) => (rows.speedup || !['fast', 'slow'].includes(v)) && (rows.bin || v === 'split' || v === 'disputed')).map(([v, t]) => option(v, t)));
+  put($('k-bin'), option('', 'any'), Object.entries(board.bins).map(([b, texts]) => option(b, texts.filter(Boolean).join(': '))));
+  put($('k-order'), orders.filter(([v]) => rows.speedup || !['fast', 'slow'].includes(v)).map(([v, t]) => option(v, t)));
   $('k-find').value = '';
   kernelList();
   show(seen.rows.length ? seen.rows[0] : -1, false);
@@ -24,7 +24,7 @@ function judged() {
       const { mean } = meanCast(entry, row);
       if (!mean) continue;
       const bin = mean.reduce((s, p, b) => s + p * (b + 1), 0);
-      hit += board.rows.bin ? mean[board.rows.bin[row] - 1] : 0; n += 1; sum += bin; squares += bin * bin;
+      hit += mean[board.rows.bin[row] - 1]; n += 1; sum += bin; squares += bin * bin;
     }
     return { hit: n ? hit / n : 1, apart: n ? squares / n - (sum / n) ** 2 : 0 };
   });
@@ -66,7 +66,7 @@ function kernelList() {
   put(list, found.map((i) => {
     const node = rows.kernel[i];
     return h('div', { role: 'option', id: `k-${i}`, 'data-row': i, 'aria-selected': String(i === seen.row) },
-      h('span', { class: 't' }, rows.tasks[rows.task[i]]), h('span', { class: 'x' }, rows.speedup ? times(rows.speedup[i]) : rows.bin && binName(rows.bin[i])),
+      h('span', { class: 't' }, rows.tasks[rows.task[i]]), h('span', { class: 'x' }, rows.speedup ? times(rows.speedup[i]) : binName(rows.bin[i])),
       h('span', { class: 's' }, `${node ? node.lang + ' · ' : ''}${rows.id[i].slice(0, 8)}`));
   }));
   list.scrollTop = 0;
@@ -104,21 +104,21 @@ const binName = (b) => board.bins[b][0];
 const share = (mean, b) => `${binName(b)}: ${(100 * mean[b - 1]).toFixed(0)} %`;
 
 function forecastTable(row) {
-  const truth = board.rows.bin ? board.rows.bin[row] : null; // null where the labels are withheld
+  const truth = board.rows.bin[row];
   const strip = (mean, label) => h('span', { class: 'strip', role: 'img', 'aria-label': label }, bins().map((b) => h('i', { class: b === truth ? 'true' : null, '--p': mean[b - 1].toFixed(3), title: share(mean, b) })));
   const any = board.entries.some((e) => e.why[row]);
   return h('div', { class: 'casts', tabindex: 0, role: 'region', 'aria-label': 'Forecasts of every entry' }, h('table', {},
     h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Entry'), h('th', { scope: 'col' }, h('span', { class: 'strip head' }, bins().map((b) => h('i', { class: b === truth ? 'true' : null, title: binName(b) }, isOutcome() ? { 1: '−', 8: '+' }[b] : b)))),
-      h('th', { scope: 'col' }, 'Predicted'), truth && h('th', { scope: 'col' }, isOutcome() ? 'On the outcome' : 'On the measured bin'), any && h('th', { scope: 'col', class: 'minor' }, 'Its reason'))),
+      h('th', { scope: 'col' }, 'Predicted'), h('th', { scope: 'col' }, isOutcome() ? 'On the outcome' : 'On the measured bin'), any && h('th', { scope: 'col', class: 'minor' }, 'Its reason'))),
     h('tbody', {}, board.entries.map((entry) => {
       const { mean, bins: named, states } = meanCast(entry, row);
       const deferred = states.some((s) => s & 4);
       const none = states.every((s) => !(s & 1)) ? 'no line' : deferred ? 'deferred' : 'not parsed';
-      const off = named.length && truth ? named.map((b) => b - truth) : [];
+      const off = named.length ? named.map((b) => b - truth) : [];
       return h('tr', {}, h('th', { scope: 'row' }, entry.name),
         h('td', {}, mean ? strip(mean, `${entry.name}: ${bins().map((b) => share(mean, b)).join(', ')}`) : none),
         h('td', { class: off.length && off.every((d) => d === 0) ? 'yes' : null }, named.length ? named.map((b) => (isOutcome() ? binName(b) : b)).join(' ') : DASH, deferred && mean ? ' (deferred)' : ''),
-        truth && h('td', {}, mean ? `${(100 * mean[truth - 1]).toFixed(0)}\u2009%` : DASH), any && h('td', { class: 'why minor' }, reason(entry.why[row])));
+        h('td', {}, mean ? `${(100 * mean[truth - 1]).toFixed(0)}\u2009%` : DASH), any && h('td', { class: 'why minor' }, reason(entry.why[row])));
     }))));
 }
 
@@ -139,9 +139,9 @@ function detail() {
   const mode = seen.mode || (window.matchMedia('(max-width: 820px)').matches ? 'unified' : 'split');
   const cut = (i) => (data.cut[i] ? `, the first ${data.limit.toLocaleString('en')} of ${data.cut[i].toLocaleString('en')} characters` : '');
   const modes = [['split', 'Side by side'], ['unified', 'Unified'], ['candidate', `${names[1]} only`]];
-  const facts = node ? [node.lang, node.how.replace(/_/g, ' '), node.model, node.n > 1 ? `${node.n} measurements` : null, node.flags.length ? `flags: ${node.flags.join(', ')}` : null].filter(Boolean).join(' · ') : rows.bin ? 'published row without a log' : 'its search is withheld';
+  const facts = node ? [node.lang, node.how.replace(/_/g, ' '), node.model, node.n > 1 ? `${node.n} measurements` : null, node.flags.length ? `flags: ${node.flags.join(', ')}` : null].filter(Boolean).join(' · ') : 'published row without a log';
   put(out,
-    h('div', { class: 'k-head' }, rows.speedup && h('span', { class: 'x' }, times(rows.speedup[row])), h('h3', {}, rows.tasks[rows.task[row]]), h('span', {}, rows.bin ? [binName(rows.bin[row]), isOutcome() ? '' : ` (bin ${rows.bin[row]})`] : 'its label is withheld'), h('span', { class: 'small' }, rows.gpu[row])),
+    h('div', { class: 'k-head' }, rows.speedup && h('span', { class: 'x' }, times(rows.speedup[row])), h('h3', {}, rows.tasks[rows.task[row]]), h('span', {}, binName(rows.bin[row]), isOutcome() ? '' : ` (bin ${rows.bin[row]})`), h('span', { class: 'small' }, rows.gpu[row])),
     h('p', { class: 'small' }, facts, h('br'), h('a', { href: `#kernel=${encodeURIComponent(rows.id[row])}`, title: 'Link to this kernel' }, h('code', {}, rows.id[row])), node ? [' from ', h('code', {}, node.src)] : null),
     h('h3', {}, 'What was forecast'), forecastTable(row),
     h('div', { class: 'controls' }, h('div', { class: 'segmented', role: 'group', 'aria-label': 'View of the code' }, modes.map(([value, text]) => h('button', { type: 'button', 'data-mode': value, 'aria-pressed': String(value === mode), onclick: () => { seen.mode = value; detail(); $('k-detail').querySelector(`[data-mode="${value}"]`).focus({ preventScroll: true }); } }, text)))),

@@ -64,7 +64,6 @@ function plots() {
   }
   if (entries.some((e) => e.confusion.length)) out.push(h('figure', { class: 'wide' }, h('figcaption', {}, h('b', {}, 'Confusion'), isOutcome() ? 'Rows: outcome, failures on top. Columns: predicted outcome. Shade: share of the row.' : 'Rows: measured bin, slowest on top. Columns: predicted bin, slowest left. Shade: share of the row.'),
     h('div', { class: 'matrices' }, entries.map((e) => h('div', {}, h('h4', {}, e.name), matrix(e))))));
-  if (!board.rows.bin) out.push(h('p', { class: 'note' }, 'The labels of this split are withheld: only figures over all of its rows are shown.'));
   put($('plots'), out);
 }
 

@@ -134,7 +134,7 @@ function standingsOf(split) {
     fold.textContent = `${controls.hidden ? 'Show' : 'Hide'} ${place.controls.length} controls and bounds`;
   });
   controls.hidden = true;
-  const missed = place.rows.bin && place.ranked ? h('button', { type: 'button', class: 'ghost missed' }, 'Programs with the leader’s largest errors') : null;
+  const missed = place.ranked ? h('button', { type: 'button', class: 'ghost missed' }, 'Programs with the leader’s largest errors') : null;
   if (missed) missed.addEventListener('click', showMissed);
   $('board-' + split).querySelector('.explained').after(h('div', { class: 'controls' }, h('label', {}, 'Rank by', choose), fold, missed));
   ordering[split] = order;
