@@ -264,4 +264,4 @@ class Scheduler(msgspec.Struct):
             run.gpu_seconds += measured.wall_s
             self.result.evaluations += 1
             self.advance(self.result.evaluations, expected, run.planned.key)
-        run.write(self.station.facts())
+        run.write({**self.station.facts(), "environment_last": self.station.environment()})

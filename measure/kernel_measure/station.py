@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -24,13 +23,12 @@ from kernel_measure.settings import Config, Settings
 from kernel_measure.tasks import get_task
 from kernel_measure.verdict import Measurement, evaluation
 
-#: What is asked of ``nvidia-smi``, and what of it changes while programs are measured.
+#: What is asked of ``nvidia-smi``.
 FIELDS: Final = (
     *("name", "driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory"),
     *("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "power.limit", "pstate"),
     "clocks_event_reasons.active",
 )
-_CHANGING: Final = (*FIELDS[5:9], FIELDS[-1])
 
 
 def query() -> dict[str, str]:
@@ -52,30 +50,6 @@ def resolve_gpu(device: str, gpu: str | None) -> str:
     if gpu:
         return canonical_gpu(gpu)
     return canonical_gpu(query().get("name", "unknown")) if device == "cuda" else device
-
-
-class GpuWatch:
-    """Samples driver, clocks, temperature and power of the GPU every few seconds."""
-
-    def __init__(self, *, enabled: bool, period_s: float = 10.0) -> None:
-        self.first = query() if enabled else {}
-        self._latest, self._at = self.first, time.monotonic()
-        self._stop, self._period = threading.Event(), period_s
-        if self.first:
-            threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._period):
-            self._latest, self._at = query() or self._latest, time.monotonic()
-
-    def latest(self) -> dict[str, Any]:
-        """Clocks, temperature and power as last seen, with the age of the sample."""
-        seen: dict[str, Any] = {n: self._latest[n] for n in _CHANGING if n in self._latest}
-        return {**seen, "age_s": round(time.monotonic() - self._at, 1)} if seen else {}
-
-    def close(self) -> None:
-        """Stop sampling."""
-        self._stop.set()
 
 
 class CompilePool:
@@ -153,8 +127,8 @@ class Station(ExitStack):
     def __init__(self, host: Host, settings: Settings, gpu: str, task: str | None) -> None:
         super().__init__()
         timing, others = share_processors()
-        self._watch = GpuWatch(enabled=host.device == "cuda")
-        self.callback(self._watch.close)
+        self._device = host.device
+        self._first = self.environment()
         more = {"gpu": gpu, "trusted": host.trusted, "cpus": timing, "start_cpus": others}
         self.measurer = self.enter_context(
             Measurer(host.device, settings, cache=host.cache, **more)
@@ -172,15 +146,18 @@ class Station(ExitStack):
         """Begin to compile programs of a task."""
         return [self._pool.submit(task, code) for code in codes] if self._pool is not None else []
 
+    def environment(self) -> dict[str, str]:
+        """Driver, clocks, temperature and power of the GPU now; empty without one."""
+        return query() if self._device == "cuda" else {}
+
     def facts(self) -> dict[str, Any]:
         """What ``run.json`` says of device and software, once something was measured."""
-        facts, driver = self.measurer.facts, self._watch.first.get("driver_version")
+        facts, driver = self.measurer.facts, self._first.get("driver_version")
         more = {"driver": driver, "sandbox": self.measurer.confined}
         return {
             **facts,
             "software": {**facts.get("software", {}), **more},
-            "nvidia_smi": self._watch.first,
-            "environment_last": self._watch.latest(),
+            "nvidia_smi": self._first,
         }
 
 
