@@ -27,13 +27,12 @@ class Measurement(Result, kw_only=True):
     fresh_worker: bool = True  # whether the program was the first of its process
 
     def timing(self) -> dict[str, Any]:
-        """The line of ``timing.jsonl``: phases and both distributions of every case."""
+        """The line of ``timing.jsonl``, with both distributions of every case."""
         return {
             "speedup": self.speedup,
             "kind": self.outcome,
             "statistic": "median",
             "wall_s": round(self.wall_s, 6),
-            "phases": {k: round(v, 6) for k, v in self.phases.items()},
             "attempts": self.attempts,
             "off_band": self.off_band,
             "salt": self.salt,

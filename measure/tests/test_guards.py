@@ -133,7 +133,6 @@ def test_clocks_are_asked_twice(tmp_path, monkeypatch, stalls, outcome):
     result = Evaluator(get_task("rehearsal"), StandIn(), config).evaluate(cheats.NUMPY_HONEST)
     assert result.failure_kind == outcome
     assert len(asked) == min(stalls + 1, 2)
-    assert ("time_again_s" in result.phases) == (stalls > 0), "the log says so"
 
 
 @pytest.mark.parametrize(
