@@ -128,7 +128,6 @@ class Evaluator:
         except guards.CandidateFailure as failure:
             result.failure_kind, result.failed_case = failure.kind, shape
             result.error, result.error_name = failure.error[:MAX_TEXT], failure.name
-            result.traceback = failure.trace[-MAX_TEXT:]
         finally:
             self.device.leave_candidate()
             self.device.reset()

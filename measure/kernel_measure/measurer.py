@@ -188,7 +188,7 @@ class Measurer(ExitStack):
         failed = Measurement(task=task, outcome="infrastructure_failure", salt=worker.salt)
         if isinstance(answer, LostRequest):
             failed.outcome, failed.error_name = "runtime_error", _LOSSES[answer.why]
-            failed.error, failed.traceback = answer.text, worker.output(600).strip()
+            failed.error = answer.text
             failed.wall_s = self.settings.timeout_s if answer.why == "timeout" else 0.0
             self.replace(task)
             return failed

@@ -79,7 +79,6 @@ def evaluation(m: Measurement) -> LoggedEvaluation:
         feedback.compilation_error = m.error
     elif m.outcome == "runtime_error":
         feedback.runtime_error_name, feedback.runtime_error = m.error_name, m.error
-        feedback.traceback = m.traceback
     elif m.outcome == "incorrect":
         feedback.error_message = m.error
     elif m.outcome == "infrastructure_failure":
