@@ -14,14 +14,13 @@ from typing import Any, Final
 
 import msgspec
 
-from kernel_archive.gpus import canonical_gpu, gpu_facts
-from kernel_archive.readers.events import LoggedEvaluation
+from kernel_archive.gpus import canonical_gpu
 from kernel_measure.device import check_device
 from kernel_measure.measurer import START_TIMEOUT_S, Measurer
 from kernel_measure.process import LostRequest, WorkerProcess
 from kernel_measure.settings import Config, Settings
 from kernel_measure.tasks import get_task
-from kernel_measure.verdict import Measurement, evaluation
+from kernel_measure.verdict import Measurement
 
 #: What is asked of ``nvidia-smi``.
 FIELDS: Final = (
@@ -162,11 +161,10 @@ class Station(ExitStack):
 
 
 class FileResult(msgspec.Struct, kw_only=True):
-    """The verdict of one file with its distributions, and the same as the logs hold it."""
+    """The verdict of one file with its distributions."""
 
     file: str
     measurement: Measurement
-    evaluation: LoggedEvaluation
 
 
 class Measured(msgspec.Struct, kw_only=True):
@@ -207,19 +205,10 @@ def measure_files(
         for i, file in enumerate(files):
             advance(i, len(files), file.name)
             m = measurer.measure(facts.name, file.read_text("utf-8", "replace"))
-            results.append(FileResult(file=str(file), measurement=m, evaluation=evaluation(m)))
+            results.append(FileResult(file=str(file), measurement=m))
         advance(len(files), len(files), "")
         smi = query() if device == "cuda" else {}
         environment = {**measurer.facts, "nvidia_smi": smi, "sandbox": measurer.confined}
-    notes = []
-    if device != "cuda":
-        notes.append(f"Times of the device {device}: for rehearsal, not comparable with any GPU's.")
-    elif gpu_facts(name).memory_bandwidth_gb_s is None:
-        notes.append(
-            f"The peaks of {name} are not known: times were not checked against the physical limit."
-        )
-    if host.trusted:
-        notes.append(TRUSTED)
     return Measured(
         task=facts.name,
         gpu=name,
@@ -227,5 +216,5 @@ def measure_files(
         measurement=settings.describe(),
         environment=environment,
         results=results,
-        notes=notes,
+        notes=[TRUSTED] if host.trusted else [],
     )
