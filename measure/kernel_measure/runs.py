@@ -17,9 +17,9 @@ from kernel_measure.settings import Settings
 from kernel_measure.tasks import get_task
 from kernel_measure.verdict import Measurement, evaluation
 
-#: Fields of ``run.json`` that stay as they are; beside them the numbers of a search.
+#: Fields of ``run.json`` that stay as they are.
 _FIXED: Final = (
-    *("task", "method", "reference_source", "measurement"),
+    *("task", "method", "reference_source", "measurement", "search"),
     *("benchmark_cases", "correctness_cases", "tolerance"),
 )
 
@@ -42,7 +42,7 @@ def run_document(task: str, settings: Settings, **more: Any) -> dict[str, Any]:
 def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any]:
     """The ``run.json`` of an earlier call that ``document`` goes on with; empty without one.
 
-    A search may be given more steps: no choice depends on how many there are.
+    A search may be given another number of steps: no choice depends on how many there are.
 
     Raises:
         DataError: it can't be read, or was recorded under other settings.
@@ -50,27 +50,26 @@ def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any]:
     if not path.exists():
         return {}
     earlier = read_given(path, dict[str, Any], code="bad-json", fix="Move the run away")
-    old, new = _with_numbers(earlier), _with_numbers(document)
-    for name in (*_FIXED, *sorted(new.keys() - document.keys())):
-        before = old.get(name)
-        longer = name == "search.total_budget_steps" and isinstance(before, int)
-        if before != new.get(name) and not (longer and before < new[name]):
-            says = "under other settings" if name in old else "without saying under which settings"
+    for name in _FIXED:
+        # What a chain is, its log says: only a search states its numbers before it begins.
+        if name in document and _compared(earlier, name) != _compared(document, name):
+            how = "under other" if name in earlier else "without saying under which"
             raise DataError.of(
                 code="another-plan",
                 file=str(path),
                 field=name,
                 fix="Record into another directory",
-                message=f"the run was recorded {says} and can't be continued",
+                message=f"the run was recorded {how} settings and can't be continued",
             )
     return earlier
 
 
-def _with_numbers(document: dict[str, Any]) -> dict[str, Any]:
-    """A ``run.json`` with the numbers of its search as fields of their own: ``search.c_puct``."""
-    numbers = document.get("search")
-    numbers = numbers if isinstance(numbers, dict) else {}
-    return document | {f"search.{name}": number for name, number in numbers.items()}
+def _compared(document: dict[str, Any], name: str) -> Any:
+    """A field of a ``run.json``; of a search all but its steps."""
+    value = document.get(name)
+    if name == "search" and isinstance(value, dict):
+        return {n: number for n, number in value.items() if n != "total_budget_steps"}
+    return value
 
 
 class Job(msgspec.Struct, frozen=True):
