@@ -88,7 +88,6 @@ class Measurer(ExitStack):
         self.callback(lambda: [self.end(task) for task in self.tasks])
         self._workers: dict[str, WorkerProcess] = {}
         self._bands: dict[str, ReferenceBand] = {}
-        self.restarts = 0
         self.confined: dict[str, str] = {}
         self.facts: dict[str, Any] = {}
 
@@ -127,7 +126,7 @@ class Measurer(ExitStack):
 
     def replace(self, task: str) -> None:
         """End the worker of a task; the next program gets a fresh one."""
-        self.restarts += self.end(task)
+        self.end(task)
 
     def end(self, task: str) -> bool:
         """End the worker of a task that is done with; says whether there was one."""

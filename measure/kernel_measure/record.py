@@ -34,8 +34,6 @@ class Recorded(msgspec.Struct, kw_only=True):
     """What a call recorded; ``runs`` has a row for each run with measurements."""
 
     evaluations: int = 0
-    seconds: float = 0.0
-    restarts: int = 0  # workers replaced
     unfinished: int = 0  # runs
     waiting: int = 0  # proposals that searches wait for: see questions/ in the runs
     runs: list[dict[str, Any]] = []
@@ -160,8 +158,6 @@ def record(
             for active in list(scheduler.active):
                 scheduler.end(active)
             result.runs.sort(key=lambda row: keys.index(row["run"]))
-            result.seconds = time.monotonic() - begin
-            result.restarts = station.measurer.restarts
     return result
 
 
@@ -189,8 +185,10 @@ class Scheduler(msgspec.Struct):
         with closing(run.log) as log:
             if log.counts:
                 run.write({})
-                row = {"run": run.planned.key, "counts": dict(sorted(log.counts.items()))}
-                self.result.runs.append({**row, "best": log.best, "finished": log.finished})
+                counts = dict(sorted(log.counts.items()))
+                self.result.runs.append(
+                    {"run": run.planned.key, "counts": counts, "finished": log.finished}
+                )
             self.result.waiting += log.waits
             self.result.unfinished -= log.finished
 

@@ -96,8 +96,7 @@ def feedback_of(logged: LoggedEvaluation | None) -> Feedback:
 class RunLog(ExitStack):
     """A log of a run, and ``timing.jsonl`` beside it; what is there is replayed.
 
-    ``counts`` says how often each outcome was measured, ``best`` the best speedup, x, ``waits`` how
-    many programs it waits for.
+    ``counts`` says how often each outcome was measured, ``waits`` how many programs it waits for.
 
     Raises:
         BusyError: another process records into the directory.
@@ -107,7 +106,6 @@ class RunLog(ExitStack):
     def __init__(self, path: Path, kind: Any) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()
-        self.best: float | None = None
         self.waits = 0
         with ExitStack() as stack:
             # Opening cuts off a torn last line.
@@ -145,10 +143,7 @@ class RunLog(ExitStack):
         raise NotImplementedError
 
     def _count(self, logged: LoggedEvaluation | None) -> None:
-        feedback = feedback_of(logged)
-        self.counts[feedback.kind] += 1
-        if feedback.aggregated_speedup is not None:
-            self.best = max(self.best or 0.0, feedback.aggregated_speedup)
+        self.counts[feedback_of(logged).kind] += 1
 
     def _time(self, job: Job, measured: Measurement, started_at: str) -> str:
         """Write the timing of a measurement that has just come to its end; when that was."""

@@ -169,7 +169,6 @@ def test_worker_is_replaced_after_its_share(measurer):
     """
     measured = [measurer.measure("rehearsal", GOOD) for _ in range(2)]
     assert all(m.fresh_worker for m in measured)
-    assert measurer.restarts == 2
     assert len({m.salt for m in measured}) == 2
     assert all(len(m.salt) == 16 for m in measured)
 
@@ -183,8 +182,8 @@ def test_failure_in_a_used_worker_is_confirmed_in_a_fresh_one():
     )
     with Measurer("standin", Settings(max_runs=3, candidates_per_worker=10)) as m:
         assert m.measure("rehearsal", poison).outcome == "success"
-        assert m.measure("rehearsal", victim).outcome == "success"
-        assert m.restarts == 1
+        again = m.measure("rehearsal", victim)
+        assert (again.outcome, again.fresh_worker) == ("success", True)
 
 
 def test_case_off_the_band_is_measured_again_then_marked(monkeypatch):
