@@ -134,8 +134,8 @@ def measure(task: str, files: tuple[Path, ...], gpu: str | None, **how: Any) -> 
 def record(plan: Path, out: Path, **how: Any) -> None:
     """Run the searches of PLAN (TOML) and write their logs; called again, go on where they end.
 
-    What chains hold is compiled before anything is timed. Searches wait for proposals: see
-    questions/ in the runs.
+    By rounds: all that can be measured is compiled before anything is timed. Searches wait for
+    proposals: see questions/ in the runs.
     """
     from kernel_measure.plan import read_plan
     from kernel_measure.record import record as record_plan

@@ -91,17 +91,14 @@ def _guard(first: int) -> subprocess.Popen[bytes]:
 class WorkerProcess:
     """A worker.
 
-    Its own folder is made in ``cache``, too, the root of the compiler caches. ``lock`` is the
-    descriptor of the file that is locked while the device is set up, ``nice`` how far it stands
-    behind others.
+    Its own folder is made in ``cache``, too, the root of the compiler caches. ``nice`` is how far
+    it stands behind others.
 
     Raises:
         IsolationError: programs cannot be isolated here, and the configuration does not trust them.
     """
 
-    def __init__(
-        self, config: Config, cache: Path, *, lock: int | None = None, nice: int = 0
-    ) -> None:
+    def __init__(self, config: Config, cache: Path, *, nice: int = 0) -> None:
         if not config.trusted:
             require_isolation()
         self.settings, self.served = config.settings, 0
@@ -118,15 +115,11 @@ class WorkerProcess:
         self._output = (self.scratch / "output.txt").open("w+b")
         request_read, self._requests = os.pipe()
         self._replies, reply_write = os.pipe()
-        # Opened anew: a lock belongs to an opening of a file, and a copy would share the driver's.
-        own_lock = os.open(f"/dev/fd/{lock}" if lock is not None else os.devnull, os.O_RDWR)
-        config = msgspec.structs.replace(
-            config, scratch=str(self.scratch), salt=self.salt, lock=own_lock
-        )
+        config = msgspec.structs.replace(config, scratch=str(self.scratch), salt=self.salt)
         os.write(self._requests, msgspec.json.encode(config) + b"\n")
         drop = "" if config.trusted or worker_user() is None else _DROP.format(user=worker_user())
         start = _START.format(nice=nice, drop=drop, paths=json.dumps(_import_paths()))
-        files = [request_read, reply_write, own_lock]
+        files = [request_read, reply_write]
         command = [sys.executable, "-c", start, str(request_read), str(reply_write)]
         with ExitStack() as passed:
             for descriptor in files:

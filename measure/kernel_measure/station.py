@@ -6,9 +6,10 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,14 +94,14 @@ class CompilePool:
             worker.kill()
 
 
-def share_processors() -> tuple[list[int], list[int]]:
-    """Processors for timing and for everything else; fewer than six serve both.
+def timing_processors() -> list[int]:
+    """Two processors for the worker that times, or all where there are fewer than six.
 
-    They are those that this process may use: ``taskset`` gives several stations their own.
+    They are of those that this process may use: ``taskset`` gives several stations their own.
     """
     usable = sorted(os.sched_getaffinity(0))
     # Not the very first: interrupts are served there.
-    return (usable[1:3], usable[3:]) if len(usable) >= 6 else (usable, usable)
+    return usable[1:3] if len(usable) >= 6 else usable
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +109,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
     device: str = "cuda"  # ``cuda``, ``cpu`` or ``standin``
     trusted: bool = False  # run programs without any isolation
-    #: Processes that compile ahead; as many as processors are left by default.
+    #: Processes that compile ahead; one less than processors by default.
     compilers: int | None = None
     cache: Path | None = None  # where compiled programs are kept; a temporary directory by default
 
@@ -118,32 +119,41 @@ TRUSTED: Final = "Programs ran without any isolation (--trusted): they could do 
 
 
 class Station(ExitStack):
-    """Measures programs and compiles others meanwhile; used as a context manager.
+    """Compiles programs, then measures them; used as a context manager."""
 
-    ``task`` is any of the framework that is measured; nothing is compiled ahead without one.
-    """
-
-    def __init__(self, host: Host, settings: Settings, gpu: str, task: str | None) -> None:
+    def __init__(self, host: Host, settings: Settings, gpu: str) -> None:
         super().__init__()
-        timing, others = share_processors()
         self._device = host.device
         self._first = self.environment()
-        more = {"gpu": gpu, "trusted": host.trusted, "cpus": timing, "start_cpus": others}
+        more = {"gpu": gpu, "trusted": host.trusted, "cpus": timing_processors()}
         self.measurer = self.enter_context(
             Measurer(host.device, settings, cache=host.cache, **more)
         )
-        count = max(1, len(others) - 1) if host.compilers is None else host.compilers
-        self._pool = None
-        if count and task is not None:
-            config = msgspec.structs.replace(
-                self.measurer.config, mode="compile", task=task, cpus=others
-            )
-            self._pool = CompilePool(count, config, self.measurer.cache)
-            self.callback(self._pool.close)
+        usable = len(os.sched_getaffinity(0))
+        self._compilers = max(1, usable - 1) if host.compilers is None else host.compilers
 
-    def compile_ahead(self, task: str, codes: Iterable[str]) -> list[Future[None]]:
-        """Begin to compile programs of a task."""
-        return [self._pool.submit(task, code) for code in codes] if self._pool is not None else []
+    def compile_ahead(
+        self,
+        programs: Collection[tuple[str, str]],
+        deadline: float,
+        advance: Callable[[int, int, str], None],
+    ) -> None:
+        """Compile programs, given with their tasks, and end the compilers.
+
+        None is waited for after the deadline. ``advance`` is called with programs done, programs in
+        all, and what is done.
+        """
+        if not self._compilers or not programs:
+            return
+        task = next(iter(programs))[0]  # any of the framework
+        config = msgspec.structs.replace(self.measurer.config, mode="compile", task=task, cpus=[])
+        with closing(CompilePool(self._compilers, config, self.measurer.cache)) as pool:
+            futures = [pool.submit(task, code) for task, code in programs]
+            for done, future in enumerate(futures, 1):
+                if time.monotonic() >= deadline:
+                    break
+                future.result()
+                advance(done, len(futures), "compiling")
 
     def environment(self) -> dict[str, str]:
         """Driver, clocks, temperature and power of the GPU now; empty without one."""

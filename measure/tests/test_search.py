@@ -76,9 +76,9 @@ def drive(search, limit=10**9):
 
 def searched(directory, **how):
     """Drive a whole search; the number measured."""
-    with make(directory, **how) as search:
-        count = drive(search)
-        assert search.finished
+    search = make(directory, **how)
+    count = drive(search)
+    assert search.finished
     return count
 
 
@@ -146,10 +146,10 @@ def test_killed_at_any_line_goes_on_as_if_nothing_had_happened(tmp_path, cut):
 
 def test_failed_start_ends_the_search_with_a_readable_log(tmp_path):
     """A starting program that fails gives a finished search with one evaluation, no null scores."""
-    with make(tmp_path / "run") as search:
-        search.report(search.jobs()[0], measured(None), NOW)
-        assert search.jobs() == []
-        assert search.finished
+    search = make(tmp_path / "run")
+    search.report(search.jobs()[0], measured(None), NOW)
+    assert search.jobs() == []
+    assert search.finished
     assert searched(tmp_path / "run") == 0
     assert [e["kind"] for e in events(tmp_path / "run")] == ["search_initialized"]
     assert [r.outcome for r in read_run(tmp_path / "run")[0]] == ["runtime_error"]
@@ -157,8 +157,7 @@ def test_failed_start_ends_the_search_with_a_readable_log(tmp_path):
 
 def test_directory_of_another_search_is_refused(tmp_path):
     """A log from another starting program is not continued."""
-    with make(tmp_path / "run") as search:
-        drive(search, 3)
+    drive(make(tmp_path / "run"), 3)
     with pytest.raises(DataError, match="another starting program"):
         make(tmp_path / "run", provider=Numbered("something else"))
 

@@ -6,15 +6,15 @@ import os
 
 import pytest
 
-from kernel_measure.station import query, share_processors
+from kernel_measure.station import query, timing_processors
 
 
-def test_processors_for_timing_lie_apart(monkeypatch):
-    """Of those that this process may use; few serve both."""
+def test_processors_for_timing_are_not_the_first(monkeypatch):
+    """Of those that this process may use; where there are few, all."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16, 32)), raising=False)
-    assert share_processors() == ([17, 18], [*range(19, 32)])
+    assert timing_processors() == [17, 18]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    assert share_processors() == ([0, 1], [0, 1])
+    assert timing_processors() == [0, 1]
 
 
 SAID = "NVIDIA H200, 570.1, 143771 MiB, 1980 MHz, 3201 MHz, 1755 MHz, 3201 MHz, 41, 120.5 W, 700.0 W, P0, 0x0"  # noqa: E501

@@ -210,50 +210,6 @@ def test_worker_that_does_not_come_up_is_the_harness_s_fault():
         m.measure("rehearsal", GOOD)
 
 
-@pytest.mark.parametrize("when", ["starting", "measuring", "within the program"])
-def test_workers_of_other_tasks_make_room(monkeypatch, when):
-    """Who finds no memory, a worker at its start or at work or the program itself."""
-    with Measurer("standin", Settings(max_runs=3, candidates_per_worker=9)) as m:
-        assert m.measure("rehearsal", GOOD).outcome == "success"
-        m._workers["neighbour"] = m._workers.pop("rehearsal")
-        crowded = lambda: "neighbour" in m._workers
-        ready, ask = WorkerProcess.ready, WorkerProcess.ask
-        no_room = Reply(error="CUDA out of memory")
-        greedy = during("raise MemoryError('CUDA out of memory. Tried to allocate 2 GiB')")
-        changes = {
-            "starting": {
-                "ready": lambda w, s: None if crowded() else ready(w, s),
-                "output": lambda *_: "torch.OutOfMemoryError: CUDA out of memory.",
-            },
-            "measuring": {"ask": lambda w, *a: no_room if crowded() else ask(w, *a)},
-            "within the program": {
-                "ask": lambda w, c, *a: ask(w, greedy if crowded() else c, *a),
-            },
-        }
-        for name, change in changes[when].items():
-            monkeypatch.setattr(WorkerProcess, name, change)
-        assert m.measure("rehearsal", GOOD).outcome == "success"
-        assert list(m._workers) == ["rehearsal"]
-
-
-def test_other_faults_leave_other_workers_alone(monkeypatch):
-    """Only want of memory is a reason to end a neighbour."""
-    with Measurer("standin", Settings(max_runs=3, candidates_per_worker=9)) as m:
-        m.measure("rehearsal", GOOD)
-        m._workers["neighbour"] = m._workers.pop("rehearsal")
-        asked, ask = [], WorkerProcess.ask
-        m.measure("rehearsal", GOOD)
-        monkeypatch.setattr(
-            WorkerProcess, "ask", lambda w, *a: asked.append(a) or Reply(error="unreadable result")
-        )
-        assert m.measure("rehearsal", GOOD).outcome == "infrastructure_failure"
-        assert (list(m._workers), len(asked)) == (["neighbour"], 2)
-        monkeypatch.setattr(WorkerProcess, "ask", lambda w, *a: asked.append(a) or ask(w, *a))
-        found = m.measure("rehearsal", during("raise MemoryError('CUDA out of memory')"))
-        assert (found.outcome, found.error_name, len(asked)) == ("runtime_error", "MemoryError", 4)
-        assert "neighbour" not in m._workers
-
-
 def test_a_compiler_s_folders_are_left_out():
     """What a compiler says of the program stays; where it lies on the machine does not."""
     said = (
