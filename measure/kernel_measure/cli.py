@@ -233,7 +233,8 @@ def profile(**how: Any) -> None:
 
     The file says, for each case of each program, what torch's profiler sees: grid, threads,
     registers and shared memory of each kernel, those of CUDA C++ and of torch included, and what
-    Triton's spill. Nothing is timed. A recipe names the file in launches = [...].
+    Triton's spill. Nothing is timed. A recipe names the file in launches = [...]. A call that was
+    killed leaves FILE.profile-unfinished, and the next goes on from it.
     """
     _follow("profile", **how)
 
