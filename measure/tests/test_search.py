@@ -100,7 +100,7 @@ def shape_of(log):
     return out
 
 
-def test_log_is_complete_and_the_reader_reads_it(tmp_path):
+def test_log_is_complete(tmp_path):
     """Every request has one answer, every step its fence; no program is proposed twice."""
     count = searched(tmp_path / "run")
     log = events(tmp_path / "run")
@@ -113,11 +113,6 @@ def test_log_is_complete_and_the_reader_reads_it(tmp_path):
     assert kinds["evaluation_completed"] == kinds["evaluation_requested"] == count - 1
     codes = [e["code"] for e in log if e["kind"] == "mutation_completed"]
     assert len(codes) == len(set(codes))
-    evaluations = read_run(tmp_path / "run")[0]
-    assert len(evaluations) == count
-    for e in evaluations:
-        assert e.speedup == (pytest.approx(speed_of(e.code)) if speed_of(e.code) else None)
-        assert e.n_logged == 1
 
 
 @pytest.mark.parametrize("cut", range(1, 93, 5))
@@ -169,19 +164,3 @@ def test_exhausted_pool_ends_in_failed_mutations(tmp_path):
     assert searched(tmp_path / "run", strategy=strategy, provider=provider) == 4
     kinds = Counter(e["kind"] for e in events(tmp_path / "run"))
     assert (kinds["mutation_completed"], kinds["mutation_failed"]) == (3, 5)
-
-
-def test_timing_lines_belong_to_requests(tmp_path):
-    """Every result has one timing line with both distributions, joined by its request."""
-    searched(tmp_path / "run", steps=2)
-    timing = list(read_lines(tmp_path / "run" / "timing.jsonl", Any))
-    log = events(tmp_path / "run")
-    assert timing[0]["request_id"] == "root"
-    assert [t["request_id"] for t in timing][1:] == [
-        e["request_id"] for e in log if e["kind"] == "evaluation_completed"
-    ]
-    good = [t for t in timing if t["kind"] == "success"]
-    assert all(set(t["timing"][0]) >= {"candidate", "reference"} for t in good)
-    assert all(
-        {"mean", "median", "best", "std", "runs"} <= set(t["timing"][0]["reference"]) for t in good
-    )

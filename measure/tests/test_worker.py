@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 
 import pytest
 from support.cheats import NUMPY_HONEST
@@ -43,23 +42,6 @@ def test_environment_of_the_parent_is_gone(measurer, monkeypatch, tmp_path):
     env = environment(tmp_path / "s")
     assert "HF_TOKEN" not in env
     assert env["HOME"] == env["TMPDIR"] == str(tmp_path / "s")
-
-
-@pytest.mark.parametrize("linked", [False, True])
-def test_a_home_inside_of_tmp_is_hidden_with_it(tmp_path, monkeypatch, linked):
-    """Users without a home of their own often have one there."""
-    home = tmp_path / "home"
-    home.mkdir()
-    (home / "secret").write_text("text")
-    if linked:
-        (tmp_path / "link").symlink_to(home)
-    monkeypatch.setenv("HOME", str(tmp_path / "link" if linked else home))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    looks = f"import os\nassert not os.path.exists({str(home / 'secret')!r})"
-    with Measurer("standin", Settings(max_runs=3)) as measurer:
-        assert measurer.measure("rehearsal", GOOD).outcome == "success"
-        if measurer.confined["isolation"] == "bubblewrap":
-            assert measurer.measure("rehearsal", f"{looks}\n{GOOD}").outcome == "success"
 
 
 def test_folders_within_folders_go_away(tmp_path):
