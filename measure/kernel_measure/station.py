@@ -71,7 +71,7 @@ class CompilePool:
             return
         worker: WorkerProcess | None = getattr(self._mine, "worker", None)
         if worker is None or not worker.alive:
-            worker = self._mine.worker = WorkerProcess(self._config, self._cache, nice=10)
+            worker = self._mine.worker = WorkerProcess(self._config, self._cache)
             self._all.append(worker)
         if not worker.ready(START_TIMEOUT_S) or self._closed:
             worker.kill()

@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 from support.answers import read_run, run_answered, run_json, run_plan
+from support.chains import write
+from support.cheats import NUMPY_HONEST
 
 from kernel_archive.errors import DataError
 from kernel_measure.logs import read_lines
@@ -185,6 +187,23 @@ def test_killed_recording_goes_on(tmp_path, delay):
         evaluations, _ = read_run(tmp_path / key)
         assert all(e.n_logged == 1 for e in evaluations)
         assert len({e.node_id for e in evaluations}) == len(evaluations)
+
+
+def test_a_program_that_hangs_costs_its_own_limit(tmp_path):
+    """While it is compiled and while it is timed; the next one is measured."""
+    folder = tmp_path / "chains" / "a01" / "rehearsal"
+    for number, code in enumerate(("while True:\n    pass\n", NUMPY_HONEST), 1):
+        write(folder, number, code)
+    plan = tmp_path / "plan.toml"
+    limits = "max_runs = 3\ntimeout_s = 2\ncompile_timeout_s = 1\n"
+    search = '[[search]]\nmethod = "agentic"\nchains = "chains/*/*"\n'
+    plan.write_text(f'name = "p"\ngpu = "H200"\n[settings]\n{limits}{search}')
+    run_plan(plan, tmp_path / "out", compilers=1)
+    evaluations, _ = read_run(tmp_path / "out" / "agentic" / "rehearsal__h_a01")
+    assert [(e.outcome, e.error_type) for e in evaluations] == [
+        ("runtime_error", "Timeout"),
+        ("success", None),
+    ]
 
 
 def test_compiling_ahead_changes_no_verdict(tmp_path):
