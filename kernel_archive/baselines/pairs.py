@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernel_archive.archive.open import Archive
-from kernel_archive.errors import ArchiveMismatchError, DataError
+from kernel_archive.errors import DataError
 from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.asked import ProgramPairs, read_pairs
 from kernel_archive.scoring.load import search_clusters
@@ -65,7 +65,6 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
 
     Raises:
         DataError: the archive has no training pairs.
-        ArchiveMismatchError: a pair is of a search that is not a training search.
     """
     spec = SPLITS["train"]
     if spec.table not in archive.manifest.tables:
@@ -84,13 +83,6 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
             "uniform, which does not learn"
         )
     searches = rows["search_id"].to_pylist()
-    roles = table_rows(archive, "searches", "search_id", "role")
-    wrong = {search for search, role in roles if role != "training"} & set(searches)
-    if wrong:
-        raise ArchiveMismatchError(
-            f"train_pairs of {archive.path} holds pairs of search {min(wrong)}, which is not a "
-            "training search. Build the archive again, then: kernel-archive validate"
-        )
     clusters = search_clusters(archive)
     return TrainingPairs(
         **columns,

@@ -102,7 +102,6 @@ class ChainRun(AttemptLog):
 
     Raises:
         DataError: the directory holds attempts of another chain.
-        BusyError: another process records into the directory.
     """
 
     def __init__(self, directory: Path, chain: Chain) -> None:
@@ -127,12 +126,9 @@ class ChainRun(AttemptLog):
         return {"search": search}
 
     def jobs(self) -> list[Job]:
-        """The next attempt; empty when there is none."""
-        return [Job(f"attempt-{len(self.rows)}", code) for code in self.ahead()[:1]]
-
-    def ahead(self) -> list[str]:
         """All programs that were not measured yet."""
-        return [code for code, _ in self._chain.attempts[len(self.rows) :]]
+        programs = enumerate(self._chain.attempts)
+        return [Job(f"attempt-{i}", code) for i, (code, _) in programs if i >= len(self.rows)]
 
     def report(self, job: Job, measured: Measurement, started_at: str) -> None:
         """Write the measurement of the attempt whose turn it is."""

@@ -134,8 +134,8 @@ def measure(task: str, files: tuple[Path, ...], gpu: str | None, **how: Any) -> 
 def record(plan: Path, out: Path, **how: Any) -> None:
     """Run the searches of PLAN (TOML) and write their logs; called again, go on where they end.
 
-    What chains hold is compiled before anything is timed. Searches wait for proposals: see
-    questions/ in the runs.
+    By rounds: all that can be measured is compiled before anything is timed. Searches wait for
+    proposals: see questions/ in the runs.
     """
     from kernel_measure.plan import read_plan
     from kernel_measure.record import record as record_plan
@@ -152,16 +152,16 @@ def record(plan: Path, out: Path, **how: Any) -> None:
     "--select",
     "where",
     default="edge",
-    help="eval, edge, flagged, all, or a SQL condition on kernels.",
+    help="eval, edge, or a SQL condition on kernels: true for all.",
 )
 @common.option(
     "--repeat", type=common.FROM_1, default=3, help="Measurements, each in its own worker."
 )
-@common.option("--limit", type=common.FROM_1, help="Measure at most this many kernels.")
 @common.option("--out", required=True, type=_FOLDER, help="Directory of the runs.")
 @common.options(_device_option, _gpu_option, _seconds_option, _set_option, _trusted_option)
 @_moved_option("--archive")
 @_moved_option("--edge")
+@_moved_option("--limit")
 def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> None:
     """Measure kernels of the archive DIR again and write the measurements as logs."""
     from kernel_archive.archive.open import open_archive
@@ -176,7 +176,7 @@ def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> No
         deadline=time.monotonic() + how["seconds"],
     )
     archive = open_archive(archive_path)
-    chosen = choose(archive, where, limit=how["limit"], gpu=how["gpu"])
+    chosen = choose(archive, where, gpu=how["gpu"])
     common.print_remark(f"{len(chosen)} kernels to measure {how['repeat']} times")
     with common.progress("Measuring") as advance:
         done = remeasure_programs(chosen, out, repetitions, advance=advance)
@@ -234,7 +234,8 @@ def profile(**how: Any) -> None:
 
     The file says, for each case of each program, what torch's profiler sees: grid, threads,
     registers and shared memory of each kernel, those of CUDA C++ and of torch included, and what
-    Triton's spill. Nothing is timed. A recipe names the file in launches = [...].
+    Triton's spill. Nothing is timed. A recipe names the file in launches = [...]. A call that was
+    killed leaves FILE.profile-unfinished, and the next goes on from it.
     """
     _follow("profile", **how)
 

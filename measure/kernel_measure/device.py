@@ -7,12 +7,10 @@ when a device is made, before a candidate is imported.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import math
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -137,21 +135,6 @@ def check_device(name: str, task: Task) -> None:
     if (name == "standin") != (task.framework == "numpy"):
         fits = "standin" if task.framework == "numpy" else "cuda (or cpu, for small cases)"
         raise UsageError(f"this task runs on --device {fits}, not on {name}")
-
-
-@contextlib.contextmanager
-def exclusive(lock: int) -> Iterator[None]:
-    """Hold the device: setting up a worker must not disturb what another one times.
-
-    The lock is a descriptor, opened by the holder, of a file that nobody reaches by name, so that
-    no program can hold it. The kernel serves those who wait in turn: a lock that is polled for
-    (filelock's) would starve a worker that starts beside one that measures without a pause.
-    """
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 class StandIn(Device):

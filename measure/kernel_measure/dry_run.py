@@ -31,6 +31,7 @@ from kernel_archive.archive.recipe_files import FULL_LAUNCH_LINE, LaunchLine
 from kernel_archive.errors import printable
 from kernel_archive.scoring.cues import multiprocessors_of
 from kernel_archive.storage import check_new, write_new
+from kernel_measure.logs import append_line, read_lines
 from kernel_measure.measurer import START_TIMEOUT_S, MeasurerError
 from kernel_measure.process import LostRequest, WorkerProcess
 from kernel_measure.settings import Config, Settings
@@ -43,6 +44,8 @@ _LANGUAGES: Final = {
     "profile": ("triton", "pytorch", "gluon", "cuda"),
 }
 _TIMEOUT_S: Final = {"dry": 8.0, "profile": 150.0}
+#: A line of the unfinished file: problem, id and launch lines of a program.
+_ANSWERED: Final[Any] = tuple[str, str, list[FULL_LAUNCH_LINE]]
 #: Programs of our tasks ($1), in the languages ($2) of the mode ($3), and in mode ``dry`` those in
 #: the form of KernelBench whose reference is known; of several references the first by its id.
 _QUERY: Final = """
@@ -82,7 +85,7 @@ def _follow(
     cache: Path,
     how: FollowOptions,
     multiprocessors: int,
-    report: Callable[[list[LaunchLine]], None],
+    report: Callable[[dict[str, Any], list[LaunchLine]], None],
 ) -> None:
     """Report the lines of each program; a worker that is lost is replaced."""
     end = time.monotonic() + how.seconds
@@ -110,7 +113,7 @@ def _follow(
             if isinstance(answer, LostRequest):
                 answer = Reply(error=answer.why, sticky=True)
             result = {"error": answer.error} if answer.error else answer.result
-            report(launch_lines(row, result))
+            report(row, launch_lines(row, result))
             if answer.sticky:
                 worker.kill()
                 worker = None
@@ -129,6 +132,11 @@ def launch_lines(row: dict[str, Any], result: Any) -> list[LaunchLine]:
     return [LaunchLine(**ids, case=0, kind="not_followed", name=reason[:200])]
 
 
+def _key(row: dict[str, Any]) -> tuple[str, str]:
+    """What names a program of the query."""
+    return row["problem"], row["program_id"]
+
+
 def follow_programs(
     archive: Archive,
     output: Path,
@@ -139,8 +147,9 @@ def follow_programs(
 ) -> Followed:
     """Write what an archive's programs launch, as JSON lines.
 
-    A name that ends in ``.zst`` is compressed. ``advance`` is called with programs done, programs
-    in all, and the problem.
+    A name that ends in ``.zst`` is compressed. A call that was killed leaves what it had beside the
+    file, and the next goes on from there. ``advance`` is called with programs done, programs in
+    all, and the problem.
 
     Raises:
         TargetExistsError: the file is there, and ``force`` is not given.
@@ -152,28 +161,35 @@ def follow_programs(
     gpu = archive.sql("SELECT coalesce(mode(gpu), '') AS gpu FROM kernels")["gpu"][0].as_py()
     multiprocessors = multiprocessors_of(archive, gpu)
     programs = archive.sql(_QUERY, [TASK_NAMES, _LANGUAGES[how.mode], how.mode]).to_pylist()
-    lines, done = list[LaunchLine](), itertools.count(1)
+    unfinished = output.with_name(f"{output.name}.{how.mode}-unfinished")
+    earlier = read_lines(unfinished, _ANSWERED)
+    answered: dict[tuple[str, str], list[LaunchLine]] = {
+        (problem, program): lines for problem, program, lines in earlier
+    }
+    missing = [row for row in programs if _key(row) not in answered]
+    done = itertools.count(len(programs) - len(missing) + 1)
 
-    def report(program_lines: list[LaunchLine]) -> None:
-        lines.extend(program_lines)
-        # A program that calls nothing has no line.
-        advance(next(done), len(programs), program_lines[0].problem if program_lines else "")
+    def report(row: dict[str, Any], program_lines: list[LaunchLine]) -> None:
+        append_line(unfinished, (*_key(row), program_lines))
+        answered[_key(row)] = program_lines
+        advance(next(done), len(programs), row["problem"])
 
     with (
         tempfile.TemporaryDirectory(prefix="kernel-archive-follow-") as folder,
         ThreadPoolExecutor(how.workers) as pool,
     ):
-        shares = [programs[i :: how.workers] for i in range(how.workers)]
+        shares = [missing[i :: how.workers] for i in range(how.workers)]
         folders = [Path(folder) / str(i) for i in range(how.workers)]
         follow = partial(_follow, how=how, multiprocessors=multiprocessors, report=report)
         list(pool.map(follow, shares, folders))  # raises what one of them raises
-    lines.sort(key=lambda line: (line.problem, line.program_id, line.case))
+    lines = [line for row in programs for line in answered.get(_key(row), [])]
     rows = map(msgspec.structs.asdict, lines)
     stated = [{name: v for name, v in row.items() if v is not None} for row in rows]
     data = msgspec.json.Encoder().encode_lines(stated)
     if output.suffix == ".zst":
         data = pa.Codec("zstd", compression_level=15).compress(data, asbytes=True)
     write_new(output, data, force=force)
+    unfinished.unlink(missing_ok=True)
     failed = Counter(line.name.split(":")[0] for line in lines if line.kind == "not_followed")
     begun = len({(line.problem, line.program_id) for line in lines})
     return Followed(

@@ -5,12 +5,11 @@ Load, check on unseen inputs, time beside the reference, check again.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib.util
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,9 +24,7 @@ from kernel_measure.timing import CaseResult, Result, describe, stop_reason
 from kernel_measure.torch_device import AnyDevice
 
 T = TypeVar("T")
-# Taken before a program could replace them.
-_clock = time.perf_counter_ns
-_sleep = time.sleep
+_sleep = time.sleep  # taken before a program could replace it
 #: Pause before a case is timed again because the host lagged, s.
 _LAG_S = 0.5
 
@@ -87,7 +84,6 @@ class Evaluator:
         ring = max(2, self.settings.ring)
         self._timed = [self._bench(c, "standard", ring) for c in small or task.benchmark_cases]
         self._serial = 0
-        self._phases: dict[str, float] = {}
 
     def _bench(self, case: Case, variant: Variant, count: int) -> Bench:
         bench = Bench(case, variant, [])
@@ -110,47 +106,33 @@ class Evaluator:
     def evaluate(self, code: str) -> Result:
         """The verdict of one program; never raises for what the program does through Python."""
         result = Result(salt=self.salt)
-        self._phases = result.phases
         self.device.reset()
         integrity = guards.Integrity(self.device)
         self._serial += 1
         name = f"candidate_{self._serial}"
         shape = self._timed[0].shape
         try:
-            with self._phase("import_s"):
-                function = self._load(code, name)
-                integrity.check()
+            function = self._load(code, name)
+            integrity.check()
             rounds = [(bench, len(bench.inputs), False) for bench in self._checks]
             rounds += [(bench, self.settings.warm_calls, True) for bench in self._timed]
             for bench, calls, is_timed in rounds:
                 shape = bench.shape
-                with self._phase("check_s"):
-                    self._verify(function, bench, calls)
-                    integrity.check()
+                self._verify(function, bench, calls)
+                integrity.check()
                 if is_timed:
                     result.cases.append(self._time(function, bench))
                     integrity.check()
-            with self._phase("stress_s"):
-                result.narrow_domain = self._under_stress(function)
-                integrity.check()
+            result.narrow_domain = self._under_stress(function)
+            integrity.check()
         except guards.CandidateFailure as failure:
             result.failure_kind, result.failed_case = failure.kind, shape
             result.error, result.error_name = failure.error[:MAX_TEXT], failure.name
-            result.traceback = failure.trace[-MAX_TEXT:]
         finally:
             self.device.leave_candidate()
             self.device.reset()
             sys.modules.pop(name, None)
         return result
-
-    @contextlib.contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        """Add the seconds that this takes to those of the phase."""
-        start = _clock()
-        try:
-            yield
-        finally:
-            self._phases[name] = self._phases.get(name, 0.0) + (_clock() - start) / 1e9
 
     def _under_stress(self, function: Callable[[Any], Any]) -> str:
         """What a program that passed does wrong on inputs beyond the timed ones, if anything."""
@@ -244,19 +226,16 @@ class Evaluator:
 
         Five of 180 measurements of sound programs were refused so on a machine with four GPUs,
         where more than half of the calls lagged by 1 to 3 ms. Who changes a clock does it again.
-        The log tells by the phase ``time_again_s``.
         """
-        with self._phase("time_s"):
-            try:
-                return self._time_once(function, bench)
-            except guards.Refusal as refusal:
-                if refusal.name != "clock":
-                    raise
+        try:
+            return self._time_once(function, bench)
+        except guards.Refusal as refusal:
+            if refusal.name != "clock":
+                raise
         # Outside of the handler: its traceback would keep the outputs of the first attempt in the
         # device's memory.
-        with self._phase("time_again_s"):
-            _sleep(_LAG_S)
-            return self._time_once(function, bench)
+        _sleep(_LAG_S)
+        return self._time_once(function, bench)
 
     def _time_once(self, function: Callable[[Any], Any], bench: Bench) -> CaseResult:
         """Time a case beside the reference; check what the timed calls gave, and their times."""

@@ -1,14 +1,12 @@
-"""Turn what a program raised into a verdict: its kind, its text, and the frames of its own."""
+"""Turn what a program raised into a verdict: its kind and its text."""
 
 from __future__ import annotations
 
 import re
-import traceback
-from pathlib import Path
 
 from kernel_measure import guards
 
-#: Cut a message or a traceback after this many characters, and a name.
+#: Cut a message after this many characters, and a name.
 MAX_TEXT = 4000
 _MAX_NAME = 200
 #: Exceptions of the compilers that programs use at their first call.
@@ -28,22 +26,9 @@ def failure_by(error: BaseException, *, at_import: bool = False) -> guards.Candi
     name, text = _text(type(error).__name__)[:_MAX_NAME], _text(error)
     if at_import:
         return guards.CandidateFailure("compile_failed", name, f"{name}: {_FOLDERS.sub('', text)}")
-    frames = _own_frames(error)
     if name in _COMPILE_ERRORS:
-        return guards.CandidateFailure("compile_failed", name, _FOLDERS.sub("", text), frames)
-    return guards.CandidateFailure("runtime_error", name, text, frames)
-
-
-def _own_frames(error: BaseException) -> str:
-    """The traceback without the harness's frames: they say nothing about the program."""
-    here = str(Path(__file__).parent)
-    frames = [
-        traceback.FrameSummary(Path(f.filename).name, f.lineno, f.name, line=f.line)
-        for f in traceback.extract_tb(error.__traceback__)
-        if not f.filename.startswith(here)
-    ]
-    last = f"{type(error).__name__[:_MAX_NAME]}: {_text(error)[:MAX_TEXT]}"
-    return _text("".join([*traceback.format_list(frames), last]))
+        return guards.CandidateFailure("compile_failed", name, _FOLDERS.sub("", text))
+    return guards.CandidateFailure("runtime_error", name, text)
 
 
 def _text(value: object) -> str:

@@ -46,9 +46,9 @@ FailureKind = Literal["compile_failed", "runtime_error", "incorrect"]
 class CandidateFailure(Exception):  # noqa: N818 - a verdict, not a fault of ours
     """Raised inside an evaluation when the program failed a case."""
 
-    def __init__(self, kind: FailureKind, name: str, error: str, trace: str = "") -> None:
+    def __init__(self, kind: FailureKind, name: str, error: str) -> None:
         super().__init__(error)
-        self.kind, self.name, self.error, self.trace = kind, name, error, trace
+        self.kind, self.name, self.error = kind, name, error
 
 
 class Refusal(CandidateFailure):

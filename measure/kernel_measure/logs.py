@@ -1,14 +1,15 @@
 """Crash-safe JSON-lines files.
 
-A line is written in one call and synchronised to disk. When a file is opened again, a last line
+A line is synchronised to disk before it counts. When a file is read to go on from, a last line
 without its end is kept if it is complete JSON, else cut off (it was never acknowledged to anyone).
+One process at a time records into a directory.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -16,18 +17,14 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 from ulid import ULIDGenerator
 
-from kernel_archive.errors import DataError, KernelArchiveError, printable
-from kernel_archive.storage import write_atomically
+from kernel_archive.errors import DataError, printable
+from kernel_archive.storage import locked, write_atomically
 from kernel_archive.untrusted import UntrustedFileError, misfit, read_whole
 
 T = TypeVar("T")
 _ulids: Final = ULIDGenerator()
 #: Refuse a given file above this size, bytes: no program of the archive comes near it.
 MAX_GIVEN: Final = 1 << 20
-
-
-class BusyError(KernelArchiveError):
-    """Raised when another process records into the same run."""
 
 
 def now() -> str:
@@ -40,69 +37,28 @@ def new_ulid() -> str:
     return str(_ulids.generate())
 
 
-class JsonLines:
-    """An append-only file of JSON lines with one writer.
+@contextmanager
+def recording_into(out: Path) -> Iterator[None]:
+    """Hold a directory of runs while the block runs.
 
     Raises:
-        BusyError: another process has it open for writing.
+        KernelArchiveError: another process records into it.
     """
+    out = out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    busy = f"another process is recording into {out}: give each a directory of its own"
+    # Beside it: in it, a recipe's wildcard could take the lock for a run.
+    with locked(out.with_name(f".{out.name}.lock"), busy=busy):
+        yield
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._made_folder = not path.parent.exists()
-        while True:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                os.close(self._file)
-                raise BusyError(f"{path}: another process is recording into this run") from error
-            if self._is_there():
-                break
-            os.close(self._file)  # its last writer took the empty file away before the lock
-        self._repair()
 
-    def _is_there(self) -> bool:
-        """Whether the path still names the open file."""
-        try:
-            return os.path.samestat(os.fstat(self._file), self.path.stat())
-        except OSError:
-            return False
-
-    def _repair(self) -> None:
-        """End or cut off a last line without its end."""
-        written = self.path.read_bytes()
-        fragment = written.rpartition(b"\n")[2]
-        if not fragment:
-            return
-        try:
-            msgspec.json.decode(fragment)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            os.ftruncate(self._file, len(written) - len(fragment))
-        else:
-            os.write(self._file, b"\n")
-        os.fsync(self._file)
-
-    def append(self, value: Any) -> None:
-        """Write one line; it is on disk when this returns."""
-        data = memoryview(msgspec.json.encode(value) + b"\n")
-        while data:
-            data = data[os.write(self._file, data) :]
-        os.fsync(self._file)
-
-    def close(self) -> None:
-        """Close the file and give the lock back.
-
-        A run that a deadline stopped before its first line would otherwise lie there as a log that
-        nobody can read.
-        """
-        if os.fstat(self._file).st_size == 0 and self._is_there():
-            with suppress(OSError):
-                self.path.unlink()
-                if self._made_folder:
-                    self.path.parent.rmdir()
-        os.close(self._file)
+def append_line(path: Path, value: Any) -> None:
+    """Write one line; it is on disk when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(value) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read_given(path: Path, kind: type[T], *, code: str, fix: str | None = None) -> T:
@@ -124,15 +80,32 @@ def read_given(path: Path, kind: type[T], *, code: str, fix: str | None = None) 
     raise DataError.of(code=code, file=str(path), field=field, message=message, fix=fix)
 
 
+def _mend(path: Path) -> None:
+    """End or cut off a last line without its end."""
+    written = path.read_bytes()
+    fragment = written.rpartition(b"\n")[2]
+    if not fragment:
+        return
+    with path.open("ab") as file:
+        try:
+            msgspec.json.decode(fragment)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            file.truncate(len(written) - len(fragment))
+        else:
+            file.write(b"\n")
+            file.flush()
+        os.fsync(file.fileno())
+
+
 def read_lines(path: Path, kind: Any) -> list[Any]:
     """The lines of a log of ours as values of a type (or one of several), in order.
 
     Raises:
-        DataError: a line is damaged or of another kind; logs written here have none after they were
-            opened for writing.
+        DataError: a line is damaged or of another kind; logs written here have none.
     """
     if not path.exists():
         return []
+    _mend(path)
     decode = msgspec.json.Decoder(kind).decode
     values = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):

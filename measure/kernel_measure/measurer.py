@@ -1,4 +1,4 @@
-"""The driver: keeps a confined worker per task, measures with it, replaces it."""
+"""The driver: keeps a confined worker, measures with it, replaces it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from kernel_archive.errors import KernelArchiveError
-from kernel_measure.device import exclusive
 from kernel_measure.process import LostRequest, WorkerProcess
 from kernel_measure.settings import Config, Settings
 from kernel_measure.timing import Result
@@ -71,8 +70,7 @@ class Measurer(ExitStack):
 
     ``cache`` is the root of the compiler caches, one folder per program; a temporary one when not
     given. ``more`` are further fields of the workers' ``Config``: the GPU, whether programs are
-    trusted, and the processors. Nothing else should run on ``cpus``, of the worker that times;
-    workers start and compilers run on ``start_cpus``.
+    trusted, and the processors.
     """
 
     def __init__(
@@ -84,57 +82,33 @@ class Measurer(ExitStack):
         self.cache = cache or Path(
             self.enter_context(tempfile.TemporaryDirectory(prefix="kernel-archive-")), "cache"
         )
-        self._lock = self.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the measurer
-        self.callback(lambda: [self.end(task) for task in self.tasks])
-        self._workers: dict[str, WorkerProcess] = {}
+        self.callback(self.end)
+        self._worker: WorkerProcess | None = None
         self._bands: dict[str, ReferenceBand] = {}
-        self.restarts = 0
         self.confined: dict[str, str] = {}
         self.facts: dict[str, Any] = {}
 
-    def start(self, task: str) -> None:
-        """Start a worker for a task, if there is none; does not wait."""
-        if task not in self._workers:
-            config = msgspec.structs.replace(self.config, task=task)
-            self._workers[task] = WorkerProcess(config, self.cache, lock=self._lock.fileno())
-
-    @property
-    def tasks(self) -> set[str]:
-        """The tasks that have a worker."""
-        return set(self._workers)
-
-    def is_starting(self, task: str) -> bool:
-        """Whether the task's worker runs and can't be asked yet."""
-        worker = self._workers.get(task)
-        return worker is not None and worker.alive and not worker.ready(0.0)
-
-    def _worker(self, task: str) -> WorkerProcess:
+    def _ready(self, task: str) -> WorkerProcess:
+        """The worker, ready for programs of a task."""
+        if task != self.config.task:
+            self.end()
+            self.config = msgspec.structs.replace(self.config, task=task)
         for _ in range(2):
-            self.start(task)
-            worker = self._workers[task]
-            hello = worker.ready(START_TIMEOUT_S)
+            if self._worker is None:
+                self._worker = WorkerProcess(self.config, self.cache)
+            hello = self._worker.ready(START_TIMEOUT_S)
             if hello is not None:
                 self.confined, self.facts = hello.confined, hello.facts
-                return worker
-            last_line, output = worker.last_line(), worker.output()
-            self._make_room(task, output)
+                return self._worker
+            last_line = self._worker.last_line()
+            self.end()
         raise MeasurerError(f"no worker for {task} on {self.device} comes up: {last_line}")
 
-    def _make_room(self, task: str, error: str) -> None:
-        """End the worker of a task, and those of all others where memory was wanting."""
-        for name in list(self._workers) if _is_crowded(error) else [task]:
-            self.replace(name)
-
-    def replace(self, task: str) -> None:
-        """End the worker of a task; the next program gets a fresh one."""
-        self.restarts += self.end(task)
-
-    def end(self, task: str) -> bool:
-        """End the worker of a task that is done with; says whether there was one."""
-        worker = self._workers.pop(task, None)
-        if worker is not None:
-            worker.kill()
-        return worker is not None
+    def end(self) -> None:
+        """End the worker, if there is one; the next program gets a fresh one."""
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker = None
 
     def measure(self, task: str, code: str) -> Measurement:
         """The verdict of one program.
@@ -158,39 +132,34 @@ class Measurer(ExitStack):
         return best
 
     def _once(self, task: str, code: str) -> Measurement:
-        """One evaluation; a loss in a worker that served others before is confirmed in a fresh one.
-
-        So is a program's want of memory beside workers of other tasks, in one that is alone.
-        """
+        """One evaluation; a loss in a worker that served others is confirmed in a fresh one."""
         m = self._ask(task, code)
         could_be_ours = m.outcome in {"runtime_error", "infrastructure_failure"}
-        crowded = _is_crowded(m.error) and bool(self._workers.keys() - {task})
-        if could_be_ours and m.error_name not in _BEFORE_LAUNCH and (crowded or not m.fresh_worker):
-            self._make_room(task, m.error)
+        if could_be_ours and m.error_name not in _BEFORE_LAUNCH and not m.fresh_worker:
+            self.end()
             again = self._ask(task, code)
             again.wall_s += m.wall_s
             return again
         return m
 
     def _ask(self, task: str, code: str) -> Measurement:
-        """What the task's worker says of a program."""
-        worker = self._worker(task)
+        """What the worker says of a program."""
+        worker = self._ready(task)
         fresh = worker.served == 0
         m = self._answer(worker, task, code)
         m.fresh_worker = fresh
-        if task in self._workers and worker.served >= self.settings.candidates_per_worker:
-            self.replace(task)
+        if worker.served >= self.settings.candidates_per_worker:
+            self.end()
         return m
 
     def _answer(self, worker: WorkerProcess, task: str, code: str) -> Measurement:
-        with exclusive(self._lock.fileno()):
-            answer = worker.ask(code, self.settings.timeout_s)
+        answer = worker.ask(code, self.settings.timeout_s)
         failed = Measurement(task=task, outcome="infrastructure_failure", salt=worker.salt)
         if isinstance(answer, LostRequest):
             failed.outcome, failed.error_name = "runtime_error", _LOSSES[answer.why]
-            failed.error, failed.traceback = answer.text, worker.output(600).strip()
+            failed.error = answer.text
             failed.wall_s = self.settings.timeout_s if answer.why == "timeout" else 0.0
-            self.replace(task)
+            self.end()
             return failed
         failed.error, failed.error_name, failed.wall_s = answer.error, "HarnessError", answer.wall_s
         if not answer.error:
@@ -200,10 +169,5 @@ class Measurer(ExitStack):
             except ValueError as error:
                 failed.error = f"unreadable result: {error}"
         if failed.error or answer.sticky:
-            self.replace(task)
+            self.end()
         return failed if failed.error else m
-
-
-def _is_crowded(error: str) -> bool:
-    """Whether there was no memory left, of a device that workers share."""
-    return "out of memory" in error.lower()

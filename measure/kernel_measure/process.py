@@ -37,7 +37,7 @@ from kernel_measure.worker import Reply, Request
 _MAX_REPLY = 16 * 2**20
 # Threads and extensions of a program must not keep the process alive: no ordinary exit.
 _START = (
-    "import os, sys; os.nice({nice}); {drop}sys.path[:0] = {paths}; "
+    "import os, sys; {drop}sys.path[:0] = {paths}; "
     "from kernel_measure.worker import main; os._exit(main(sys.argv[1:]))"
 )
 _DROP = (
@@ -91,17 +91,13 @@ def _guard(first: int) -> subprocess.Popen[bytes]:
 class WorkerProcess:
     """A worker.
 
-    Its own folder is made in ``cache``, too, the root of the compiler caches. ``lock`` is the
-    descriptor of the file that is locked while the device is set up, ``nice`` how far it stands
-    behind others.
+    Its own folder is made in ``cache``, too, the root of the compiler caches.
 
     Raises:
         IsolationError: programs cannot be isolated here, and the configuration does not trust them.
     """
 
-    def __init__(
-        self, config: Config, cache: Path, *, lock: int | None = None, nice: int = 0
-    ) -> None:
+    def __init__(self, config: Config, cache: Path) -> None:
         if not config.trusted:
             require_isolation()
         self.settings, self.served = config.settings, 0
@@ -118,15 +114,11 @@ class WorkerProcess:
         self._output = (self.scratch / "output.txt").open("w+b")
         request_read, self._requests = os.pipe()
         self._replies, reply_write = os.pipe()
-        # Opened anew: a lock belongs to an opening of a file, and a copy would share the driver's.
-        own_lock = os.open(f"/dev/fd/{lock}" if lock is not None else os.devnull, os.O_RDWR)
-        config = msgspec.structs.replace(
-            config, scratch=str(self.scratch), salt=self.salt, lock=own_lock
-        )
+        config = msgspec.structs.replace(config, scratch=str(self.scratch), salt=self.salt)
         os.write(self._requests, msgspec.json.encode(config) + b"\n")
         drop = "" if config.trusted or worker_user() is None else _DROP.format(user=worker_user())
-        start = _START.format(nice=nice, drop=drop, paths=json.dumps(_import_paths()))
-        files = [request_read, reply_write, own_lock]
+        start = _START.format(drop=drop, paths=json.dumps(_import_paths()))
+        files = [request_read, reply_write]
         command = [sys.executable, "-c", start, str(request_read), str(reply_write)]
         with ExitStack() as passed:
             for descriptor in files:
@@ -182,15 +174,11 @@ class WorkerProcess:
         """Whether the process runs."""
         return not self._ended and self._process.poll() is None
 
-    def output(self, limit: int = 2000) -> str:
-        """The end of what it printed."""
-        file = self._output.fileno()
-        data = os.pread(file, limit, max(0, os.fstat(file).st_size - limit))
-        return data.decode("utf-8", "replace")
-
     def last_line(self) -> str:
         """The last line that it printed, for a message."""
-        lines = self.output().strip().splitlines()
+        file = self._output.fileno()
+        data = os.pread(file, 2000, max(0, os.fstat(file).st_size - 2000))
+        lines = data.decode("utf-8", "replace").strip().splitlines()
         return printable(lines[-1], 300) if lines else "it says nothing"
 
     def cache_of(self, code: str) -> Path:

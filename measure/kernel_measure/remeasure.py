@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,14 +11,16 @@ import msgspec
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.bins import SCHEMES
-from kernel_archive.errors import DataError, UsageError, printable
+from kernel_archive.errors import UsageError, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.readers.events import Attempt
-from kernel_measure.logs import now, write_json
-from kernel_measure.runs import AttemptLog, earlier_run, feedback_of, run_document
+from kernel_measure.logs import recording_into
+from kernel_measure.record import Recorder, Run
+from kernel_measure.runs import AttemptLog, Job, feedback_of, run_document
 from kernel_measure.settings import Settings
 from kernel_measure.station import Host, Station, resolve_gpu
 from kernel_measure.tasks import TASK_NAMES
+from kernel_measure.verdict import Measurement
 
 
 class Program(NamedTuple):
@@ -37,16 +36,14 @@ class Remeasured(msgspec.Struct):
     kernels: int
     measurements: int
     failed: int  # kernels that failed at least once: see the logs for the reasons
-    unreached: int  # kernels that the time did not suffice for; a further call goes on
+    unfinished: int  # runs that the time did not suffice for; a further call goes on
 
 
-def choose(
-    archive: Archive, where: str, *, limit: int | None = None, gpu: str | None = None
-) -> list[Program]:
+def choose(archive: Archive, where: str, *, gpu: str | None = None) -> list[Program]:
     """Kernels of an archive that a task's reference can be timed beside.
 
-    ``where`` is ``eval`` (rows of the evaluation split), ``edge`` (within 5 % of a bin edge),
-    ``flagged``, ``all``, or a SQL condition on the table kernels.
+    ``where`` is ``eval`` (rows of the evaluation split), ``edge`` (within 5 % of a bin edge), or a
+    SQL condition on the table kernels.
 
     Raises:
         UsageError: the condition is not valid SQL, or the archive has no evaluation split.
@@ -57,16 +54,14 @@ def choose(
         )
     edges = SCHEMES["paper"].edges
     conditions = {
-        "all": "true",
         "edge": " OR ".join(f"abs(ln(speedup / {e!r})) < ln(1.05)" for e in edges),
-        "flagged": "len(flags) > 0",
         "eval": "kernel_id IN (SELECT kernel_id FROM eval)",
     }
     query = f"""
     SELECT problem, code FROM kernels
     WHERE list_contains($1, problem) AND ($2 IS NULL OR gpu = $2)
         AND ({conditions.get(where, where)})
-    ORDER BY kernel_id LIMIT {limit or "ALL"}"""
+    ORDER BY kernel_id"""
     import duckdb
 
     try:
@@ -86,6 +81,57 @@ class Repetitions(msgspec.Struct, frozen=True, kw_only=True):
     deadline: float = math.inf
 
 
+class Repetition(AttemptLog):
+    """Programs of one task, each measured once more; ``passed`` says of each measured whether.
+
+    Raises:
+        DataError: the log was damaged, or was not recorded here.
+    """
+
+    def __init__(self, directory: Path, repetition: int, codes: Collection[str]) -> None:
+        self._repetition, self._codes = repetition, codes
+        self.passed: dict[str, bool] = {}
+        super().__init__(directory)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all programs were measured."""
+        return not self.jobs()
+
+    def jobs(self) -> list[Job]:
+        """All programs that were not measured yet."""
+        missing = [code for code in self._codes if code not in self.passed]
+        return [Job(f"attempt-{i}", code) for i, code in enumerate(missing, len(self.rows))]
+
+    def report(self, job: Job, measured: Measurement, started_at: str) -> None:
+        """Write the measurement of a program."""
+        note = f"repetition {self._repetition}"
+        self.add(job.code, measured, started_at, title="measured again", note=note)
+
+    def _apply(self, row: Attempt) -> None:
+        super()._apply(row)
+        self.passed[row.code] = feedback_of(row.evaluation).kind == "success"
+
+
+def _begin(
+    task: str, repetition: int, codes: Collection[str], out: Path, settings: Settings
+) -> Run:
+    """One repetition of a task's programs with its log."""
+    directory = out / f"{task}__r{repetition}"
+    facts = {"method": "remeasurement", "mutator": "none", "run": directory.name}
+    search = {"repetition": repetition, "aggregation": "geomean"}
+    document = run_document(directory, task, settings, **facts, search=search)
+    log = Repetition(directory, repetition, codes)
+    return Run(
+        directory=directory,
+        task=task,
+        log=log,
+        document=document,
+        expected=len(log.rows) + len(log.jobs()),
+        in_new_worker=True,
+    )
+
+
 def remeasure_programs(
     programs: Sequence[Program],
     out: Path,
@@ -93,100 +139,36 @@ def remeasure_programs(
     *,
     advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
 ) -> Remeasured:
-    """Measure programs again.
+    """Measure programs again, each repetition in workers of its own.
 
-    A directory that is there already is gone on with: programs in it are not measured again. All
-    are compiled before the first is timed, since a host that compiles launches kernels more slowly.
-    ``advance`` is called with measurements done, measurements in all, and the task.
+    A directory that is there already is gone on with: programs in it are not measured again.
+    ``advance`` is called with measurements done, measurements in all, and the run.
 
     Raises:
-        BusyError: another process records into the directory.
+        KernelArchiveError: another process records into the directory.
         DataError: a log there was damaged, or made with other settings.
         MeasurerError: no worker comes up.
     """
     codes: dict[str, dict[str, None]] = {}  # by task, each once and in order
     for program in programs:
         codes.setdefault(program.task, {})[program.code] = None
-    total, done = how.repeat * sum(map(len, codes.values())), 0
     name = resolve_gpu(how.host.device, how.gpu)
-    with ExitStack() as stack:
+    with recording_into(out), Station(how.host, how.settings, name) as station:
         runs = [
-            stack.enter_context(_Repetition(out, task, r, how.settings))
-            for r in range(1, how.repeat + 1)
+            _begin(task, repetition, codes[task], out, how.settings)
+            for repetition in range(1, how.repeat + 1)
             for task in codes
         ]
-        station = stack.enter_context(
-            Station(how.host, how.settings, name, next(iter(codes), None))
-        )
-        missing = [(r.task, c) for r in runs for c in codes[r.task] if c not in r.passed]
-        compiling = [station.compile_ahead(task, [code]) for task, code in dict.fromkeys(missing)]
-        for future in itertools.chain(*compiling):
-            future.result()
-        for run in runs:
-            for code in codes[run.task]:
-                if code not in run.passed and time.monotonic() < how.deadline:
-                    run.measure(code, station)
-                if code in run.passed:
-                    done += 1
-                    advance(done, total, run.task)
-            run.finish(set(codes[run.task]))
-            station.measurer.end(run.task)
+        recorder = Recorder(runs=runs, station=station, deadline=how.deadline, advance=advance)
+        recorder.record()
     outcomes: dict[tuple[str, str], list[bool]] = {}
     for run in runs:
-        for code in run.passed.keys() & codes[run.task]:
-            outcomes.setdefault((run.task, code), []).append(run.passed[code])
-    kernels = sum(map(len, codes.values()))
+        assert isinstance(run.log, Repetition)  # noqa: S101 - made above
+        for code in run.log.passed.keys() & codes[run.task]:
+            outcomes.setdefault((run.task, code), []).append(run.log.passed[code])
     return Remeasured(
-        kernels=kernels,
+        kernels=sum(map(len, codes.values())),
         measurements=sum(map(len, outcomes.values())),
         failed=sum(not all(passed) for passed in outcomes.values()),
-        unreached=kernels - len(outcomes),
+        unfinished=sum(not run.log.finished for run in runs),
     )
-
-
-class _Repetition(AttemptLog):
-    """One run directory; ``passed`` says of each program measured whether it passed."""
-
-    def __init__(self, out: Path, task: str, repetition: int, settings: Settings) -> None:
-        directory = out / f"{task}__r{repetition}"
-        self._path = directory / "run.json"
-        self.task, self._repetition = task, repetition
-        facts = {"method": "remeasurement", "mutator": "none", "run": directory.name}
-        search = {"repetition": repetition, "aggregation": "geomean"}
-        document = run_document(task, settings, **facts, search=search)
-        earlier = earlier_run(self._path, document)
-        self._document = {**earlier, **document}
-        self.passed: dict[str, bool] = {}
-        super().__init__(directory)
-        if self.rows and not earlier:
-            self.close()
-            raise DataError.of(
-                code="no-run-json",
-                message="there are measurements, and no run.json says how they were made",
-                file=str(directory),
-                fix="Move the folder away",
-            )
-
-    def _apply(self, row: Attempt) -> None:
-        super()._apply(row)
-        self.passed[row.code] = feedback_of(row.evaluation).kind == "success"
-
-    def measure(self, code: str, station: Station) -> None:
-        """Measure a program and log it."""
-        started = now()
-        measured = station.measurer.measure(self.task, code)
-        self._document.update(station.facts())
-        self._write(finished=False)  # before its row: rows alone don't say how they were made
-        note = f"repetition {self._repetition}"
-        self.add(code, measured, started, title="measured again", note=note)
-
-    def finish(self, wanted: set[str]) -> None:
-        """State what the directory holds now, and whether that is all that was asked for."""
-        if self._path.exists():
-            self._write(finished=wanted <= self.passed.keys())
-
-    def _write(self, *, finished: bool) -> None:
-        rows = self.rows
-        start, end = (rows[0].started_at, rows[-1].completed_at) if rows else (None, None)
-        self._document.update(finished=finished, evaluations=len(rows), start=start, end=end)
-        write_json(self._path, self._document)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -11,23 +10,29 @@ import msgspec
 
 from kernel_archive.errors import DataError
 from kernel_archive.ids import program_id
-from kernel_archive.readers.events import Attempt, Feedback, LoggedEvaluation
-from kernel_measure.logs import JsonLines, now, read_given, read_lines, unresumable
+from kernel_archive.readers.events import Attempt, Feedback, LoggedEvaluation, TimingLine
+from kernel_measure.logs import append_line, now, read_given, read_lines, unresumable
 from kernel_measure.settings import Settings
 from kernel_measure.tasks import get_task
 from kernel_measure.verdict import Measurement, evaluation
 
-#: Fields of ``run.json`` that stay as they are; beside them the numbers of a search.
+#: Fields of ``run.json`` that stay as they are.
 _FIXED: Final = (
-    *("task", "method", "reference_source", "measurement"),
+    *("task", "method", "reference_source", "measurement", "search"),
     *("benchmark_cases", "correctness_cases", "tolerance"),
 )
 
 
-def run_document(task: str, settings: Settings, **more: Any) -> dict[str, Any]:
-    """What ``run.json`` says before anything is measured."""
+def run_document(directory: Path, task: str, settings: Settings, **more: Any) -> dict[str, Any]:
+    """What ``run.json`` says before a call measures anything, with what earlier calls left there.
+
+    A search may be given another number of steps: no choice depends on how many there are.
+
+    Raises:
+        DataError: the run was recorded under other settings, or nothing says under which.
+    """
     facts = get_task(task)
-    return {
+    document = {
         **more,
         "task": facts.name,
         "measurement": msgspec.json.decode(msgspec.json.encode(settings.describe())),
@@ -37,40 +42,42 @@ def run_document(task: str, settings: Settings, **more: Any) -> dict[str, Any]:
         "correctness_cases": list(facts.correctness_cases),
         "tolerance": {"rtol": facts.rtol, "atol": facts.atol},
     }
-
-
-def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any]:
-    """The ``run.json`` of an earlier call that ``document`` goes on with; empty without one.
-
-    A search may be given more steps: no choice depends on how many there are.
-
-    Raises:
-        DataError: it can't be read, or was recorded under other settings.
-    """
-    if not path.exists():
-        return {}
-    earlier = read_given(path, dict[str, Any], code="bad-json", fix="Move the run away")
-    old, new = _with_numbers(earlier), _with_numbers(document)
-    for name in (*_FIXED, *sorted(new.keys() - document.keys())):
-        before = old.get(name)
-        longer = name == "search.total_budget_steps" and isinstance(before, int)
-        if before != new.get(name) and not (longer and before < new[name]):
-            says = "under other settings" if name in old else "without saying under which settings"
+    earlier = _earlier(directory)
+    for name in _FIXED if earlier else ():
+        # What a chain is, its log says: only a search states its numbers before it begins.
+        if name in document and _compared(earlier, name) != _compared(document, name):
+            how = "under other" if name in earlier else "without saying under which"
             raise DataError.of(
                 code="another-plan",
-                file=str(path),
+                file=str(directory / "run.json"),
                 field=name,
                 fix="Record into another directory",
-                message=f"the run was recorded {says} and can't be continued",
+                message=f"the run was recorded {how} settings and can't be continued",
             )
-    return earlier
+    return {**earlier, **document, "start": earlier.get("start", now())}
 
 
-def _with_numbers(document: dict[str, Any]) -> dict[str, Any]:
-    """A ``run.json`` with the numbers of its search as fields of their own: ``search.c_puct``."""
-    numbers = document.get("search")
-    numbers = numbers if isinstance(numbers, dict) else {}
-    return document | {f"search.{name}": number for name, number in numbers.items()}
+def _earlier(directory: Path) -> dict[str, Any]:
+    """The ``run.json`` of an earlier call; empty before the first."""
+    path = directory / "run.json"
+    if path.exists():
+        return read_given(path, dict[str, Any], code="bad-json", fix="Move the run away")
+    if any(directory.glob("*.jsonl")):
+        raise DataError.of(
+            code="no-run-json",
+            message="there are measurements, and no run.json says how they were made",
+            file=str(directory),
+            fix="Move the folder away",
+        )
+    return {}
+
+
+def _compared(document: dict[str, Any], name: str) -> Any:
+    """A field of a ``run.json``; of a search all but its steps."""
+    value = document.get(name)
+    if name == "search" and isinstance(value, dict):
+        return {n: number for n, number in value.items() if n != "total_budget_steps"}
+    return value
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -94,51 +101,59 @@ def feedback_of(logged: LoggedEvaluation | None) -> Feedback:
     return feedback
 
 
-class RunLog(ExitStack):
+class RunLog:
     """A log of a run, and ``timing.jsonl`` beside it; what is there is replayed.
 
-    ``counts`` says how often each outcome was measured, ``best`` the best speedup, x, ``waits`` how
-    many programs it waits for.
+    ``counts`` says how often each outcome was measured, ``waits`` how many programs it waits for,
+    ``end`` when the last measurement came to its end.
 
     Raises:
-        BusyError: another process records into the directory.
         DataError: a log there was damaged, or holds what was not recorded here.
     """
 
     def __init__(self, path: Path, kind: Any) -> None:
-        super().__init__()
+        self._path, self._timing = path, path.with_name("timing.jsonl")
         self.counts: Counter[str] = Counter()
-        self.best: float | None = None
         self.waits = 0
-        with ExitStack() as stack:
-            # Opening cuts off a torn last line.
-            self._log = stack.enter_context(closing(JsonLines(path)))
-            self._timing = stack.enter_context(closing(JsonLines(path.with_name("timing.jsonl"))))
-            for number, row in enumerate(read_lines(path, kind), 1):
-                try:
-                    self._apply(row)
-                except (ValueError, LookupError) as error:
-                    text = f"does not follow from the lines before it: {error}"
-                    raise unresumable(path, number, text) from error
-            self.push(stack.pop_all())
+        timing = read_lines(self._timing, TimingLine)
+        self.gpu_seconds: float = sum(row.wall_s or 0.0 for row in timing)
+        self.end: str | None = timing[-1].completed_at if timing else None
+        for number, row in enumerate(read_lines(path, kind), 1):
+            try:
+                self._apply(row)
+            except (ValueError, LookupError) as error:
+                text = f"does not follow from the lines before it: {error}"
+                raise unresumable(path, number, text) from error
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to measure or to wait for."""
+        raise NotImplementedError
+
+    def jobs(self) -> list[Job]:
+        """What can be measured now."""
+        raise NotImplementedError
+
+    def report(self, job: Job, measured: Measurement, started_at: str) -> None:
+        """Write the measurement of a job that waits."""
+        raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
         """For ``run.json``: what is known of the run once it was read."""
         return {}
 
     def _refuse(self, line: int, what: str) -> NoReturn:
-        """Close, and raise the error of a directory that holds another run."""
-        self.close()
+        """Raise the error of a directory that holds another run."""
         raise DataError.of(
             code="another-search",
-            file=str(self._log.path),
+            file=str(self._path),
             line=line,
             message=f"the directory holds {what}",
             fix="Record into another directory, or move this one away",
         )
 
     def _emit(self, row: Any) -> None:
-        self._log.append(row)
+        append_line(self._path, row)
         self._apply(row)
 
     def _apply(self, row: Any) -> None:
@@ -146,17 +161,15 @@ class RunLog(ExitStack):
         raise NotImplementedError
 
     def _count(self, logged: LoggedEvaluation | None) -> None:
-        feedback = feedback_of(logged)
-        self.counts[feedback.kind] += 1
-        if feedback.aggregated_speedup is not None:
-            self.best = max(self.best or 0.0, feedback.aggregated_speedup)
+        self.counts[feedback_of(logged).kind] += 1
 
     def _time(self, job: Job, measured: Measurement, started_at: str) -> str:
         """Write the timing of a measurement that has just come to its end; when that was."""
-        done_at = now()
+        self.end = done_at = now()
+        self.gpu_seconds += measured.wall_s
         times = {"started_at": started_at, "completed_at": done_at, **measured.timing()}
         program = program_id(job.code)
-        self._timing.append({"request_id": job.request_id, "program": program, **times})
+        append_line(self._timing, {"request_id": job.request_id, "program": program, **times})
         return done_at
 
 

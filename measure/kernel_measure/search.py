@@ -42,7 +42,6 @@ class Search(RunLog):
 
     Raises:
         DataError: the log in the directory is damaged or was made by another search.
-        BusyError: another process records into the directory.
     """
 
     def __init__(

@@ -65,12 +65,9 @@ class Config(msgspec.Struct, kw_only=True):
     gpu: str = ""  # canonical name, for the physical limit and compiling ahead
     multiprocessors: int = 132  # of the GPU that dry runs believe in; an H100 or H200 has these
     cpus: list[int] = []  # processors while it answers; empty for any
-    start_cpus: list[int] = []  # processors while it starts, so that it disturbs none that times
-    #: The worker's directory; this and what follows is filled in by the process that starts it.
+    #: The worker's directory; this and the salt are filled in by the process that starts it.
     scratch: str = ""
     salt: str = ""  # makes the inputs unknown to programs
-    #: Descriptor of the file that is locked while the device is set up; closed afterwards.
-    lock: int = -1
     trusted: bool = False  # whether programs run without any isolation
 
 

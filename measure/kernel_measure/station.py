@@ -7,30 +7,28 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from kernel_archive.gpus import canonical_gpu, gpu_facts
-from kernel_archive.readers.events import LoggedEvaluation
+from kernel_archive.gpus import canonical_gpu
 from kernel_measure.device import check_device
 from kernel_measure.measurer import START_TIMEOUT_S, Measurer
 from kernel_measure.process import LostRequest, WorkerProcess
 from kernel_measure.settings import Config, Settings
 from kernel_measure.tasks import get_task
-from kernel_measure.verdict import Measurement, evaluation
+from kernel_measure.verdict import Measurement
 
-#: What is asked of ``nvidia-smi``, and what of it changes while programs are measured.
+#: What is asked of ``nvidia-smi``.
 FIELDS: Final = (
     *("name", "driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory"),
     *("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "power.limit", "pstate"),
     "clocks_event_reasons.active",
 )
-_CHANGING: Final = (*FIELDS[5:9], FIELDS[-1])
 
 
 def query() -> dict[str, str]:
@@ -54,30 +52,6 @@ def resolve_gpu(device: str, gpu: str | None) -> str:
     return canonical_gpu(query().get("name", "unknown")) if device == "cuda" else device
 
 
-class GpuWatch:
-    """Samples driver, clocks, temperature and power of the GPU every few seconds."""
-
-    def __init__(self, *, enabled: bool, period_s: float = 10.0) -> None:
-        self.first = query() if enabled else {}
-        self._latest, self._at = self.first, time.monotonic()
-        self._stop, self._period = threading.Event(), period_s
-        if self.first:
-            threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._period):
-            self._latest, self._at = query() or self._latest, time.monotonic()
-
-    def latest(self) -> dict[str, Any]:
-        """Clocks, temperature and power as last seen, with the age of the sample."""
-        seen: dict[str, Any] = {n: self._latest[n] for n in _CHANGING if n in self._latest}
-        return {**seen, "age_s": round(time.monotonic() - self._at, 1)} if seen else {}
-
-    def close(self) -> None:
-        """Stop sampling."""
-        self._stop.set()
-
-
 class CompilePool:
     """Compiles programs in parallel in confined workers."""
 
@@ -97,7 +71,7 @@ class CompilePool:
             return
         worker: WorkerProcess | None = getattr(self._mine, "worker", None)
         if worker is None or not worker.alive:
-            worker = self._mine.worker = WorkerProcess(self._config, self._cache, nice=10)
+            worker = self._mine.worker = WorkerProcess(self._config, self._cache)
             self._all.append(worker)
         if not worker.ready(START_TIMEOUT_S) or self._closed:
             worker.kill()
@@ -120,14 +94,14 @@ class CompilePool:
             worker.kill()
 
 
-def share_processors() -> tuple[list[int], list[int]]:
-    """Processors for timing and for everything else; fewer than six serve both.
+def timing_processors() -> list[int]:
+    """Two processors for the worker that times, or all where there are fewer than six.
 
-    They are those that this process may use: ``taskset`` gives several stations their own.
+    They are of those that this process may use: ``taskset`` gives several stations their own.
     """
     usable = sorted(os.sched_getaffinity(0))
     # Not the very first: interrupts are served there.
-    return (usable[1:3], usable[3:]) if len(usable) >= 6 else (usable, usable)
+    return usable[1:3] if len(usable) >= 6 else usable
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +109,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
     device: str = "cuda"  # ``cuda``, ``cpu`` or ``standin``
     trusted: bool = False  # run programs without any isolation
-    #: Processes that compile ahead; as many as processors are left by default.
+    #: Processes that compile ahead; one less than processors by default.
     compilers: int | None = None
     cache: Path | None = None  # where compiled programs are kept; a temporary directory by default
 
@@ -145,51 +119,62 @@ TRUSTED: Final = "Programs ran without any isolation (--trusted): they could do 
 
 
 class Station(ExitStack):
-    """Measures programs and compiles others meanwhile; used as a context manager.
+    """Compiles programs, then measures them; used as a context manager."""
 
-    ``task`` is any of the framework that is measured; nothing is compiled ahead without one.
-    """
-
-    def __init__(self, host: Host, settings: Settings, gpu: str, task: str | None) -> None:
+    def __init__(self, host: Host, settings: Settings, gpu: str) -> None:
         super().__init__()
-        timing, others = share_processors()
-        self._watch = GpuWatch(enabled=host.device == "cuda")
-        self.callback(self._watch.close)
-        more = {"gpu": gpu, "trusted": host.trusted, "cpus": timing, "start_cpus": others}
+        self._device = host.device
+        self._first = self.environment()
+        more = {"gpu": gpu, "trusted": host.trusted, "cpus": timing_processors()}
         self.measurer = self.enter_context(
             Measurer(host.device, settings, cache=host.cache, **more)
         )
-        count = max(1, len(others) - 1) if host.compilers is None else host.compilers
-        self._pool = None
-        if count and task is not None:
-            config = msgspec.structs.replace(
-                self.measurer.config, mode="compile", task=task, cpus=others
-            )
-            self._pool = CompilePool(count, config, self.measurer.cache)
-            self.callback(self._pool.close)
+        usable = len(os.sched_getaffinity(0))
+        self._compilers = max(1, usable - 1) if host.compilers is None else host.compilers
 
-    def compile_ahead(self, task: str, codes: Iterable[str]) -> list[Future[None]]:
-        """Begin to compile programs of a task."""
-        return [self._pool.submit(task, code) for code in codes] if self._pool is not None else []
+    def compile_ahead(
+        self,
+        programs: Collection[tuple[str, str]],
+        deadline: float,
+        advance: Callable[[int, int, str], None],
+    ) -> None:
+        """Compile programs, given with their tasks, and end the compilers.
+
+        None is waited for after the deadline. ``advance`` is called with programs done, programs in
+        all, and what is done.
+        """
+        if not self._compilers or not programs:
+            return
+        task = next(iter(programs))[0]  # any of the framework
+        config = msgspec.structs.replace(self.measurer.config, mode="compile", task=task, cpus=[])
+        with closing(CompilePool(self._compilers, config, self.measurer.cache)) as pool:
+            futures = [pool.submit(task, code) for task, code in programs]
+            for done, future in enumerate(futures, 1):
+                if time.monotonic() >= deadline:
+                    break
+                future.result()
+                advance(done, len(futures), "compiling")
+
+    def environment(self) -> dict[str, str]:
+        """Driver, clocks, temperature and power of the GPU now; empty without one."""
+        return query() if self._device == "cuda" else {}
 
     def facts(self) -> dict[str, Any]:
         """What ``run.json`` says of device and software, once something was measured."""
-        facts, driver = self.measurer.facts, self._watch.first.get("driver_version")
+        facts, driver = self.measurer.facts, self._first.get("driver_version")
         more = {"driver": driver, "sandbox": self.measurer.confined}
         return {
             **facts,
             "software": {**facts.get("software", {}), **more},
-            "nvidia_smi": self._watch.first,
-            "environment_last": self._watch.latest(),
+            "nvidia_smi": self._first,
         }
 
 
 class FileResult(msgspec.Struct, kw_only=True):
-    """The verdict of one file with its distributions, and the same as the logs hold it."""
+    """The verdict of one file with its distributions."""
 
     file: str
     measurement: Measurement
-    evaluation: LoggedEvaluation
 
 
 class Measured(msgspec.Struct, kw_only=True):
@@ -230,19 +215,10 @@ def measure_files(
         for i, file in enumerate(files):
             advance(i, len(files), file.name)
             m = measurer.measure(facts.name, file.read_text("utf-8", "replace"))
-            results.append(FileResult(file=str(file), measurement=m, evaluation=evaluation(m)))
+            results.append(FileResult(file=str(file), measurement=m))
         advance(len(files), len(files), "")
         smi = query() if device == "cuda" else {}
         environment = {**measurer.facts, "nvidia_smi": smi, "sandbox": measurer.confined}
-    notes = []
-    if device != "cuda":
-        notes.append(f"Times of the device {device}: for rehearsal, not comparable with any GPU's.")
-    elif gpu_facts(name).memory_bandwidth_gb_s is None:
-        notes.append(
-            f"The peaks of {name} are not known: times were not checked against the physical limit."
-        )
-    if host.trusted:
-        notes.append(TRUSTED)
     return Measured(
         task=facts.name,
         gpu=name,
@@ -250,5 +226,5 @@ def measure_files(
         measurement=settings.describe(),
         environment=environment,
         results=results,
-        notes=notes,
+        notes=[TRUSTED] if host.trusted else [],
     )

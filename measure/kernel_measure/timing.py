@@ -89,7 +89,5 @@ class Result(msgspec.Struct, kw_only=True):
     failed_case: Case | None = None  # the first that was tried where the program does not load
     error: str = ""
     error_name: str = ""  # name of the exception or guard
-    traceback: str = ""  # of the program's own frames
-    phases: dict[str, float] = {}  # seconds by phase, in the worker
     salt: str = ""  # with the seed, gives the inputs again
     narrow_domain: str = ""  # what went wrong on ``stress`` inputs after a success, if anything

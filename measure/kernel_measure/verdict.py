@@ -27,13 +27,12 @@ class Measurement(Result, kw_only=True):
     fresh_worker: bool = True  # whether the program was the first of its process
 
     def timing(self) -> dict[str, Any]:
-        """The line of ``timing.jsonl``: phases and both distributions of every case."""
+        """The line of ``timing.jsonl``, with both distributions of every case."""
         return {
             "speedup": self.speedup,
             "kind": self.outcome,
             "statistic": "median",
             "wall_s": round(self.wall_s, 6),
-            "phases": {k: round(v, 6) for k, v in self.phases.items()},
             "attempts": self.attempts,
             "off_band": self.off_band,
             "salt": self.salt,
@@ -80,7 +79,6 @@ def evaluation(m: Measurement) -> LoggedEvaluation:
         feedback.compilation_error = m.error
     elif m.outcome == "runtime_error":
         feedback.runtime_error_name, feedback.runtime_error = m.error_name, m.error
-        feedback.traceback = m.traceback
     elif m.outcome == "incorrect":
         feedback.error_message = m.error
     elif m.outcome == "infrastructure_failure":

@@ -25,7 +25,7 @@ from typing import IO, Any, Final, TypeAlias
 import msgspec
 
 from kernel_archive.gpus import gpu_facts
-from kernel_measure.device import StandIn, check_device, exclusive
+from kernel_measure.device import StandIn, check_device
 from kernel_measure.evaluate import Evaluator, import_code
 from kernel_measure.failures import failure_by
 from kernel_measure.following import (
@@ -224,16 +224,14 @@ def _time_mode(config: Config) -> tuple[Answer, Facts]:
     if task.framework == "torch":
         with contextlib.suppress(ImportError):  # the device says what is missing
             _import_torch()
-    with exclusive(config.lock):
-        check_device(config.device, task)
-        device = StandIn() if config.device == "standin" else TorchDevice(config.device)
-        if config.device == "cuda":
-            import torch
+    check_device(config.device, task)
+    device = StandIn() if config.device == "standin" else TorchDevice(config.device)
+    if config.device == "cuda":
+        import torch
 
-            torch.cuda.set_per_process_memory_fraction(config.settings.gpu_memory_fraction)
-        evaluator = Evaluator(task, device, config)
-        evaluator.warm()
-    os.close(config.lock)
+        torch.cuda.set_per_process_memory_fraction(config.settings.gpu_memory_fraction)
+    evaluator = Evaluator(task, device, config)
+    evaluator.warm()
 
     def answer(request: Request) -> Reply:
         result = msgspec.to_builtins(evaluator.evaluate(request.code))
@@ -251,8 +249,6 @@ _MODES: Final = {
 
 
 def _serve(config: Config, requests: IO[bytes], replies: IO[bytes]) -> int:
-    if config.start_cpus:
-        os.sched_setaffinity(0, set(config.start_cpus))
     answer, facts = _MODES[config.mode](config)
     isolation = "none" if config.trusted else "bubblewrap"
     confined = {"isolation": isolation, "limits": limit_resources(config.settings)}

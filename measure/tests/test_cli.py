@@ -35,18 +35,14 @@ def test_measure_prints_a_verdict_per_file(files, capsys):
     assert main(["measure", "rehearsal", *map(str, files), *SHORT]) == 1
     out = capsys.readouterr().out
     assert {"success", "compile_failed"} <= set(out.replace(":", " ").split())
-    assert "not comparable with any GPU" in out
     assert "\x1b[31m" not in out
 
 
-def test_json_holds_the_log_s_evaluation(files, capsys):
-    """With --json: distributions, environment, and the evaluation exactly as the logs hold it."""
+def test_json_holds_protocol_and_environment(files, capsys):
+    """With --json: the verdict, and how it was made."""
     assert main(["measure", "rehearsal", str(files[0]), *SHORT, "--json"]) == 0
     payload = json.loads(capsys.readouterr().out)
-    result = payload["results"][0]
-    feedback = result["evaluation"]["observation"]["feedback"]
-    assert feedback["kind"] == result["measurement"]["outcome"] == "success"
-    assert feedback["aggregated_speedup"] == result["measurement"]["speedup"]
+    assert payload["results"][0]["measurement"]["outcome"] == "success"
     assert payload["measurement"]["max_runs"] == 5
     assert payload["environment"]["sandbox"]["isolation"] == "bubblewrap"
 

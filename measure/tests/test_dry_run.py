@@ -23,6 +23,7 @@ from kernel_measure import following, kernel_text
 from kernel_measure.cli import main
 from kernel_measure.dry_run import FollowOptions, follow_programs, launch_lines
 from kernel_measure.tasks import get_task
+from kernel_measure.worker import Reply
 
 PROGRAMS = toml_beside(__file__, "followed.toml")
 NAMES = ("torch", "raises", "exits", "endless")
@@ -147,6 +148,38 @@ def test_an_existing_file_stays(archive, tmp_path):
     with pytest.raises(TargetExistsError):
         follow_programs(archive, tmp_path / "o.jsonl", FollowOptions(trusted=True))
     assert (tmp_path / "o.jsonl").read_text() == "mine"
+
+
+def test_a_killed_call_goes_on(archive, tmp_path, monkeypatch):
+    """What was followed is not followed again; each program has its lines once, in their order."""
+    asked, stops = [], [3, 99]
+
+    class Worker:
+        """Answers with one call, and is interrupted at the third program."""
+
+        def __init__(self, *_):
+            self.kill = lambda: None
+            self.ready = lambda _: True
+
+        def ask(self, code, *_, **__):
+            asked.append(code)
+            if len(asked) == stops[0]:
+                raise KeyboardInterrupt
+            return Reply(result={"cases": [[{"kind": "operator", "name": "add"}]]})
+
+    monkeypatch.setattr("kernel_measure.dry_run.WorkerProcess", Worker)
+    output, done = tmp_path / "o.jsonl", []
+    with pytest.raises(KeyboardInterrupt):
+        follow_programs(archive, output, FollowOptions())
+    assert not output.exists()
+    stops.pop(0)
+    followed = follow_programs(archive, output, FollowOptions(), advance=lambda *a: done.append(a))
+    assert [n for n, _, _ in done] == [3, 4]
+    assert (followed.programs, followed.followed, followed.lines) == (4, 4, 4)
+    assert len(set(asked)) == len(asked) - 1 == 4
+    ids = [line.program_id for line in lines_of(output)]
+    assert ids == sorted(ids)
+    assert [path.name for path in tmp_path.glob("o.*")] == ["o.jsonl"]
 
 
 def lines_of(path):

@@ -36,13 +36,6 @@ def cpu():
         yield m
 
 
-def test_honest_program_passes(standin):
-    """The program that every cheat starts from is a success."""
-    m = standin.measure("rehearsal", cheats.NUMPY_HONEST)
-    assert (m.outcome, m.error) == ("success", "")
-    assert 0.2 < m.speedup < 5
-
-
 @pytest.mark.parametrize("name", cheats.NUMPY)
 def test_cheat_is_refused(standin, name):
     """Each way to look fast without the work is refused, with the reason that names it."""
@@ -133,7 +126,6 @@ def test_clocks_are_asked_twice(tmp_path, monkeypatch, stalls, outcome):
     result = Evaluator(get_task("rehearsal"), StandIn(), config).evaluate(cheats.NUMPY_HONEST)
     assert result.failure_kind == outcome
     assert len(asked) == min(stalls + 1, 2)
-    assert ("time_again_s" in result.phases) == (stalls > 0), "the log says so"
 
 
 @pytest.mark.parametrize(
@@ -165,12 +157,3 @@ def test_unknown_gpu_has_no_limit():
     work = Work(bytes_read=10**9, bytes_written=0, flops=1)
     assert guards.limit_ns(work, "Quantum 9") is None
     assert guards.check_limit(work, "Quantum 9", 1.0) is None
-
-
-@pytest.mark.parametrize("task", TASK_NAMES)
-def test_every_case_of_every_task_has_a_limit(task):
-    """Bytes and operations are stated for each case and give a time above zero."""
-    t = get_task(task)
-    for case in t.benchmark_cases:
-        limit = guards.limit_ns(t.least_work(case), "H200")
-        assert 0 < limit[0] < 5e7, (case, limit)

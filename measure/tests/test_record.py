@@ -7,16 +7,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 from support.answers import read_run, run_answered, run_json, run_plan
+from support.chains import write
+from support.cheats import NUMPY_HONEST
 
 from kernel_archive.errors import DataError
+from kernel_measure.logs import read_lines
+from kernel_measure.measurer import Measurer
 from kernel_measure.plan import read_plan
-from kernel_measure.record import Recorded, Scheduler
+from kernel_measure.record import Recorder, Run
+from kernel_measure.runs import Job
 
 PLAN = Path(__file__).with_name("plan") / "plan.toml"
 
@@ -43,71 +50,88 @@ def test_recording_gives_logs_that_the_readers_read(tmp_path):
     assert not list(tmp_path.rglob(".run.json*"))
 
 
-class FakeMeasurer:
-    """Workers as a set of tasks, and what was asked of them."""
+class FakeLog:
+    """A log whose programs come round by round; none in a round: it waits."""
 
-    def __init__(self):
-        self.tasks, self.said = set(), []
+    def __init__(self, *rounds):
+        self.rounds, self.counts = list(rounds), Counter()
+        self.end, self.gpu_seconds = None, 0.0
+        self.facts = dict
 
-    def start(self, task):
-        if task not in self.tasks:
-            self.tasks.add(task)
-            self.said.append(f"start {task}")
+    @property
+    def waits(self):
+        """Rounds that are left."""
+        return len(self.rounds)
 
-    def end(self, task):
-        self.tasks.remove(task)
-        self.said.append(f"end {task}")
+    @property
+    def finished(self):
+        """Whether no program is left."""
+        return not self.rounds
 
-    def is_starting(self, task):
-        return task not in self.tasks
+    def jobs(self):
+        """The programs of the next round."""
+        return [Job(code, code) for code in (self.rounds.pop(0) if self.rounds else [])]
 
-    def measure(self, task, code):
-        self.said.append(code)
-        return SimpleNamespace(wall_s=0.0)
+    def report(self, job, measured, started):
+        """Count one measurement."""
+        self.counts["success"] += 1
 
 
-def test_only_tasks_whose_turn_it_is_have_a_worker(monkeypatch):
-    """Of thirty tasks' inputs those are on the card that are being measured."""
-    measurer = FakeMeasurer()
-    station = SimpleNamespace(measurer=measurer, compile_ahead=lambda task, codes: [], facts=dict)
-
-    def start(run):
-        left = [[SimpleNamespace(code=code)] for code in run.codes]
-        active = SimpleNamespace(planned=run, jobs=[], compiling=[], gpu_seconds=0.0)
-
-        def propose(_):
-            active.jobs = left.pop(0) if left else []
-            return bool(active.jobs)
-
-        active.propose, active.write = propose, lambda _: None
-        active.log = SimpleNamespace(report=lambda *_: None, counts={}, waits=0, finished=True)
-        active.log.close = lambda: measurer.said.append(f"close {run.key}")
-        return active
-
-    batches = [("a", ["a1", "a2"]), ("b", ["b1"]), ("b", ["b2"])]
-    batches += [("a", []), ("c", ["c1"]), ("a", ["a3"])]
-    runs = [
-        SimpleNamespace(key=f"{task}{i}", task=task, codes=codes, folder="chain", expected=1)
-        for i, (task, codes) in enumerate(batches)
-    ]
-    scheduler = Scheduler(station, Recorded(), start, float("inf"), lambda *_: None)
-    monkeypatch.setattr("kernel_measure.record.AT_ONCE", 1)
-    scheduler.run(runs)
-    turns_taken = (
-        "start a, a1, a2, close a0, start b, end a, b1, close b1, b2, close b2, close a3, start c, "
-        "end b, c1, close c4, start a, end c, a3, close a5, end a"
+def test_rounds_take_what_there_is(tmp_path, monkeypatch):
+    """All of a round is compiled, then measured run by run; who has nothing holds up nobody."""
+    said = []
+    measurer = SimpleNamespace(
+        measure=lambda task, code: said.append(f"{task} {code}"), end=lambda: said.append("end")
     )
-    assert measurer.said == turns_taken.split(", ")
+    station = SimpleNamespace(measurer=measurer, facts=dict, environment=dict)
+    station.compile_ahead = lambda programs, *_: said.append([code for _, code in programs])
+    logs = {
+        "a": FakeLog(["1", "2"], [], ["3"]),
+        "b": FakeLog(["1"]),
+        "c": FakeLog([], ["4"], [], ["5"]),
+    }
+    runs = [
+        Run(directory=tmp_path / task, task=task, log=log, document={"run": task}, expected=3)
+        for task, log in logs.items()
+    ]
+    runs[1].in_new_worker = True
+    monkeypatch.setattr("kernel_measure.record.POLL_S", 0.0)
+    assert Recorder(runs=runs, station=station).record() == 6
+    assert said == [
+        *(["1", "2", "1"], "a 1", "a 2", "end", "b 1"),
+        *(["4"], "c 4"),
+        *(["3"], "a 3"),
+        *(["5"], "c 5"),
+    ]
+    assert [run_json(tmp_path / task)["evaluations"] for task in logs] == [3, 1, 2]
+
+
+def test_stopped_recording_says_how_its_rows_were_made(tmp_path, monkeypatch):
+    """Stopped while it measures: run.json is there already, and without it nothing goes on."""
+    measured, measure_one = [], Measurer.measure
+
+    def measure_two(measurer, task, code):
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        measured.append(code)
+        return measure_one(measurer, task, code)
+
+    monkeypatch.setattr(Measurer, "measure", measure_two)
+    with pytest.raises(KeyboardInterrupt):
+        run_plan(PLAN, tmp_path, only=["agentic/*"], compilers=0)
+    directory = tmp_path / "agentic" / "rehearsal__t_a00"
+    assert len(read_lines(directory / "attempts.jsonl", Any)) == 2
+    run = run_json(directory)
+    assert (run["finished"], run["evaluations"], run["measurement"]["max_runs"]) == (False, 2, 5)
+    (directory / "run.json").unlink()
+    with pytest.raises(DataError, match=r"no run\.json"):
+        run_plan(PLAN, tmp_path, only=["agentic/*"])
 
 
 @pytest.mark.parametrize(
     ("old", "new", "field"),
     [
-        ("steps = 3", "steps = 3\nc_puct = 2.0", "search.c_puct"),
-        ("steps = 3", "steps = 3\narchive_capacity = 3", "search.archive_capacity"),
-        ("steps = 3", "steps = 3\nbatch_size = 1", "search.batch_size"),
-        ("steps = 3", "steps = 2", "search.total_budget_steps"),
-        ("seed = 1", "seed = 2", "search.rng_seed"),
+        ("steps = 3", "steps = 3\nc_puct = 2.0", "search"),
         ("max_runs = 5", "max_runs = 7", "measurement"),
     ],
 )
@@ -163,6 +187,23 @@ def test_killed_recording_goes_on(tmp_path, delay):
         evaluations, _ = read_run(tmp_path / key)
         assert all(e.n_logged == 1 for e in evaluations)
         assert len({e.node_id for e in evaluations}) == len(evaluations)
+
+
+def test_a_program_that_hangs_costs_its_own_limit(tmp_path):
+    """While it is compiled and while it is timed; the next one is measured."""
+    folder = tmp_path / "chains" / "a01" / "rehearsal"
+    for number, code in enumerate(("while True:\n    pass\n", NUMPY_HONEST), 1):
+        write(folder, number, code)
+    plan = tmp_path / "plan.toml"
+    limits = "max_runs = 3\ntimeout_s = 2\ncompile_timeout_s = 1\n"
+    search = '[[search]]\nmethod = "agentic"\nchains = "chains/*/*"\n'
+    plan.write_text(f'name = "p"\ngpu = "H200"\n[settings]\n{limits}{search}')
+    run_plan(plan, tmp_path / "out", compilers=1)
+    evaluations, _ = read_run(tmp_path / "out" / "agentic" / "rehearsal__h_a01")
+    assert [(e.outcome, e.error_type) for e in evaluations] == [
+        ("runtime_error", "Timeout"),
+        ("success", None),
+    ]
 
 
 def test_compiling_ahead_changes_no_verdict(tmp_path):

@@ -129,7 +129,7 @@ def test_claim(measurer, target, attack):
     program = PROGRAM.format(facts=target.facts, source=attack.source, name=attack.name)
     verdict = measurer.measure("rehearsal", program)
     if attack.name in ("outlive_its_run", "outlive_its_worker"):
-        measurer.replace("rehearsal")
+        measurer.end()
         got_through = bool(fuzz_programs.left_behind(target.facts["mark"]))
     elif attack.name == "write_the_drivers_memory":
         got_through = target.buffer.raw != target.facts["secret"].encode()

@@ -76,9 +76,9 @@ def drive(search, limit=10**9):
 
 def searched(directory, **how):
     """Drive a whole search; the number measured."""
-    with make(directory, **how) as search:
-        count = drive(search)
-        assert search.finished
+    search = make(directory, **how)
+    count = drive(search)
+    assert search.finished
     return count
 
 
@@ -100,7 +100,7 @@ def shape_of(log):
     return out
 
 
-def test_log_is_complete_and_the_reader_reads_it(tmp_path):
+def test_log_is_complete(tmp_path):
     """Every request has one answer, every step its fence; no program is proposed twice."""
     count = searched(tmp_path / "run")
     log = events(tmp_path / "run")
@@ -113,11 +113,6 @@ def test_log_is_complete_and_the_reader_reads_it(tmp_path):
     assert kinds["evaluation_completed"] == kinds["evaluation_requested"] == count - 1
     codes = [e["code"] for e in log if e["kind"] == "mutation_completed"]
     assert len(codes) == len(set(codes))
-    evaluations = read_run(tmp_path / "run")[0]
-    assert len(evaluations) == count
-    for e in evaluations:
-        assert e.speedup == (pytest.approx(speed_of(e.code)) if speed_of(e.code) else None)
-        assert e.n_logged == 1
 
 
 @pytest.mark.parametrize("cut", range(1, 93, 5))
@@ -146,10 +141,10 @@ def test_killed_at_any_line_goes_on_as_if_nothing_had_happened(tmp_path, cut):
 
 def test_failed_start_ends_the_search_with_a_readable_log(tmp_path):
     """A starting program that fails gives a finished search with one evaluation, no null scores."""
-    with make(tmp_path / "run") as search:
-        search.report(search.jobs()[0], measured(None), NOW)
-        assert search.jobs() == []
-        assert search.finished
+    search = make(tmp_path / "run")
+    search.report(search.jobs()[0], measured(None), NOW)
+    assert search.jobs() == []
+    assert search.finished
     assert searched(tmp_path / "run") == 0
     assert [e["kind"] for e in events(tmp_path / "run")] == ["search_initialized"]
     assert [r.outcome for r in read_run(tmp_path / "run")[0]] == ["runtime_error"]
@@ -157,8 +152,7 @@ def test_failed_start_ends_the_search_with_a_readable_log(tmp_path):
 
 def test_directory_of_another_search_is_refused(tmp_path):
     """A log from another starting program is not continued."""
-    with make(tmp_path / "run") as search:
-        drive(search, 3)
+    drive(make(tmp_path / "run"), 3)
     with pytest.raises(DataError, match="another starting program"):
         make(tmp_path / "run", provider=Numbered("something else"))
 
@@ -170,19 +164,3 @@ def test_exhausted_pool_ends_in_failed_mutations(tmp_path):
     assert searched(tmp_path / "run", strategy=strategy, provider=provider) == 4
     kinds = Counter(e["kind"] for e in events(tmp_path / "run"))
     assert (kinds["mutation_completed"], kinds["mutation_failed"]) == (3, 5)
-
-
-def test_timing_lines_belong_to_requests(tmp_path):
-    """Every result has one timing line with both distributions, joined by its request."""
-    searched(tmp_path / "run", steps=2)
-    timing = list(read_lines(tmp_path / "run" / "timing.jsonl", Any))
-    log = events(tmp_path / "run")
-    assert timing[0]["request_id"] == "root"
-    assert [t["request_id"] for t in timing][1:] == [
-        e["request_id"] for e in log if e["kind"] == "evaluation_completed"
-    ]
-    good = [t for t in timing if t["kind"] == "success"]
-    assert all(set(t["timing"][0]) >= {"candidate", "reference"} for t in good)
-    assert all(
-        {"mean", "median", "best", "std", "runs"} <= set(t["timing"][0]["reference"]) for t in good
-    )

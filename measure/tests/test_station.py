@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 
-from kernel_measure.station import FIELDS, GpuWatch, query, share_processors
+from kernel_measure.station import query, timing_processors
 
 
-def test_processors_for_timing_lie_apart(monkeypatch):
-    """Of those that this process may use; few serve both."""
+def test_processors_for_timing_are_not_the_first(monkeypatch):
+    """Of those that this process may use; where there are few, all."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16, 32)), raising=False)
-    assert share_processors() == ([17, 18], [*range(19, 32)])
+    assert timing_processors() == [17, 18]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    assert share_processors() == ([0, 1], [0, 1])
+    assert timing_processors() == [0, 1]
 
 
-SAID = "NVIDIA H200, 570.1, 143771 MiB, 1980 MHz, 3201 MHz, {clock} MHz, 3201 MHz, 41, 120.5 W, 700.0 W, P0, 0x0"  # noqa: E501
+SAID = "NVIDIA H200, 570.1, 143771 MiB, 1980 MHz, 3201 MHz, 1755 MHz, 3201 MHz, 41, 120.5 W, 700.0 W, P0, 0x0"  # noqa: E501
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def says(tmp_path, monkeypatch):
 
 def test_fields_of_the_first_gpu(says, monkeypatch):
     """One line of figures, by their names."""
-    says(f"echo '{SAID.format(clock=1755)}'; echo second; echo \"$@\" >&2")
+    says(f"echo '{SAID}'; echo second; echo \"$@\" >&2")
     expected = {"name": "NVIDIA H200", "clocks.sm": "1755 MHz", "power.limit": "700.0 W"}
     assert expected.items() <= query().items()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
@@ -53,18 +52,3 @@ def test_without_figures_there_are_none(says, monkeypatch, line):
     else:
         says(line)
     assert query() == {}
-    assert GpuWatch(enabled=True).latest() == {}
-
-
-def test_the_watch_has_the_latest_figures(says):
-    """Clocks as last seen, with their age, until it is closed."""
-    says(f"echo '{SAID.format(clock=1755)}'")
-    assert GpuWatch(enabled=False).latest() == {}
-    watch = GpuWatch(enabled=True, period_s=0.01)
-    says(f"echo '{SAID.format(clock=900)}'")
-    until = time.monotonic() + 20
-    while watch.latest()["clocks.sm"] != "900 MHz":
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    assert set(watch.latest()) <= {*FIELDS, "age_s"}
-    watch.close()

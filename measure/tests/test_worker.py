@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 
 import pytest
 from support.cheats import NUMPY_HONEST
@@ -43,23 +42,6 @@ def test_environment_of_the_parent_is_gone(measurer, monkeypatch, tmp_path):
     env = environment(tmp_path / "s")
     assert "HF_TOKEN" not in env
     assert env["HOME"] == env["TMPDIR"] == str(tmp_path / "s")
-
-
-@pytest.mark.parametrize("linked", [False, True])
-def test_a_home_inside_of_tmp_is_hidden_with_it(tmp_path, monkeypatch, linked):
-    """Users without a home of their own often have one there."""
-    home = tmp_path / "home"
-    home.mkdir()
-    (home / "secret").write_text("text")
-    if linked:
-        (tmp_path / "link").symlink_to(home)
-    monkeypatch.setenv("HOME", str(tmp_path / "link" if linked else home))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    looks = f"import os\nassert not os.path.exists({str(home / 'secret')!r})"
-    with Measurer("standin", Settings(max_runs=3)) as measurer:
-        assert measurer.measure("rehearsal", GOOD).outcome == "success"
-        if measurer.confined["isolation"] == "bubblewrap":
-            assert measurer.measure("rehearsal", f"{looks}\n{GOOD}").outcome == "success"
 
 
 def test_folders_within_folders_go_away(tmp_path):
@@ -169,7 +151,6 @@ def test_worker_is_replaced_after_its_share(measurer):
     """
     measured = [measurer.measure("rehearsal", GOOD) for _ in range(2)]
     assert all(m.fresh_worker for m in measured)
-    assert measurer.restarts == 2
     assert len({m.salt for m in measured}) == 2
     assert all(len(m.salt) == 16 for m in measured)
 
@@ -183,8 +164,8 @@ def test_failure_in_a_used_worker_is_confirmed_in_a_fresh_one():
     )
     with Measurer("standin", Settings(max_runs=3, candidates_per_worker=10)) as m:
         assert m.measure("rehearsal", poison).outcome == "success"
-        assert m.measure("rehearsal", victim).outcome == "success"
-        assert m.restarts == 1
+        again = m.measure("rehearsal", victim)
+        assert (again.outcome, again.fresh_worker) == ("success", True)
 
 
 def test_case_off_the_band_is_measured_again_then_marked(monkeypatch):
@@ -209,50 +190,6 @@ def test_worker_that_does_not_come_up_is_the_harness_s_fault():
         pytest.raises(MeasurerError, match="no worker for rehearsal"),
     ):
         m.measure("rehearsal", GOOD)
-
-
-@pytest.mark.parametrize("when", ["starting", "measuring", "within the program"])
-def test_workers_of_other_tasks_make_room(monkeypatch, when):
-    """Who finds no memory, a worker at its start or at work or the program itself."""
-    with Measurer("standin", Settings(max_runs=3, candidates_per_worker=9)) as m:
-        assert m.measure("rehearsal", GOOD).outcome == "success"
-        m._workers["neighbour"] = m._workers.pop("rehearsal")
-        crowded = lambda: "neighbour" in m._workers
-        ready, ask = WorkerProcess.ready, WorkerProcess.ask
-        no_room = Reply(error="CUDA out of memory")
-        greedy = during("raise MemoryError('CUDA out of memory. Tried to allocate 2 GiB')")
-        changes = {
-            "starting": {
-                "ready": lambda w, s: None if crowded() else ready(w, s),
-                "output": lambda *_: "torch.OutOfMemoryError: CUDA out of memory.",
-            },
-            "measuring": {"ask": lambda w, *a: no_room if crowded() else ask(w, *a)},
-            "within the program": {
-                "ask": lambda w, c, *a: ask(w, greedy if crowded() else c, *a),
-            },
-        }
-        for name, change in changes[when].items():
-            monkeypatch.setattr(WorkerProcess, name, change)
-        assert m.measure("rehearsal", GOOD).outcome == "success"
-        assert list(m._workers) == ["rehearsal"]
-
-
-def test_other_faults_leave_other_workers_alone(monkeypatch):
-    """Only want of memory is a reason to end a neighbour."""
-    with Measurer("standin", Settings(max_runs=3, candidates_per_worker=9)) as m:
-        m.measure("rehearsal", GOOD)
-        m._workers["neighbour"] = m._workers.pop("rehearsal")
-        asked, ask = [], WorkerProcess.ask
-        m.measure("rehearsal", GOOD)
-        monkeypatch.setattr(
-            WorkerProcess, "ask", lambda w, *a: asked.append(a) or Reply(error="unreadable result")
-        )
-        assert m.measure("rehearsal", GOOD).outcome == "infrastructure_failure"
-        assert (list(m._workers), len(asked)) == (["neighbour"], 2)
-        monkeypatch.setattr(WorkerProcess, "ask", lambda w, *a: asked.append(a) or ask(w, *a))
-        found = m.measure("rehearsal", during("raise MemoryError('CUDA out of memory')"))
-        assert (found.outcome, found.error_name, len(asked)) == ("runtime_error", "MemoryError", 4)
-        assert "neighbour" not in m._workers
 
 
 def test_a_compiler_s_folders_are_left_out():

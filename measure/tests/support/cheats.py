@@ -31,7 +31,7 @@ def refused(measurer: Measurer, cheat: Cheat) -> Measurement:
     """Measure a cheat, which must be refused for its reason."""
     measured = measurer.measure(cheat.task, cheat.code)
     if "patched" in cheat.reason or "stream" in cheat.reason:
-        measurer.replace(cheat.task)  # not to be trusted with the next program
+        measurer.end()  # not to be trusted with the next program
     assert measured.outcome == "incorrect", measured
     assert re.search(cheat.reason, measured.error), measured.error
     return measured
