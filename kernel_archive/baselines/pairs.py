@@ -12,7 +12,6 @@ from kernel_archive.errors import DataError
 from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.asked import ProgramPairs, read_pairs
 from kernel_archive.scoring.load import search_clusters
-from kernel_archive.scoring.split import table_rows
 from kernel_archive.selection.definitions import load_definition
 from kernel_archive.splits import SPLITS, SplitSpec
 
