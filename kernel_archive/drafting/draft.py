@@ -177,8 +177,7 @@ def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft |
     n = 1 if "read_json_objects(" in tables[best][0] else 2
     same = [name for name in seen if tables[name][:n] == tables[best][:n]]
     table = tables[best]
-    if table[0].startswith("read_json("):
-        # As text, whatever types DuckDB gives a column: a later row may have another.
+    if table[0].startswith("read_json_objects("):
         table, same = guesses.united(table, tables)
     parents = {Path(name).parent for name in same}
     # Where the names of folders do not tell them apart they name no problem (run_0).

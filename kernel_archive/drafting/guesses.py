@@ -60,20 +60,7 @@ def united(best: Table, others: dict[str, Table]) -> tuple[Table, list[str]]:
         and (columns == best[1] or _RESULTS & _known(columns).keys())
         and _known(columns).items() <= known.items()
     ]
-    columns = {c: sql for name in same for c, sql in others[name][1].items()}
-    texts = {
-        c: f"json_extract_string(t.json, {_pointer(_keys(sql))})" for c, sql in columns.items()
-    }
-    return (best[0].replace("(", "_objects(", 1), texts), same
-
-
-def _keys(sql: str) -> list[str]:
-    """Read the keys in the quoted names of a column.
-
-    >>> _keys('t."a/b"."c""d"')
-    ['a/b', 'c"d']
-    """
-    return [key.replace('""', '"') for key in re.findall(r'"((?:[^"]|"")*)"', sql)]
+    return (best[0], {c: sql for name in same for c, sql in others[name][1].items()}), same
 
 
 def _pointer(keys: Iterable[str]) -> str:
@@ -172,6 +159,11 @@ def look_at(folder: Path, name: str) -> Table:
             return rows_of, inner | {**outer, **inner}
     columns = _columns(leaves, "t.{}")
     deep = _at_any_depth(objects, leaves) if is_json and not _says_enough(columns) else None
+    if is_json:
+        # As text, whatever types DuckDB gives a column: a later row may have another.
+        read = read.replace("(", "_objects(", 1)
+        paths = {".".join(path): path for path in leaves if all(path)}
+        columns = {n: f"json_extract_string(t.json, {_pointer(p)})" for n, p in paths.items()}
     return deep or (read, columns)
 
 
