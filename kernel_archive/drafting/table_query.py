@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from kernel_archive.databases import sql_name, sql_texts
 from kernel_archive.drafting import guesses
 from kernel_archive.errors import printable
+from kernel_archive.readers.sql import QueryError
 from kernel_archive.readers.sql_doubts import failure_of
 
 #: Look at this many rows of a table.
@@ -30,8 +32,10 @@ def write_query(
     """Write a query over a table, in each folder or one, and what a person must look at."""
     (read, columns), notes = table, list[str]()
     select = ", ".join(f"{sql}::VARCHAR AS {sql_name(c)}" for c, sql in columns.items())
-    answer = guesses.answer_of(folder, file, f"SELECT {select} FROM {read} t LIMIT {_SAMPLE}")
-    cells = answer.to_pydict()
+    cells: dict[str, list[str | None]] = {}
+    with suppress(QueryError, ValueError):  # a text that isn't UTF-8
+        query = f"SELECT {select} FROM {read} t LIMIT {_SAMPLE}"
+        cells = guesses.ask(folder, file, query).to_pydict()
     values = {c: [cell for cell in cells.get(c, []) if cell is not None] for c in columns}
     beside, times = Path(file).parent, guesses.times(columns)
     timed = {theirs for theirs, _ in times.values()}
