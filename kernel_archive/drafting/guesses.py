@@ -28,6 +28,16 @@ KNOWN: Final = toml_beside(__file__)
 UNITS: Final = KNOWN["units"]
 WORDS: Final = {name: frozenset(words) for name, words in KNOWN["words"].items()}
 ERRORS: Final = [(error["failure"], error["words"]) for error in KNOWN["error"]]
+#: The failure that a word seems to say, the plainest first; ``None`` for words of success.
+_FAILURES: Final = (
+    (None, r"(?<![a-z])(ok|pass(ed)?|success(ful)?|correct|valid|good|no_?error)(?![a-z])"),
+    ("compile_failed", r"compil|build|syntax|nvcc|^ce$"),
+    ("infrastructure_failure", r"infra|cancel|preempt|lost"),
+    ("incorrect", r"wrong|incorrect|mismatch|assert|numeric|verif|accura|toleran"),
+    ("runtime_error", r"crash|^tle$|time_?out|timed|oom|memory|exception|runtime"),
+    ("runtime_error", r"launch|hang|illegal|error"),
+    ("incorrect", r"fail|invalid"),
+)  # fmt: skip
 #: Endings of files with programs, the likeliest last: a log may be a .txt, too.
 PROGRAMS: Final = (".txt", ".py", ".cu", ".cuh", ".cpp", ".hip")
 #: Keys that number things; in a path: each value of an object with such keys, each item of a list.
@@ -261,6 +271,16 @@ def by_error(failed: str, texts: dict[str, str]) -> Iterator[str]:
             rules.append((named[0] if named else "runtime_error", f"{text} <> ''"))
         for failure, rule in rules:
             yield f"{failed} AND {rule} THEN '{failure}'  -- LOOK: by its error"
+
+
+def failure_of(word: str) -> str | None:
+    """Guess the failure that a word says; ``None`` where it says none.
+
+    >>> failure_of("FAIL_NUMERIC"), failure_of("FAIL_BUILD"), failure_of("build ok")
+    ('incorrect', 'compile_failed', None)
+    """
+    lower = word.strip().casefold()
+    return next((outcome for outcome, words in _FAILURES if re.search(words, lower)), None)
 
 
 class FileColumn(NamedTuple):

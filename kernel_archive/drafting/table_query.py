@@ -15,7 +15,6 @@ from kernel_archive.databases import sql_name, sql_texts
 from kernel_archive.drafting import guesses
 from kernel_archive.errors import printable
 from kernel_archive.readers.sql import QueryError
-from kernel_archive.readers.sql_doubts import failure_of
 
 #: Look at this many rows of a table.
 _SAMPLE: Final = 200
@@ -171,7 +170,7 @@ def _verdict(
         last = f"{columns[theirs]}::VARCHAR"
         good = re.compile(r"(?i)ok|pass(ed)?|success(ful)?|correct|valid|true|1")
         for word in sorted(set(values[theirs]))[:20]:
-            outcome = "success" if good.fullmatch(word.strip()) else failure_of(word)
+            outcome = "success" if good.fullmatch(word.strip()) else guesses.failure_of(word)
             if outcome is not None:
                 quote = word.replace("'", "''")
                 if _FAILED.fullmatch(word):
