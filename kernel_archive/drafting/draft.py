@@ -188,7 +188,7 @@ def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, st
     """Write ``builder.toml``, and the query beside it."""
     here, query = _pattern(target.absolute().parent), query_of(target)
     facts = {key: answers[key] for key in ("gpu", "problem", "reference") if answers.get(key)}
-    facts |= {"role": answers.get("role") or "held_out", "generation_method": "unknown"}
+    facts |= {"role": "held_out", "generation_method": "unknown"}
     sources = []
     for source in draft.sources:
         place = Path(source["path"])
@@ -199,14 +199,14 @@ def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, st
     recipe_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rsplit("/", 1)[-1]).lstrip("._-")[:60]
     recipe = {
         "name": recipe_name or "mine",
-        "licence": answers.get("licence") or "other",
+        "licence": "other",
         "description": "What these measurements are, who made them and how.",
         "archive": {"name": name},
         **({"gpu": {gpu: {}}} if gpu and not is_known(gpu) else {}),
         "source": sources,
     }
     comments = """\
-# Written by kernel-archive init; kernel-archive readers --keys explains every key.
+# Written by kernel-archive init; docs/recipes.md explains every key.
 # Before you publish: licence (an SPDX name), description, generation_method.
 # Each match of a path is one search. role: held_out is asked about, training trained on.
 

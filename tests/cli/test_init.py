@@ -36,7 +36,7 @@ def held_out(tmp_path, monkeypatch):
     programs = "".join(f'soft max,"def k():\n    return {n}\n",{2.0**n}\n' for n in range(-3, 4))
     (tmp_path / "t.csv").write_text(f"op,code,speedup\n{programs}")
     (tmp_path / "ref.py").write_text("def k():\n    return 0\n")
-    return "t.csv", "--gpu", "H100", "--role", "held_out"
+    return "t.csv", "--gpu", "H100"
 
 
 def test_a_reference_for_all_problems_takes_any_name(run, held_out):
