@@ -125,7 +125,6 @@ def test_forecasts_of_a_compound_search_are_no_measurements(tmp_path: Path) -> N
     assert result.by_node[ulid(3)].parent_node_id == ulid(2)
     facts = result.facts
     assert (facts.n_forecasts, facts.n_pending) == (2, 0)
-    assert facts.counts["compound_deferrals"] == 2
 
 
 def test_null_scores_are_no_zeros(tmp_path: Path) -> None:
