@@ -169,9 +169,7 @@ class HubEvents(HubTable):
             search.complete_facts()
             if name in settings:
                 search.facts.finished = True  # summaries are made of runs that came to their end
-                add_file_facts(
-                    "config.json", settings[name], search.facts, self.findings, self.file
-                )
+                add_file_facts("config.json", settings[name], search.facts)
             self._searches.append(search)
         return any_read
 

@@ -16,8 +16,6 @@ from typing import Any, Final
 import msgspec
 
 from kernel_archive.errors import Finding
-from kernel_archive.gpus import canonical_gpu
-from kernel_archive.problems import normalise_problem
 from kernel_archive.readers import values
 from kernel_archive.readers.events import TimingLine
 from kernel_archive.readers.files import RunFiles
@@ -30,8 +28,6 @@ from kernel_archive.toml_files import toml_beside
 _FACTS: Final[dict[str, dict[str, str]]] = toml_beside(__file__, "run_facts.toml")
 #: Files that a run writes last: one of them says that it came to its own end.
 _LAST: Final = frozenset({"summary.json", "result.json", "eval_dataset_manifest.json", "DONE"})
-#: Facts of which a log and the files beside it must agree -> how their spellings are compared.
-_NORMALISE: Final = {"problem": normalise_problem, "gpu": canonical_gpu}
 #: Column -> what makes a sound value of a stated one, or ``None``; all others are objects.
 _SOUND: Final[dict[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(("problem", "gpu", "reference_code", "model"), text_of),
@@ -55,31 +51,21 @@ def add_facts(run: RunFiles, facts: SearchFacts, findings: FindingLog) -> None:
     for file, path in names.items():
         if file not in _FACTS or path == run.path:
             continue
-        value, name = run.json(path), run.name(path)
+        value = run.json(path)
         if isinstance(value, dict):
-            add_file_facts(file, value, facts, findings, name)
+            add_file_facts(file, value, facts)
         else:
             fault = value.message if isinstance(value, Finding) else "not a JSON object"
-            findings.warning("bad-facts", f"{fault}; its facts are missing", file=name)
+            findings.warning("bad-facts", f"{fault}; its facts are missing", file=run.name(path))
     if facts.finished is None and not names.keys().isdisjoint(_FACTS.keys() | _LAST):
         facts.finished = not names.keys().isdisjoint(_LAST)
 
 
-def add_file_facts(
-    file: str, data: dict[str, Any], facts: SearchFacts, findings: FindingLog, name: str
-) -> None:
-    """Add what a file of the table states; report what contradicts the log or an earlier file."""
+def add_file_facts(file: str, data: dict[str, Any], facts: SearchFacts) -> None:
+    """Add what a file of the table states, where neither the log nor an earlier file says it."""
     for column, fields in _FACTS[file].items():
-        value, earlier = _value(data, column, fields.split()), getattr(facts, column)
-        if earlier is None:
-            setattr(facts, column, value)
-        elif value is not None and column in _NORMALISE:
-            normalise = _NORMALISE[column]
-            if normalise(earlier) != normalise(value):
-                message = (
-                    f"the log says {column} {earlier!r}, {file} says {value!r}; the log counts"
-                )
-                findings.error("facts-disagree", message, file=name, field=column)
+        if getattr(facts, column) is None:
+            setattr(facts, column, _value(data, column, fields.split()))
     if file == "run.json" and facts.wall_seconds is None:
         start, end = text_of(data.get("start")), text_of(data.get("end"))
         facts.wall_seconds = values.seconds_between(start, end)
