@@ -171,31 +171,6 @@ def test_eval_set_rows(tmp_path: Path) -> None:
     assert result.codes == ["doubled-result", "null-score"]
 
 
-# -- invocation records
-
-
-def test_tokens_of_kernelbench_mutations(tmp_path: Path) -> None:
-    """Tokens go to the one evaluation of a program."""
-    log = V2(kernelbench(1.0)).step(0).child(1, kernelbench(2.0), code="one")
-    log.child(2, kernelbench(3.0), code="two").child(3, kernelbench(3.1), code="two")
-    log.write(tmp_path)
-    (tmp_path / "invocations").mkdir()
-    tokens = {"kind": "kernelbench_mutation_v2", "input_tokens": 100, "output_tokens": 10}
-    totals = {"kind": "trimul_feedback_mutation", "total_input_tokens": 1000}
-    records = [
-        {**tokens, "child_code_sha256": sha("one")},
-        {**tokens, "child_code_sha256": sha("two")},
-        {**tokens, "child_code_sha256": None, "failure_reason": "no code"},
-        {**totals, "child_code_sha256s": [sha("one")]},
-    ]
-    for n, record in enumerate(records):
-        (tmp_path / "invocations" / f"{n}.json").write_text(json.dumps(record))
-    result = read("puct-events", tmp_path)
-    nodes = result.by_node
-    assert (nodes[ulid(1)].input_tokens, nodes[ulid(1)].output_tokens) == (100, 10)
-    assert [nodes[ulid(n)].input_tokens for n in (0, 2, 3)] == [None, None, None]
-
-
 # -- timing lines
 
 
