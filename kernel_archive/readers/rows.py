@@ -59,8 +59,6 @@ class _Rollout(msgspec.Struct):
     parsed_code: str | None = None
     parent_id: str | None = None
     step: int | None = None
-    group_index: int | None = None
-    rollout_index: int | None = None
     timestamp_utc: str | None = None
     prompt_tokens: int | None = None
     response_tokens: int | None = None
@@ -74,14 +72,11 @@ class Rollouts(LogReader):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        #: Step, group and rollout index of each row.
-        self._places: set[tuple[int | None, int | None, int | None]] = set()
         self.facts.n_mutations_failed = 0
 
     def add_row(self, line: int, row: _Rollout) -> None:
         """Add one rollout; without a program it was never run."""
         self.facts.counts["rollouts"] += 1
-        self._places.add((row.step, row.group_index, row.rollout_index))
         sent, answered = whole_number(row.prompt_tokens), whole_number(row.response_tokens)
         self.add_tokens(sent, answered)
         if row.outcome.kind == "parse_failure" or row.parsed_code is None:
@@ -98,15 +93,6 @@ class Rollouts(LogReader):
             output_tokens=answered,
         )
         self.add_result(record, row.outcome, line=line, field="outcome.kind")
-
-    def complete_facts(self) -> None:
-        """Add the facts of the run. The real trainer logs step 0 throughout: no step at all."""
-        n_rollouts = self.facts.counts["rollouts"]
-        if len(self._places) < n_rollouts and len({step for step, _, _ in self._places}) == 1:
-            self.facts.counts["constant_steps"] += n_rollouts
-            for record in self.nodes.values():
-                record.step = None
-        super().complete_facts()
 
 
 class _PublishedEntry(msgspec.Struct):

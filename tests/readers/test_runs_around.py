@@ -42,21 +42,6 @@ def test_theory_builder_reads_inner_logs_only(tmp_path: Path) -> None:
     assert not found.findings
 
 
-# -- test-time training
-
-
-def test_constant_steps_are_no_time(tmp_path: Path) -> None:
-    """Trap 19: under the real trainer every step is 0 and places repeat: the steps are left out and
-    counted.
-    """
-    outcome = gpu_mode(2.0)["observation"]["feedback"]
-    row = {"step": 0, "group_index": 0, "parsed_code": "x", "outcome": outcome, "reward": 0.9}
-    rows = [{**row, "rollout_index": n % 2, "candidate_id": f"id{n}"} for n in range(4)]
-    result = read("ttt-rollouts", write_lines(tmp_path / "rollouts.jsonl", rows))
-    assert [e.step for e in result.evaluations] == [None] * 4
-    assert result.facts.counts["constant_steps"] == 4
-
-
 # -- agents
 
 
