@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +10,6 @@ from support.puct import V2, gpu_mode, kernelbench, ulid, write_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def sha(text: str) -> str:
-    """sha256 of a source."""
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 # -- theory builder
