@@ -161,8 +161,11 @@ def look_at(folder: Path, name: str) -> Table:
     if is_json:
         # As text, whatever types DuckDB gives a column: a later row may have another.
         read = read.replace("(", "_objects(", 1)
-        paths = {".".join(path): path for path in leaves if all(path)}
-        columns = {n: f"json_extract_string(t.json, {_pointer(p)})" for n, p in paths.items()}
+        columns = {
+            ".".join(path): f"json_extract_string(t.json, {_pointer(path)})"
+            for path in leaves
+            if all(path)
+        }
     return deep or (read, columns)
 
 

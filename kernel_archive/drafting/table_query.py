@@ -33,8 +33,8 @@ def write_query(
     select = ", ".join(f"{sql}::VARCHAR AS {sql_name(c)}" for c, sql in columns.items())
     cells: dict[str, list[str | None]] = {}
     with suppress(QueryError, ValueError):  # a text that isn't UTF-8
-        query = f"SELECT {select} FROM {read} t LIMIT {_SAMPLE}"
-        cells = guesses.ask(folder, file, query).to_pydict()
+        first_rows = f"SELECT {select} FROM {read} t LIMIT {_SAMPLE}"
+        cells = guesses.ask(folder, file, first_rows).to_pydict()
     values = {c: [cell for cell in cells.get(c, []) if cell is not None] for c in columns}
     beside, times = Path(file).parent, guesses.times(columns)
     timed = {theirs for theirs, _ in times.values()}
