@@ -46,12 +46,13 @@ def suggestion(name: object, known: Iterable[str]) -> str:
 
 
 def place_of(file: str, line: int | None) -> str:
-    """Name a place as editors do; a row where the file has no lines of text.
+    """Name a place as editors do; a row in a table whose rows are no lines.
 
-    >>> place_of("a.csv", 3), place_of("b.parquet", 3), place_of("c.csv", None)
-    ('a.csv:3', 'b.parquet row 3', 'c.csv')
+    >>> place_of("a.jsonl", 3), place_of("b.parquet", 3), place_of("c.csv", None)
+    ('a.jsonl:3', 'b.parquet row 3', 'c.csv')
     """
-    is_rows = file.removesuffix(".gz").removesuffix(".zst").endswith((".parquet", ".json"))
+    tables = (".parquet", ".json", ".csv", ".tsv")
+    is_rows = file.removesuffix(".gz").removesuffix(".zst").endswith(tables)
     return file if line is None else f"{file}{' row ' if is_rows else ':'}{line}"
 
 

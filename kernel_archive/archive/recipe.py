@@ -240,17 +240,6 @@ def key_meanings() -> dict[str, dict[str, str]]:
     return toml_beside(__file__, "keys.toml")
 
 
-def explained_keys() -> dict[str, str]:
-    """Map every key of a recipe, with its table (``source.path``), to what it means."""
-    meanings = key_meanings()
-    prefixes = {"recipe": "", "gpu": "gpu.NAME."}
-    return {
-        prefixes.get(table, f"{table}.") + key: text
-        for table in _TABLES
-        for key, text in meanings[table].items()
-    }
-
-
 def shipped_recipes() -> dict[str, Path]:
     """Map the builders that ship with the package to their ``builder.toml``."""
     files = sorted(content_path("builders").glob(f"*/{RECIPE_NAME}"))

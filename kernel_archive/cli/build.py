@@ -13,8 +13,6 @@ from kernel_archive.cli import common
 from kernel_archive.errors import UsageError
 from kernel_archive.storage import check_new
 
-_ROLES = common.Choice(["held_out", "training", "archive"])
-
 
 @click.command()
 @click.argument("place", metavar="FOLDER|FILE", type=click.Path())
@@ -23,8 +21,6 @@ _ROLES = common.Choice(["held_out", "training", "archive"])
 @common.option("--gpu", help="GPU of the measurements, where the files don't say.")
 @common.option("--problem", help="What the programs compute, where the files don't say.")
 @common.option("--reference", help="File with the reference program ({problem} allowed).")
-@common.option("--role", type=_ROLES, help="What the rows are for.  [default: held_out]")
-@common.option("--licence", help="SPDX name of the data's licence.  [default: other]")
 @common.force_option
 @common.json_option
 def init(place: str, output: str, name: str | None, force: bool, **answers: str | None) -> None:
@@ -145,16 +141,14 @@ def build(builders: tuple[str, ...], **options: Any) -> None:
 @common.option(
     "--columns", is_flag=True, help="List the columns that a query may return (format sql)."
 )
-@common.option("--keys", is_flag=True, help="Explain every key of a recipe.")
 @common.json_option
-def readers(columns: bool, keys: bool) -> None:
+def readers(columns: bool) -> None:
     """List the log formats that a recipe can name, and what each expects."""
-    from kernel_archive.archive.recipe import explained_keys
     from kernel_archive.readers import READERS
     from kernel_archive.readers.sql_doubts import COLUMNS
 
-    if keys or columns:
-        meanings = explained_keys() if keys else {name: text for name, (_, text) in COLUMNS.items()}
+    if columns:
+        meanings = {name: text for name, (_, text) in COLUMNS.items()}
         common.emit(meanings, lambda: common.print_table(["name", "meaning"], [*meanings.items()]))
         return
     formats = [

@@ -12,7 +12,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +27,6 @@ from kernel_archive.drafting.table_query import BY_FOLDER, write_query
 from kernel_archive.errors import (
     DataError,
     Finding,
-    RecipeError,
     counted,
     place_of,
     printable,
@@ -36,20 +34,16 @@ from kernel_archive.errors import (
 from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import Evaluation, SearchFacts
-from kernel_archive.readers.sql import files_below
+from kernel_archive.readers.sql import QueryError, files_below
 from kernel_archive.storage import content_path, write_atomically
-from kernel_archive.untrusted import UntrustedFileError, open_uncompressed, regular_file
+from kernel_archive.untrusted import UntrustedFileError, regular_file
 
 #: Look at this many files of a folder.
 _MAX_FILES: Final = 20_000
 #: Read this many runs of a recipe; the others are only counted.
 _MAX_RUNS: Final = 25
-#: Look for bytes that are not UTF-8 this far into a table.
-_MAX_TEXT_BYTES: Final = 16 << 20
 #: Look into this many tables of a folder.
 _MAX_TABLES: Final = 20
-#: Name this many tables that are not read.
-_MAX_NAMED: Final = 8
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -79,7 +73,6 @@ def draft_recipe(place: Path) -> Draft:
     names = around if place.is_dir() else [place.name]
     draft = _shipped(folder, names) or _own_format(folder, names) or _table(folder, names, around)
     if draft is None:
-        _refuse_other_encodings(folder, names)
         endings = Counter(Path(name).suffix or Path(name).name for name in names).most_common(8)
         shown = ", ".join(f"{n} {printable(ending, 40)}" for ending, n in endings) or "no files"
         raise DataError.of(
@@ -140,27 +133,6 @@ def _own_format(folder: Path, names: Sequence[str]) -> Draft | None:
     return None
 
 
-def _refuse_other_encodings(folder: Path, names: Sequence[str]) -> None:
-    """Raise a DataError at the first line of a table of text that is not UTF-8."""
-    endings = {*guesses.KNOWN["tables"]} - {".parquet"}
-    for name in (n for n in names if guesses.uncompressed(n).suffix.lower() in endings):
-        data = b""
-        with suppress(UntrustedFileError), open_uncompressed(folder / name) as stream:
-            data = stream.read(_MAX_TEXT_BYTES)
-        for number, line in enumerate(data.split(b"\n"), 1):
-            try:
-                line.decode()
-            except UnicodeDecodeError:
-                raise DataError.of(
-                    code="bad-utf8",
-                    message="the file is not UTF-8",
-                    file=name,
-                    line=number,
-                    value=printable(line.decode("latin-1"), 60),
-                    fix="Save it as UTF-8; from Latin-1: iconv -f ISO-8859-1 -t UTF-8 OLD > NEW",
-                ) from None
-
-
 def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft | None:
     """Recognise the table from which most columns of ours are known, and the tables like it.
 
@@ -168,17 +140,26 @@ def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft |
     """
     listed = [n for n in names if guesses.uncompressed(n).suffix.lower() in guesses.KNOWN["tables"]]
     seen, rest = listed[:_MAX_TABLES], listed[_MAX_TABLES:]
-    tables = {name: guesses.look_at(folder, name) for name in seen}
+    tables: dict[str, guesses.Table] = {}
+    fault = None
+    for name in seen:
+        try:
+            tables[name] = guesses.look_at(folder, name)
+        except (QueryError, ValueError) as error:  # a name that isn't UTF-8
+            fault = fault or (name, printable(error, 400))
     n_known = {n: len(guesses.matched(c)) + len(guesses.times(c)) for n, (_, c) in tables.items()}
     best = max(n_known, key=n_known.__getitem__, default=None)
     if best is None or n_known[best] < 2:
-        return None
+        if fault is None:
+            return None
+        name, message = fault
+        fix = 'Correct it, or write a query yourself: format = "sql" (docs/own-data.md)'
+        raise DataError.of(code="unreadable-table", message=message, file=name, fix=fix)
     # Read as JSON, a file may lack a column; the others are read by their very columns.
     n = 1 if "read_json_objects(" in tables[best][0] else 2
-    same = [name for name in seen if tables[name][:n] == tables[best][:n]]
+    same = [name for name in tables if tables[name][:n] == tables[best][:n]]
     table = tables[best]
-    if table[0].startswith("read_json("):
-        # As text, whatever types DuckDB gives a column: a later row may have another.
+    if table[0].startswith("read_json_objects("):
         table, same = guesses.united(table, tables)
     parents = {Path(name).parent for name in same}
     # Where the names of folders do not tell them apart they name no problem (run_0).
@@ -192,14 +173,8 @@ def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft |
         sources = [{**source, "problem": "{folder}"} for source in sources]
     more = f", and {len(same) - 1} like it" if len(same) > 1 else ""
     unread = [n for n in listed if n not in same and (n in seen or len(sources) >= len(same))]
-    for name in unread[:_MAX_NAMED]:
-        why = f"only {_MAX_TABLES} tables are looked into"
-        if name in seen:
-            why = f"its columns are not those of {printable(best, 80)}"
-            why = why if tables[name][1] else guesses.why_unreadable(folder, name)
-        notes.append(f"not read: {printable(name, 80)}: {why}")
-    if n := len(unread[_MAX_NAMED:]):
-        notes.append(f"not read: {counted(n, 'more table')}")
+    if unread:
+        notes.append(f"not read: {counted(len(unread), 'other table')}")
     found = f"the table {printable(best, 80)}{more}"
     return Draft(found=found, sources=sources, query=query, notes=notes)
 
@@ -213,7 +188,7 @@ def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, st
     """Write ``builder.toml``, and the query beside it."""
     here, query = _pattern(target.absolute().parent), query_of(target)
     facts = {key: answers[key] for key in ("gpu", "problem", "reference") if answers.get(key)}
-    facts |= {"role": answers.get("role") or "held_out", "generation_method": "unknown"}
+    facts |= {"role": "held_out", "generation_method": "unknown"}
     sources = []
     for source in draft.sources:
         place = Path(source["path"])
@@ -224,14 +199,14 @@ def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, st
     recipe_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rsplit("/", 1)[-1]).lstrip("._-")[:60]
     recipe = {
         "name": recipe_name or "mine",
-        "licence": answers.get("licence") or "other",
+        "licence": "other",
         "description": "What these measurements are, who made them and how.",
         "archive": {"name": name},
         **({"gpu": {gpu: {}}} if gpu and not is_known(gpu) else {}),
         "source": sources,
     }
     comments = """\
-# Written by kernel-archive init; kernel-archive readers --keys explains every key.
+# Written by kernel-archive init; docs/recipes.md explains every key.
 # Before you publish: licence (an SPDX name), description, generation_method.
 # Each match of a path is one search. role: held_out is asked about, training trained on.
 
@@ -246,7 +221,6 @@ def preview(recipe: Path) -> dict[str, Any]:
     jobs = jobs_of([load_recipe(recipe)])
     rows: list[dict[str, Any]] = []
     findings: list[Finding] = []
-    other_gpus: dict[tuple[str, str], list[Evaluation]] = {}  # those stated, and those of rows
     n_rows = 0
     for job in jobs[:_MAX_RUNS]:
         records = list(READERS[job.source.format].read(job.run_files))
@@ -254,20 +228,12 @@ def preview(recipe: Path) -> dict[str, Any]:
         facts = next((r for r in records if isinstance(r, SearchFacts)), SearchFacts())
         evaluations = [record for record in records if isinstance(record, Evaluation)]
         n_rows += facts.counts.get("rows", len(evaluations))
-        stated_gpu = canonical_gpu(job.source.gpu or "")
         for record in evaluations:
-            gpu = canonical_gpu(record.gpu or facts.gpu or stated_gpu)
             problem = record.problem or facts.problem or job.problem or ""
-            supplied = None
-            try:
-                supplied = job.reference_text(problem, record.problem)
-            except RecipeError as error:
-                findings += [fault for fault in error.findings if fault not in findings]
-            if stated_gpu and gpu != stated_gpu:
-                other_gpus.setdefault((stated_gpu, gpu), []).append(record)
+            supplied = job.reference_text(problem, record.problem)
             row = {
                 "problem": problem,
-                "gpu": gpu,
+                "gpu": canonical_gpu(record.gpu or facts.gpu or job.source.gpu or ""),
                 "speedup": record.speedup,
                 "code": record.code.strip().split("\n", 1)[0][:80],
                 "from": place_of(record.source_file, record.source_line),
@@ -275,16 +241,6 @@ def preview(recipe: Path) -> dict[str, Any]:
                 "has_reference": record.reference_code or facts.reference_code or supplied,
             }
             rows.append(row)
-    for (stated, gpu), others in other_gpus.items():
-        finding = Finding(
-            code="gpu-differs",
-            message=f"--gpu says {stated}, and {counted(len(others), 'row')} say {printable(gpu)}",
-            file=others[0].source_file,
-            line=others[0].source_line,
-            field="gpu",
-            fix="Leave --gpu out; where a row names none: coalesce(gpu, '...') AS gpu in the query",
-        )
-        findings.append(finding)
     missing = [
         f"the {name} of {counted(n, 'row')}: type --{name} NAME, or return it in the query"
         for name in ("gpu", "problem")
@@ -311,10 +267,6 @@ def preview(recipe: Path) -> dict[str, Any]:
 
 def why_no_build(shown: dict[str, Any]) -> str | None:
     """Say of a preview why a build would end, or hold no program; ``None`` where it would not."""
-    if any(finding.code == "gpu-differs" for finding in shown["findings"]):
-        return "--gpu contradicts the files, so that build ends"
-    if any((finding.field or "").endswith(".reference") for finding in shown["findings"]):
-        return "--reference names no program that can be read, so that build ends"
     if not shown["outcomes"].get("success"):
         return (
             "no row is a program with a speedup. Findings and notes say why: correct the query, or "

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from kernel_archive.databases import literal_path, sql_name, sql_texts
-from kernel_archive.errors import printable
-from kernel_archive.readers.sql import QueryError, csv_mark, run_query
+from kernel_archive.readers.sql import csv_mark, run_query
 from kernel_archive.toml_files import toml_beside
 
 #: Look at this many columns of a table.
@@ -29,6 +28,16 @@ KNOWN: Final = toml_beside(__file__)
 UNITS: Final = KNOWN["units"]
 WORDS: Final = {name: frozenset(words) for name, words in KNOWN["words"].items()}
 ERRORS: Final = [(error["failure"], error["words"]) for error in KNOWN["error"]]
+#: The failure that a word seems to say, the plainest first; ``None`` for words of success.
+_FAILURES: Final = (
+    (None, r"(?<![a-z])(ok|pass(ed)?|success(ful)?|correct|valid|good|no_?error)(?![a-z])"),
+    ("compile_failed", r"compil|build|syntax|nvcc|^ce$"),
+    ("infrastructure_failure", r"infra|cancel|preempt|lost"),
+    ("incorrect", r"wrong|incorrect|mismatch|assert|numeric|verif|accura|toleran"),
+    ("runtime_error", r"crash|^tle$|time_?out|timed|oom|memory|exception|runtime"),
+    ("runtime_error", r"launch|hang|illegal|error"),
+    ("incorrect", r"fail|invalid"),
+)  # fmt: skip
 #: Endings of files with programs, the likeliest last: a log may be a .txt, too.
 PROGRAMS: Final = (".txt", ".py", ".cu", ".cuh", ".cpp", ".hip")
 #: Keys that number things; in a path: each value of an object with such keys, each item of a list.
@@ -60,20 +69,7 @@ def united(best: Table, others: dict[str, Table]) -> tuple[Table, list[str]]:
         and (columns == best[1] or _RESULTS & _known(columns).keys())
         and _known(columns).items() <= known.items()
     ]
-    columns = {c: sql for name in same for c, sql in others[name][1].items()}
-    texts = {
-        c: f"json_extract_string(t.json, {_pointer(_keys(sql))})" for c, sql in columns.items()
-    }
-    return (best[0].replace("(", "_objects(", 1), texts), same
-
-
-def _keys(sql: str) -> list[str]:
-    """Read the keys in the quoted names of a column.
-
-    >>> _keys('t."a/b"."c""d"')
-    ['a/b', 'c"d']
-    """
-    return [key.replace('""', '"') for key in re.findall(r'"((?:[^"]|"")*)"', sql)]
+    return (best[0], {c: sql for name in same for c, sql in others[name][1].items()}), same
 
 
 def _pointer(keys: Iterable[str]) -> str:
@@ -101,23 +97,9 @@ def _reader(folder: Path, name: str) -> str:
     return call.format(csv_mark(folder / name)) if "{}" in call else call
 
 
-def answer_of(folder: Path, file: str, select: str) -> pa.Table:
-    """Return the answer of a query over one table; no column where DuckDB cannot read it."""
-    try:
-        return run_query(select, folder, {"file": file}, seconds=60)
-    except (QueryError, ValueError):  # a text that isn't UTF-8
-        return pa.table({})
-
-
-def why_unreadable(folder: Path, name: str) -> str:
-    """Say why no column of a table can be read."""
-    try:
-        run_query(
-            f"SELECT * FROM {_reader(folder, name)} LIMIT 1", folder, {"file": name}, seconds=60
-        )
-    except (QueryError, ValueError) as error:
-        return printable(str(error).splitlines()[0], 120)
-    return "it has no column"
+def ask(folder: Path, file: str, select: str) -> pa.Table:
+    """Return the answer of a query over one table."""
+    return run_query(select, folder, {"file": file}, seconds=60)
 
 
 def _leaves(fields: Iterable[pa.Field], path: _Path = ()) -> Iterator[tuple[_Path, pa.DataType]]:
@@ -136,11 +118,15 @@ def _columns(paths: Iterable[_Path], row: str) -> dict[str, str]:
 
 
 def look_at(folder: Path, name: str) -> Table:
-    """Look where the rows of a table are: in an object or a list of objects, or as it is."""
+    """Look where the rows of a table are: in an object or a list of objects, or as it is.
+
+    Raises:
+        QueryError: DuckDB cannot read it.
+    """
     read = _reader(folder, name)
     is_json = "_json" in read
     whole = read.replace("')", "'), map_inference_threshold = -1") if is_json else read
-    fields = answer_of(folder, name, f"SELECT * FROM {whole} LIMIT 0").schema
+    fields = ask(folder, name, f"SELECT * FROM {whole} LIMIT 0").schema
     leaves = dict(islice(_leaves(fields), _MAX_COLUMNS))
     numbered = "(SELECT *, row_number() OVER () AS source_line FROM {})".format
     rows = numbered if uncompressed(name).suffix.lower() in (".jsonl", ".ndjson") else str
@@ -172,6 +158,14 @@ def look_at(folder: Path, name: str) -> Table:
             return rows_of, inner | {**outer, **inner}
     columns = _columns(leaves, "t.{}")
     deep = _at_any_depth(objects, leaves) if is_json and not _says_enough(columns) else None
+    if is_json:
+        # As text, whatever types DuckDB gives a column: a later row may have another.
+        read = read.replace("(", "_objects(", 1)
+        columns = {
+            ".".join(path): f"json_extract_string(t.json, {_pointer(path)})"
+            for path in leaves
+            if all(path)
+        }
     return deep or (read, columns)
 
 
@@ -282,6 +276,16 @@ def by_error(failed: str, texts: dict[str, str]) -> Iterator[str]:
             yield f"{failed} AND {rule} THEN '{failure}'  -- LOOK: by its error"
 
 
+def failure_of(word: str) -> str | None:
+    """Guess the failure that a word says; ``None`` where it says none.
+
+    >>> failure_of("FAIL_NUMERIC"), failure_of("FAIL_BUILD"), failure_of("build ok")
+    ('incorrect', 'compile_failed', None)
+    """
+    lower = word.strip().casefold()
+    return next((outcome for outcome, words in _FAILURES if re.search(words, lower)), None)
+
+
 class FileColumn(NamedTuple):
     """A column that names the file of a program."""
 
@@ -289,7 +293,6 @@ class FileColumn(NamedTuple):
     files: str  # which hold the programs, as SQL
     ending: str  # that is missing in its cells
     found: str | None  # the first of the files, if most are there
-    is_windows: bool = False  # its paths have backslashes
     before: str = ""  # what its cells lack at the beginning
 
 
@@ -304,8 +307,7 @@ def file_columns(
     code, naming = matched.get("code"), list[FileColumn]()
     for column, cells in values.items():
         names = [c.strip() for c in cells if "\n" not in c and len(c) < 300]
-        is_windows = any("\\" in name for name in names)
-        names = [name.replace("\\", "/").removeprefix("./") for name in names]
+        names = [name.removeprefix("./") for name in names]
         endings = {Path(name).suffix for name in names} & {*PROGRAMS}
         there = [known[name] for name in names if name in known]
         found = there[0] if len(there) > len(cells) / 2 else None
@@ -316,7 +318,7 @@ def file_columns(
             patterns = [f"**/*{ending}" for ending in sorted(endings)]
             files = repr(patterns if len(patterns) > 1 else patterns[0])
             bare = "" if names[0].endswith(tuple(endings)) else min(endings)
-            naming.append(FileColumn(column, files, bare, found, is_windows))
+            naming.append(FileColumn(column, files, bare, found))
     n_values = {column.name: len(set(values[column.name])) for column in naming}
     naming.sort(key=lambda c: (c.found is None, -n_values[c.name], c.ending, is_reference(c.name)))
     # Where a column holds the texts themselves, files can only be the reference's.

@@ -6,14 +6,15 @@ A guess has a comment in the query, and a note for the person who reads it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from kernel_archive.databases import sql_name, sql_texts
 from kernel_archive.drafting import guesses
 from kernel_archive.errors import printable
-from kernel_archive.readers.sql_doubts import failure_of
+from kernel_archive.readers.sql import QueryError
 
 #: Look at this many rows of a table.
 _SAMPLE: Final = 200
@@ -30,8 +31,10 @@ def write_query(
     """Write a query over a table, in each folder or one, and what a person must look at."""
     (read, columns), notes = table, list[str]()
     select = ", ".join(f"{sql}::VARCHAR AS {sql_name(c)}" for c, sql in columns.items())
-    answer = guesses.answer_of(folder, file, f"SELECT {select} FROM {read} t LIMIT {_SAMPLE}")
-    cells = answer.to_pydict()
+    cells: dict[str, list[str | None]] = {}
+    with suppress(QueryError, ValueError):  # a text that isn't UTF-8
+        first_rows = f"SELECT {select} FROM {read} t LIMIT {_SAMPLE}"
+        cells = guesses.ask(folder, file, first_rows).to_pydict()
     values = {c: [cell for cell in cells.get(c, []) if cell is not None] for c in columns}
     beside, times = Path(file).parent, guesses.times(columns)
     timed = {theirs for theirs, _ in times.values()}
@@ -58,10 +61,10 @@ def write_query(
         lines.append(f"{cell or columns[theirs]} AS {ours},{remark}")
     text = "\n".join([*lines, *joins])
     keys = (guesses.KEY, guesses.PLACE)
-    free = {c: values[c] for c, sql in columns.items() if sql not in text and sql not in keys}
-    notes += _lacking(found, free)
+    notes += (lack for ours, lack in guesses.KNOWN["lacks"].items() if ours not in found)
+    free = [c for c, sql in columns.items() if sql not in text and sql not in keys]
     if free:
-        unused = ", ".join(printable(c, 40) for c in [*free][:40])
+        unused = ", ".join(printable(c, 40) for c in free[:40])
         notes.append(f"nothing is read from these columns: {unused}")
     # Of a CSV file the header is row 1; of nested JSON lines each item has the line around it.
     head = " + 1" if "read_csv" in read else ""
@@ -125,7 +128,6 @@ def _joins(
     lines, joins = [], []
     for ours, column in in_files.items():
         path = columns[column.name]
-        path = f"replace({path}, '\\', '/')" if column.is_windows else path
         path = f"{sql_texts([column.before])} || {path}" if column.before else path
         path += f" || {sql_texts([column.ending])}" if column.ending else ""
         alias = "program" if ours == "code" else "reference"
@@ -137,20 +139,6 @@ def _joins(
             f"  ON ends_with('/' || {alias}.filename, '/' || ltrim({path}, './'))"
         )
     return lines, joins
-
-
-def _lacking(found: set[str], free: dict[str, list[str]]) -> Iterator[str]:
-    """Say which needed columns have no known name, each with the likeliest of those left."""
-    is_number = re.compile(r"[-+.\deE]+").fullmatch
-    numbers = [c for c, cells in free.items() if cells and all(map(is_number, cells))]
-    texts = [c for c in free if guesses.WORDS["no_name"].isdisjoint(guesses.words_of(c))]
-    texts = sorted({*texts} - {*numbers}, key=lambda c: (sum(map(len, free[c])), c))
-    likely = [c for c in texts if not guesses.WORDS["problem"].isdisjoint(guesses.words_of(c))]
-    nearest = {"problem": [*likely, *texts][:1], "code": texts[-1:], "speedup": numbers[:1]}
-    for column, lack in guesses.KNOWN["lacks"].items():
-        if column not in found:
-            asked = (f". Is it the column {printable(c, 60)}?" for c in nearest[column])
-            yield lack + "".join(asked)
 
 
 def _verdict(
@@ -168,7 +156,7 @@ def _verdict(
         last = f"{columns[theirs]}::VARCHAR"
         good = re.compile(r"(?i)ok|pass(ed)?|success(ful)?|correct|valid|true|1")
         for word in sorted(set(values[theirs]))[:20]:
-            outcome = "success" if good.fullmatch(word.strip()) else failure_of(word)
+            outcome = "success" if good.fullmatch(word.strip()) else guesses.failure_of(word)
             if outcome is not None:
                 quote = word.replace("'", "''")
                 if _FAILED.fullmatch(word):

@@ -43,7 +43,6 @@ class Observation(msgspec.Struct, omit_defaults=True):
     feedback: Feedback | None = None
     kind: str | None = None
     inner: Observation | None = None
-    deferral_reason: str | None = None
 
 
 class LoggedEvaluation(msgspec.Struct):

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kernel_archive.bins import N_BINS, bin_of
+from kernel_archive.bins import N_BINS
 from kernel_archive.errors import Finding, printable
 from kernel_archive.readers import values
 from kernel_archive.readers.files import MAX_FILE_BYTES, MAX_LINE_BYTES
@@ -17,12 +17,10 @@ from kernel_archive.readers.log_reader import FORMATS, LogReader
 from kernel_archive.readers.puct import EventLog
 from kernel_archive.readers.records import SPEEDUP_RANGE, PublishedRow, Record, SearchFacts
 from kernel_archive.readers.run_facts import add_file_facts
-from kernel_archive.readers.salvage import RowKind, Salvage
-from kernel_archive.untrusted import allowance, is_parquet
+from kernel_archive.untrusted import allowance
 from kernel_archive.untrusted_tables import parquet_rows
 
 _MAX_ROWS: Final = 1_000_000  # rows of a Parquet table; larger ones are refused
-_OBJECTS: Final = RowKind[dict[str, Any]](dict[str, Any])
 #: Fields of a published row that a table may lack.
 _OPTIONAL: Final = ("pair_type", "parent_node_id", "child_node_id", "source_search")
 
@@ -31,19 +29,15 @@ class HubTable(LogReader):
     """A file whose rows are of several searches."""
 
     def rows(self, path: Path, columns: set[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the rows of a Parquet or JSON lines table with their numbers from 1.
+        """Yield the rows of a Parquet table with their numbers from 1.
 
         Nothing is yielded of a table whose first row lacks one of ``columns``.
         """
         name = self.run.name(path)
-        if is_parquet(path):
-            limit = allowance(path, MAX_FILE_BYTES)
-            options = {"max_rows": _MAX_ROWS, "max_bytes": limit, "max_row": MAX_LINE_BYTES}
-            items = parquet_rows(path, name=name, wanted=None, **options)
-        else:
-            items = Salvage(_OBJECTS, name, self.findings, Counter()).rows(self.run.lines(path))
+        limit = allowance(path, MAX_FILE_BYTES)
+        options = {"max_rows": _MAX_ROWS, "max_bytes": limit, "max_row": MAX_LINE_BYTES}
         is_first = True
-        for item in items:
+        for item in parquet_rows(path, name=name, wanted=None, **options):
             if isinstance(item, Finding):
                 self.findings.add(item)
                 if item.code == "unreadable":  # pages are compressed
@@ -92,10 +86,6 @@ class Published(HubTable):
             self.error(code, message, line=line, field=column, value=repr(row.get(column)))
             self.facts.counts["rows_skipped"] += 1
             return
-        if bin_of(fields["speedup"], "released") != fields["label"]:
-            message = f"not the released rule's label of {speedup:.6g}; kept as published"
-            where = {"field": columns["label"], "value": str(fields["label"])}
-            self.warning("label-differs", message, line=line, **where)
         fields |= {field: values.text_of(row.get(field)) for field in _OPTIONAL}
         fields |= {"split": self.split, "source_file": self.file, "source_line": line}
         self.published[name] = PublishedRow(order=len(self.published), **fields)
@@ -173,9 +163,7 @@ class HubEvents(HubTable):
             search.complete_facts()
             if name in settings:
                 search.facts.finished = True  # summaries are made of runs that came to their end
-                add_file_facts(
-                    "config.json", settings[name], search.facts, self.findings, self.file
-                )
+                add_file_facts("config.json", settings[name], search.facts)
             self._searches.append(search)
         return any_read
 

@@ -117,8 +117,6 @@ class EventLog(LogReader):
         if result.observation.kind == "forecast":
             self.facts.counts["compound_forecasts"] += 1
             return
-        if result.observation.deferral_reason is not None:
-            self.facts.counts["compound_deferrals"] += 1
         self.add_result(record, feedback_of(result), line=line, field="evaluation.observation")
 
     def complete_facts(self) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from kernel_archive.bins import bin_of
 from kernel_archive.readers.events import Feedback, Hardware
 from kernel_archive.readers.log_reader import LogReader
 from kernel_archive.readers.salvage import RowKind
@@ -60,8 +59,6 @@ class _Rollout(msgspec.Struct):
     parsed_code: str | None = None
     parent_id: str | None = None
     step: int | None = None
-    group_index: int | None = None
-    rollout_index: int | None = None
     timestamp_utc: str | None = None
     prompt_tokens: int | None = None
     response_tokens: int | None = None
@@ -75,14 +72,11 @@ class Rollouts(LogReader):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        #: Step, group and rollout index of each row.
-        self._places: set[tuple[int | None, int | None, int | None]] = set()
         self.facts.n_mutations_failed = 0
 
     def add_row(self, line: int, row: _Rollout) -> None:
         """Add one rollout; without a program it was never run."""
         self.facts.counts["rollouts"] += 1
-        self._places.add((row.step, row.group_index, row.rollout_index))
         sent, answered = whole_number(row.prompt_tokens), whole_number(row.response_tokens)
         self.add_tokens(sent, answered)
         if row.outcome.kind == "parse_failure" or row.parsed_code is None:
@@ -100,15 +94,6 @@ class Rollouts(LogReader):
         )
         self.add_result(record, row.outcome, line=line, field="outcome.kind")
 
-    def complete_facts(self) -> None:
-        """Add the facts of the run. The real trainer logs step 0 throughout: no step at all."""
-        n_rollouts = self.facts.counts["rollouts"]
-        if len(self._places) < n_rollouts and len({step for step, _, _ in self._places}) == 1:
-            self.facts.counts["constant_steps"] += n_rollouts
-            for record in self.nodes.values():
-                record.step = None
-        super().complete_facts()
-
 
 class _PublishedEntry(msgspec.Struct):
     """A measured candidate."""
@@ -117,7 +102,6 @@ class _PublishedEntry(msgspec.Struct):
     candidate_code: str
     aggregated_speedup: float | None = None
     hardware: Hardware | None = None
-    true_bin: int | None = None
     source_id: str | None = None
 
 
@@ -140,11 +124,6 @@ class EvalSet(LogReader):
         )
         feedback = Feedback("success", aggregated_speedup=row.aggregated_speedup)
         self.add_result(record, feedback, line=line)
-        label = None if record.speedup is None else bin_of(record.speedup, "released")
-        if row.true_bin is not None and label not in (None, row.true_bin):
-            message = f"the released rule gives {label} to {record.speedup:.6g}"
-            where = {"field": "true_bin", "value": str(row.true_bin)}
-            self.warning("label-differs", message, line=line, **where)
 
     def complete_facts(self) -> None:
         """Add the facts that all rows share, and those of the manifest, which is written last."""

@@ -1,7 +1,7 @@
-"""Facts of a search, and times and tokens of its programs, from the files beside its log.
+"""Facts of a search, and times of its programs, from the files beside its log.
 
 ``run_facts.toml`` says where each file states which fact. ``timing.jsonl`` has a line with the wall
-time of each evaluation, ``invocations/`` a file per call to a GPU or a model; neither names the
+time of each evaluation, ``invocations/`` a file per call to a GPU; neither names the
 evaluation, so they count only where nothing else fits.
 """
 
@@ -16,22 +16,18 @@ from typing import Any, Final
 import msgspec
 
 from kernel_archive.errors import Finding
-from kernel_archive.gpus import canonical_gpu
-from kernel_archive.problems import normalise_problem
 from kernel_archive.readers import values
 from kernel_archive.readers.events import TimingLine
 from kernel_archive.readers.files import RunFiles
 from kernel_archive.readers.records import EVALUATION_FAILED, Evaluation, SearchFacts
 from kernel_archive.readers.salvage import FindingLog, RowKind, Salvage
-from kernel_archive.readers.values import not_negative, object_of, text_of, whole_number
+from kernel_archive.readers.values import not_negative, object_of, text_of
 from kernel_archive.toml_files import toml_beside
 
 #: File -> column of the facts -> places in the file; ``run_facts.toml`` says how to read it.
 _FACTS: Final[dict[str, dict[str, str]]] = toml_beside(__file__, "run_facts.toml")
 #: Files that a run writes last: one of them says that it came to its own end.
 _LAST: Final = frozenset({"summary.json", "result.json", "eval_dataset_manifest.json", "DONE"})
-#: Facts of which a log and the files beside it must agree -> how their spellings are compared.
-_NORMALISE: Final = {"problem": normalise_problem, "gpu": canonical_gpu}
 #: Column -> what makes a sound value of a stated one, or ``None``; all others are objects.
 _SOUND: Final[dict[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(("problem", "gpu", "reference_code", "model"), text_of),
@@ -55,31 +51,21 @@ def add_facts(run: RunFiles, facts: SearchFacts, findings: FindingLog) -> None:
     for file, path in names.items():
         if file not in _FACTS or path == run.path:
             continue
-        value, name = run.json(path), run.name(path)
+        value = run.json(path)
         if isinstance(value, dict):
-            add_file_facts(file, value, facts, findings, name)
+            add_file_facts(file, value, facts)
         else:
             fault = value.message if isinstance(value, Finding) else "not a JSON object"
-            findings.warning("bad-facts", f"{fault}; its facts are missing", file=name)
+            findings.warning("bad-facts", f"{fault}; its facts are missing", file=run.name(path))
     if facts.finished is None and not names.keys().isdisjoint(_FACTS.keys() | _LAST):
         facts.finished = not names.keys().isdisjoint(_LAST)
 
 
-def add_file_facts(
-    file: str, data: dict[str, Any], facts: SearchFacts, findings: FindingLog, name: str
-) -> None:
-    """Add what a file of the table states; report what contradicts the log or an earlier file."""
+def add_file_facts(file: str, data: dict[str, Any], facts: SearchFacts) -> None:
+    """Add what a file of the table states, where neither the log nor an earlier file says it."""
     for column, fields in _FACTS[file].items():
-        value, earlier = _value(data, column, fields.split()), getattr(facts, column)
-        if earlier is None:
-            setattr(facts, column, value)
-        elif value is not None and column in _NORMALISE:
-            normalise = _NORMALISE[column]
-            if normalise(earlier) != normalise(value):
-                message = (
-                    f"the log says {column} {earlier!r}, {file} says {value!r}; the log counts"
-                )
-                findings.error("facts-disagree", message, file=name, field=column)
+        if getattr(facts, column) is None:
+            setattr(facts, column, _value(data, column, fields.split()))
     if file == "run.json" and facts.wall_seconds is None:
         start, end = text_of(data.get("start")), text_of(data.get("end"))
         facts.wall_seconds = values.seconds_between(start, end)
@@ -104,7 +90,7 @@ def _value(data: dict[str, Any], column: str, fields: list[str]) -> Any:
 def add_durations(
     run: RunFiles, evaluations: list[Evaluation], facts: SearchFacts, findings: FindingLog
 ) -> None:
-    """Add GPU seconds and tokens of evaluations from the files of the run."""
+    """Add GPU seconds of evaluations from the files of the run."""
     settings = facts.hyperparameters or {}
     search = object_of(settings.get("search"))
     limit = values.positive({**settings, **search}.get("per_request_timeout_s"))
@@ -184,9 +170,8 @@ def _around(line: TimingLine, group: list[Evaluation]) -> list[Evaluation]:
 
 
 def _add_invocations(run: RunFiles, evaluations: list[Evaluation], findings: FindingLog) -> None:
-    """Add GPU seconds and tokens from the records of calls, where each program has its own."""
+    """Add GPU seconds from the records of calls, where each program has its own."""
     seconds: dict[str, list[tuple[str, float]]] = defaultdict(list)  # by program: time, seconds
-    tokens: dict[str, list[tuple[int | None, int | None]]] = defaultdict(list)
     for path in (path for path in run.files if path.parent.name == "invocations"):
         value = run.json(path)
         if not isinstance(value, dict):
@@ -194,22 +179,14 @@ def _add_invocations(run: RunFiles, evaluations: list[Evaluation], findings: Fin
             findings.warning("bad-invocation", message, file=run.name(path))
             continue
         wall = not_negative(value.get("wall_clock_seconds"))
-        program, child = text_of(value.get("code_sha256")), text_of(value.get("child_code_sha256"))
+        program = text_of(value.get("code_sha256"))
         if program is not None and wall is not None:
             seconds[program].append((str(value.get("timestamp_utc")), wall))
-        elif child is not None:
-            counts = (
-                whole_number(value.get("input_tokens")),
-                whole_number(value.get("output_tokens")),
-            )
-            tokens[child].append(counts)
     groups: dict[str, list[Evaluation]] = defaultdict(list)
-    for record in evaluations if seconds or tokens else ():
+    for record in evaluations if seconds else ():
         groups[hashlib.sha256(record.code.encode()).hexdigest()].append(record)
     for sha, group in groups.items():
         group.sort(key=lambda record: record.completed_at or "")  # the root has no time: first
         if len(seconds[sha]) == len(group):
             for record, (_, wall) in zip(group, sorted(seconds[sha]), strict=True):
                 record.gpu_seconds = wall
-        if len(tokens[sha]) == len(group) == 1 and group[0].input_tokens is None:
-            group[0].input_tokens, group[0].output_tokens = tokens[sha][0]

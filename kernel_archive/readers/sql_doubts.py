@@ -7,7 +7,6 @@ A doubt is one finding about all rows that it concerns. A row that contradicts i
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,30 +23,7 @@ from kernel_archive.toml_files import toml_beside
 #: Columns that a query may return -> their type in DuckDB, and what each means.
 COLUMNS: Final[dict[str, list[str]]] = toml_beside(__file__, "sql_columns.toml")
 _ROWS_NAMED: Final = 5  # in one finding
-_WORDS_NAMED: Final = 8  # likewise, of those that are no outcome
 _MEMORY: Final = "4GiB"
-#: The failure that a word seems to say, the plainest first; ``None`` for words of success.
-_FAILURES: Final = (
-    (None, r"(?<![a-z])(ok|pass(ed)?|success(ful)?|correct|valid|good|no_?error)(?![a-z])"),
-    ("compile_failed", r"compil|build|syntax|nvcc|^ce$"),
-    ("infrastructure_failure", r"infra|cancel|preempt|lost"),
-    ("incorrect", r"wrong|incorrect|mismatch|assert|numeric|verif|accura|toleran"),
-    ("runtime_error", r"crash|^tle$|time_?out|timed|oom|memory|exception|runtime"),
-    ("runtime_error", r"launch|hang|illegal|error"),
-    ("incorrect", r"fail|invalid"),
-)  # fmt: skip
-
-
-def failure_of(word: str) -> str | None:
-    """Guess the failure that a word says; ``None`` where it says none.
-
-    >>> failure_of("FAIL_NUMERIC"), failure_of("FAIL_BUILD"), failure_of("build ok")
-    ('incorrect', 'compile_failed', None)
-    """
-    lower = word.strip().casefold()
-    return next((outcome for outcome, words in _FAILURES if re.search(words, lower)), None)
-
-
 #: What is doubted of which rows, in SQL over ``judged``.
 _DOUBTS: Final[list[dict[str, Any]]] = toml_beside(__file__, "sql_doubts.toml")["doubt"]
 
@@ -87,7 +63,7 @@ class Judge:
 
     def findings(self) -> Iterator[Finding]:
         """Yield what was doubted, each once; where no row counts, that is the last one."""
-        found = [*self._bad_values(), *self._unknown_outcomes()]
+        found = [*self._bad_values()]
         found += [finding for doubt in _DOUBTS for finding in self._doubted(doubt)]
         yield from found
         total, counting = self._all(
@@ -142,27 +118,6 @@ class Judge:
                     value=printable(value, 60),
                     fix="They count as missing",
                 )
-
-    def _unknown_outcomes(self) -> Iterator[Finding]:
-        """Yield a finding of words that are no outcome, with the failures that they seem to say."""
-        words = self._all(
-            """SELECT coalesce(outcome, 'nothing'), count(*) AS n FROM judged
-               WHERE left_out = 'unknown-outcome' GROUP BY outcome ORDER BY n DESC, outcome"""
-        )
-        if not words:
-            return
-        total, first = sum(n for _, n in words), words[:_WORDS_NAMED]
-        listed = ", ".join(f"{printable(word, 40)} {n:,}x" for word, n in first)
-        cases = " ".join(
-            f"WHEN '{printable(word, 40)}' THEN '{failure_of(word) or '?'}'" for word, _ in first
-        )
-        yield Finding(
-            code="unknown-outcome",
-            message=f"an outcome that is not known; left out: {counted(total, 'row')}: {listed}",
-            file=self._file_of(None),
-            field="outcome",
-            fix=f"Say what they mean: CASE outcome {cases} ELSE outcome END",
-        )
 
     def counts(self) -> Counter[str]:
         """Count the rows, and those that are left out, by the reason."""

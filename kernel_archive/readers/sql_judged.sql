@@ -96,6 +96,10 @@ SELECT is_left_out, format(' (no file {}', array_to_string(list(program_file ORD
                     || CASE WHEN count(*) > 3 THEN format(' and {} more)', count(*) - 3) ELSE ')' END AS named
 FROM file GROUP BY 1;
 
+CREATE VIEW unknown_words AS  -- those that are no outcome, the most frequent first
+SELECT coalesce(outcome, 'nothing')[:40] AS word, count(*) AS n FROM judged
+WHERE left_out = 'unknown-outcome' GROUP BY outcome ORDER BY n DESC, outcome LIMIT 8;
+
 CREATE VIEW evaluation AS
 WITH named AS (
   SELECT *, coalesce(node_id, 'row-' || coalesce(source_row, n)) AS base FROM judged WHERE left_out IS NULL)

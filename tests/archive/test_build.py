@@ -45,10 +45,11 @@ def source(tmp_path):
     [
         (build_module, {"PARALLEL_BYTES": 0}, 2),
         (stage, {"GROUP_ROWS": 2}, 1),
+        (consolidate, {"CHUNK_ROWS": 1}, 1),
     ],
 )
 def test_the_same_bytes_however_it_is_run(tmp_path, source, monkeypatch, module, changes, jobs):
-    """Two processes, small blocks of fragments; nothing is left over."""
+    """Two processes, small blocks of fragments, few rows merged at once; nothing is left over."""
     build_archive([str(source)], out=tmp_path / "a", jobs=1)
     for name, value in changes.items():
         monkeypatch.setattr(module, name, value)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 from support.archives import validate_archive
 from support.builds import build_archive
-from support.folders import contents
 from support.programs import program
 from support.puct import REFERENCE, RunLog, recipe
 
-from kernel_archive.archive import consolidate
 from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
 from kernel_archive.archive.open import open_archive
 from kernel_archive.gpus import GpuFacts, gpu_facts
@@ -236,10 +234,3 @@ def test_one_refusal_ends_a_label_where_the_recipe_wants_unanimity(tmp_path):
         {"speedup": speedup, "excluded": CONTESTED} for speedup in (2.0, 3.0, 3.5)
     ]
     assert archive.manifest.reports["contested_evaluations"] == 3
-
-
-def test_rows_merged_search_by_search_are_those_merged_at_once(made, tmp_path, monkeypatch):
-    """However many searches go through the merge at a time, every file is the same."""
-    monkeypatch.setattr(consolidate, "CHUNK_ROWS", 1)
-    build_archive([str(tmp_path / "src/builder.toml")], out=tmp_path / "other", jobs=1)
-    assert contents(tmp_path / "other") == contents(made.path)

@@ -20,7 +20,7 @@ from kernel_archive.archive.manifest import read_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.validate import validate_measured
-from kernel_archive.errors import ArchiveMismatchError, ArchiveNotFoundError
+from kernel_archive.errors import ArchiveMismatchError
 from kernel_archive.storage import file_sha256
 
 
@@ -168,9 +168,3 @@ def test_what_is_no_manifest_is_refused(archive, content, words):
         read_manifest(archive)
     assert tracemalloc.get_traced_memory()[1] < 200 << 20
     tracemalloc.stop()
-
-
-def test_no_archive_has_its_own_error(tmp_path):
-    """It says the way out."""
-    with pytest.raises(ArchiveNotFoundError, match="kernel-archive build"):
-        open_archive(tmp_path / "nothing")

@@ -175,8 +175,7 @@ def test_audit_lists_every_flag_with_its_rule(archive, output):
 
 
 def test_readers_lists_every_format(output):
-    """Each format with what it expects, or the columns and keys of a recipe."""
+    """Each format with what it expects, or the columns of a query."""
     assert [r["format"] for r in output("readers", "--json")] == list(READERS)
     assert "puct-events" in output("readers")
     assert "speedup" in output("readers", "--columns", "--json")
-    assert "source.query" in output("readers", "--keys", "--json")

@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import re
-import shutil
 import subprocess
 import tomllib
 from collections import Counter
@@ -83,17 +82,6 @@ def test_programs_that_are_missing_are_named(tmp_path: Path, place: str, cells: 
     ] == [missing]
 
 
-def test_paths_of_windows(tmp_path: Path) -> None:
-    """A table that was written there, and unpacked here."""
-    rows = [["gemm", rf".\k\{n}.py", 2.0 + n] for n in range(3)]
-    write_table(tmp_path / "t.csv", ["op", "kernel_path", "speedup"], *rows)
-    (tmp_path / "k").mkdir()
-    for n in range(3):
-        (tmp_path / f"k/{n}.py").write_text(f"def k():\n    return {n}\n")
-    shown, _, notes = start(tmp_path, tmp_path, gpu="H100")
-    assert (shown["outcomes"], notes) == ({"success": 3}, [])
-
-
 def test_programs_none_of_which_is_there_are_named(tmp_path: Path) -> None:
     """A table that was copied without them; texts in another column count before such names."""
     rows = [["gemm", f"k/{n}.py", 2.0] for n in range(4)]
@@ -106,22 +94,11 @@ def test_programs_none_of_which_is_there_are_named(tmp_path: Path) -> None:
     assert shown["outcomes"] == {"success": 4}
 
 
-def test_another_gpu_than_the_rows_say(tmp_path: Path) -> None:
-    """Both are named, with the first row; another spelling is no other GPU."""
-    rows = [["p", f"def k():\n    {n}", 2.0, "NVIDIA A100-SXM4-80GB"] for n in range(2)]
-    write_table(tmp_path / "t.csv", ["op", "code", "speedup", "gpu"], *rows)
-    shown, _, _ = start(tmp_path, tmp_path / "t.csv", gpu="H100")
-    (finding,) = shown["findings"]
-    assert finding.render().startswith("t.csv:2: gpu: --gpu says H100, and 2 rows say A100-80GB. ")
-    assert start(tmp_path, tmp_path / "t.csv", gpu="a100-80gb")[0]["findings"] == []
-
-
 def test_a_table_of_another_encoding(tmp_path: Path) -> None:
-    """Its first line that is not UTF-8 is named."""
+    """DuckDB names its first line that is not UTF-8."""
     (tmp_path / "t.csv").write_bytes("op,code,speedup\ngemm,x y,2\ncafé,x y,2\n".encode("latin-1"))
-    for place in (tmp_path, tmp_path / "t.csv"):
-        with pytest.raises(DataError, match=r"t\.csv:3: the file is not UTF-8 \(got café"):
-            draft_recipe(place)
+    with pytest.raises(DataError, match=r"t\.csv: .*Line: 3 .*not utf-8"):
+        draft_recipe(tmp_path)
 
 
 def test_two_recipes_of_one_folder_have_two_queries(tmp_path: Path) -> None:
@@ -156,7 +133,7 @@ def test_a_table_with_programs_in_a_column(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["kernel", "op", "name", "task"])
 def test_a_column_that_names_kernels_is_the_problem(tmp_path: Path, name: str) -> None:
-    """With a question in the query; a label or an id is not taken, and the nearest is asked for."""
+    """With a question in the query; a label or an id is not taken."""
     programs = [f"def k():\n    return {n}\n" for n in range(2)]
     rows = [["gemm", n, programs[n], 1, 2] for n in range(2)]
     write_table(tmp_path / "t.csv", [name, "id", "code", "time_ms", "ref_ms"], *rows)
@@ -166,17 +143,12 @@ def test_a_column_that_names_kernels_is_the_problem(tmp_path: Path, name: str) -
     write_table(tmp_path / "u.csv", ["label", "id", "text", "time_ms", "ref_ms"], *rows)
     _, query, notes = start(tmp_path, tmp_path / "u.csv", gpu="H100")
     assert "AS problem" not in query
-    assert notes[0].startswith(
-        "no column of a known name holds the problem (where all are of one: "
-    )
-    assert notes[0].endswith("--problem NAME). Is it the column label?")
-    assert notes[1].endswith("or the name of its file. Is it the column text?")
+    assert notes[:2] == [guesses.KNOWN["lacks"][name] for name in ("problem", "code")]
 
 
-def test_files_of_one_shape_are_one_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_one_shape_are_one_source(tmp_path: Path) -> None:
     """A pattern names them all, and no file of another shape."""
     head, row = ["op", "code", "speedup"], ["gemm", "def a():\n    1", 2.0]
-    monkeypatch.setattr("kernel_archive.drafting.draft._MAX_NAMED", 2)
     for n in range(3):
         write_table(tmp_path / f"in/run{n}/results.csv", head, [*row[:2], 2.0 + n])
     shown, _, notes = start(tmp_path / "in", tmp_path / "in")
@@ -187,15 +159,9 @@ def test_files_of_one_shape_are_one_source(tmp_path: Path, monkeypatch: pytest.M
         write_table(tmp_path / f"two/{name}/{name}.csv", head, row)
     write_table(tmp_path / "two/c/c.csv", ["x", "y"], [1, 2])
     (tmp_path / "two/b.parquet").write_bytes(b"PAR1xxxxPAR1")
-    for n in range(2):
-        shutil.copy(tmp_path / "two/c/c.csv", tmp_path / f"two/c/e{n}.csv")
     draft = draft_recipe(tmp_path / "two")
     assert [source["path"][-8:] for source in draft.sources] == ["/a/a.csv", "/b/b.csv"]
-    broken, other, more = draft.notes
-    assert broken.startswith("not read: b.parquet: ")
-    assert "Footer length error" in broken
-    assert other == "not read: c/c.csv: its columns are not those of a/a.csv"
-    assert more == "not read: 2 more tables"
+    assert draft.notes == ["not read: 2 other tables"]
     for n in range(2):
         (tmp_path / f"logs/run_{n}").mkdir(parents=True)
         (tmp_path / f"logs/run_{n}/events.jsonl").write_text("{}\n")
@@ -238,7 +204,7 @@ def test_nested_results(tmp_path: Path, n: int, content: Any, words: str) -> Non
 
 
 def test_every_row_has_a_place_to_open(tmp_path: Path) -> None:
-    """A line of CSV and of JSON lines, also of nested ones; else the number of a row."""
+    """A line of JSON lines, also of nested ones; else the number of a row."""
     rows = [["k0", "def k():\n    0", 2.0], ["k1", "def k():\n    1", 3.0]]
     write_table(tmp_path / "t.csv", ["op", "code", "speedup"], *rows)
     runs = [{"runs": [{"kernel": f"k{n}{i}", **record(n)} for i in range(2)]} for n in range(2)]
@@ -247,7 +213,7 @@ def test_every_row_has_a_place_to_open(tmp_path: Path) -> None:
     deep = [{str(n): {"turns": [record(n)] * 2}} for n in range(2)]
     (tmp_path / "d.jsonl").write_text("".join(json.dumps(run) + "\n" for run in deep))
     places = {
-        "t.csv": ["t.csv:2", "t.csv:4"],
+        "t.csv": ["t.csv row 2", "t.csv row 3"],
         "n.jsonl": ["n.jsonl:1", "n.jsonl:1", "n.jsonl:2"],
         "d.jsonl": ["d.jsonl:1", "d.jsonl:1", "d.jsonl:2"],
         "n.json": ["n.json row 1", "n.json row 2", "n.json row 3"],
@@ -332,7 +298,7 @@ def test_a_folder_for_each_problem(tmp_path: Path, form: str) -> None:
     assert shown["first"][0]["code"] == "class New: n = 'level1/19_ReLU 0'"
     (source,) = tomllib.loads((tmp_path / "builder.toml").read_text())["source"]
     assert source["problem"] == "{folder}"
-    assert not [note for note in notes if "not read" in note or "Is it the column" in note]
+    assert not [note for note in notes if "not read" in note]
     assert re.search(r"[./]runtime_error", query.replace('"', ""))
     if form == "a list":  # a build reads the others as the preview does
         build_archive([str(tmp_path)], out=tmp_path / "out", jobs=1)
@@ -413,7 +379,7 @@ def test_programs_beside_the_folder_of_the_table(tmp_path: Path) -> None:
     shown, query, _ = start(tmp_path, tmp_path / "in")
     assert (shown["outcomes"], shown["problems"]) == ({"success": 2}, 2)
     places = [row["from"].removeprefix("in/") for row in shown["first"]]
-    assert places == ["results/all.csv:2", "results/all.csv:3"]
+    assert places == ["results/all.csv row 2", "results/all.csv row 3"]
     assert "getvariable" not in query
 
 
@@ -521,5 +487,5 @@ def test_a_table_of_a_hundred_thousand_columns(tmp_path: Path) -> None:
     """It is refused; nothing is made up."""
     names = ["problem", "code", "speedup", *(f"c{n}" for n in range(100_000))]
     write_table(tmp_path / "t.csv", names, ["p", "def a(): ...", 2.0, *range(100_000)])
-    with pytest.raises(DataError, match=r"1 \.csv"):
+    with pytest.raises(DataError, match="Out of Memory"):
         draft_recipe(tmp_path)

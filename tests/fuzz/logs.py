@@ -131,8 +131,7 @@ def _log(rng: random.Random, name: str) -> tuple[str, Any, str]:
     content = content[: rng.randint(2, MOST_LINES)]
     if make is None:
         return file, content, "jsonl"
-    form = rng.choice(("jsonl", "parquet")) if name.startswith("hub-") else "jsonl"
-    return "t.jsonl", make(content), form
+    return "t.jsonl", make(content), "parquet" if name.startswith("hub-") else "jsonl"
 
 
 # -- mutations of values

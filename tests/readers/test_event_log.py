@@ -125,7 +125,6 @@ def test_forecasts_of_a_compound_search_are_no_measurements(tmp_path: Path) -> N
     assert result.by_node[ulid(3)].parent_node_id == ulid(2)
     facts = result.facts
     assert (facts.n_forecasts, facts.n_pending) == (2, 0)
-    assert facts.counts["compound_deferrals"] == 2
 
 
 def test_null_scores_are_no_zeros(tmp_path: Path) -> None:
@@ -238,15 +237,3 @@ def test_time_spans_that_hold_a_crash_are_no_gpu_time(tmp_path: Path) -> None:
     assert [e.gpu_seconds for e in result.evaluations] == [None, None, 1.0]
     assert result.facts.counts["durations_with_downtime"] == 1
     assert result.facts.finished is False
-
-
-def test_files_that_disagree_are_reported(tmp_path: Path) -> None:
-    """A log of one problem in a directory of another is an error, the log counts."""
-    run = V2().write(tmp_path / "run_00")
-    settings = {"pack": "trimul", "hardware": {"gpu": "H100"}}
-    (tmp_path / "config.json").write_text(json.dumps(settings))
-    result = read("puct-events", run)
-    assert (result.facts.problem, result.facts.gpu) == ("cross_entropy", "H100")
-    assert [(f.code, f.severity, f.field) for f in result.findings] == [
-        ("facts-disagree", "error", "problem")
-    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +10,6 @@ from support.puct import V2, gpu_mode, kernelbench, ulid, write_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def sha(text: str) -> str:
-    """sha256 of a source."""
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 # -- theory builder
@@ -40,21 +34,6 @@ def test_theory_builder_reads_inner_logs_only(tmp_path: Path) -> None:
     ]
     assert found.facts.counts["inner_logs"] == 2
     assert not found.findings
-
-
-# -- test-time training
-
-
-def test_constant_steps_are_no_time(tmp_path: Path) -> None:
-    """Trap 19: under the real trainer every step is 0 and places repeat: the steps are left out and
-    counted.
-    """
-    outcome = gpu_mode(2.0)["observation"]["feedback"]
-    row = {"step": 0, "group_index": 0, "parsed_code": "x", "outcome": outcome, "reward": 0.9}
-    rows = [{**row, "rollout_index": n % 2, "candidate_id": f"id{n}"} for n in range(4)]
-    result = read("ttt-rollouts", write_lines(tmp_path / "rollouts.jsonl", rows))
-    assert [e.step for e in result.evaluations] == [None] * 4
-    assert result.facts.counts["constant_steps"] == 4
 
 
 # -- agents
@@ -150,16 +129,14 @@ def test_greedy_outcomes(tmp_path: Path) -> None:
 
 
 def test_eval_set_rows(tmp_path: Path) -> None:
-    """Repeated rows count once, other rows of one id are kept apart, labels of another rule are
-    reported.
-    """
+    """Repeated rows count once, other rows of one id are kept apart."""
     row = {"reference_code": "r", "candidate_code": "c", "source_id": "t/1"}
-    row |= {"aggregated_speedup": 2.5, "true_bin": 6}
+    row["aggregated_speedup"] = 2.5
     rows = [
         row,
         row,
         {**row, "candidate_code": "d"},
-        {**row, "source_id": "t/2", "true_bin": 7},
+        {**row, "source_id": "t/2"},
         {**row, "source_id": "t/3", "aggregated_speedup": None},
     ]
     result = read("eval-set-jsonl", write_lines(tmp_path / "eval_dataset.jsonl", rows))
@@ -170,32 +147,7 @@ def test_eval_set_rows(tmp_path: Path) -> None:
         ("t/3", 1),
     ]
     assert result.by_node["t/3"].outcome == "infrastructure_failure"
-    assert result.codes == ["doubled-result", "label-differs", "null-score"]
-
-
-# -- invocation records
-
-
-def test_tokens_of_kernelbench_mutations(tmp_path: Path) -> None:
-    """Tokens go to the one evaluation of a program."""
-    log = V2(kernelbench(1.0)).step(0).child(1, kernelbench(2.0), code="one")
-    log.child(2, kernelbench(3.0), code="two").child(3, kernelbench(3.1), code="two")
-    log.write(tmp_path)
-    (tmp_path / "invocations").mkdir()
-    tokens = {"kind": "kernelbench_mutation_v2", "input_tokens": 100, "output_tokens": 10}
-    totals = {"kind": "trimul_feedback_mutation", "total_input_tokens": 1000}
-    records = [
-        {**tokens, "child_code_sha256": sha("one")},
-        {**tokens, "child_code_sha256": sha("two")},
-        {**tokens, "child_code_sha256": None, "failure_reason": "no code"},
-        {**totals, "child_code_sha256s": [sha("one")]},
-    ]
-    for n, record in enumerate(records):
-        (tmp_path / "invocations" / f"{n}.json").write_text(json.dumps(record))
-    result = read("puct-events", tmp_path)
-    nodes = result.by_node
-    assert (nodes[ulid(1)].input_tokens, nodes[ulid(1)].output_tokens) == (100, 10)
-    assert [nodes[ulid(n)].input_tokens for n in (0, 2, 3)] == [None, None, None]
+    assert result.codes == ["doubled-result", "null-score"]
 
 
 # -- timing lines
