@@ -27,6 +27,7 @@ from kernel_archive.drafting.table_query import BY_FOLDER, write_query
 from kernel_archive.errors import (
     DataError,
     Finding,
+    RecipeError,
     counted,
     place_of,
     printable,
@@ -221,6 +222,7 @@ def preview(recipe: Path) -> dict[str, Any]:
     jobs = jobs_of([load_recipe(recipe)])
     rows: list[dict[str, Any]] = []
     findings: list[Finding] = []
+    other_gpus: dict[tuple[str, str], list[Evaluation]] = {}  # those stated, and those of rows
     n_rows = 0
     for job in jobs[:_MAX_RUNS]:
         records = list(READERS[job.source.format].read(job.run_files))
@@ -228,12 +230,20 @@ def preview(recipe: Path) -> dict[str, Any]:
         facts = next((r for r in records if isinstance(r, SearchFacts)), SearchFacts())
         evaluations = [record for record in records if isinstance(record, Evaluation)]
         n_rows += facts.counts.get("rows", len(evaluations))
+        stated_gpu = canonical_gpu(job.source.gpu or "")
         for record in evaluations:
+            gpu = canonical_gpu(record.gpu or facts.gpu or stated_gpu)
             problem = record.problem or facts.problem or job.problem or ""
-            supplied = job.reference_text(problem, record.problem)
+            supplied = None
+            try:
+                supplied = job.reference_text(problem, record.problem)
+            except RecipeError as error:
+                findings += [fault for fault in error.findings if fault not in findings]
+            if stated_gpu and gpu != stated_gpu:
+                other_gpus.setdefault((stated_gpu, gpu), []).append(record)
             row = {
                 "problem": problem,
-                "gpu": canonical_gpu(record.gpu or facts.gpu or job.source.gpu or ""),
+                "gpu": gpu,
                 "speedup": record.speedup,
                 "code": record.code.strip().split("\n", 1)[0][:80],
                 "from": place_of(record.source_file, record.source_line),
@@ -241,6 +251,16 @@ def preview(recipe: Path) -> dict[str, Any]:
                 "has_reference": record.reference_code or facts.reference_code or supplied,
             }
             rows.append(row)
+    for (stated, gpu), others in other_gpus.items():
+        finding = Finding(
+            code="gpu-differs",
+            message=f"--gpu says {stated}, and {counted(len(others), 'row')} say {printable(gpu)}",
+            file=others[0].source_file,
+            line=others[0].source_line,
+            field="gpu",
+            fix="Leave --gpu out; where a row names none: coalesce(gpu, '...') AS gpu in the query",
+        )
+        findings.append(finding)
     missing = [
         f"the {name} of {counted(n, 'row')}: type --{name} NAME, or return it in the query"
         for name in ("gpu", "problem")
@@ -267,6 +287,10 @@ def preview(recipe: Path) -> dict[str, Any]:
 
 def why_no_build(shown: dict[str, Any]) -> str | None:
     """Say of a preview why a build would end, or hold no program; ``None`` where it would not."""
+    if any(finding.code == "gpu-differs" for finding in shown["findings"]):
+        return "--gpu contradicts the files, so that build ends"
+    if any((finding.field or "").endswith(".reference") for finding in shown["findings"]):
+        return "--reference names no program that can be read, so that build ends"
     if not shown["outcomes"].get("success"):
         return (
             "no row is a program with a speedup. Findings and notes say why: correct the query, or "

@@ -13,6 +13,13 @@ PROGRAM = '"def k():\n    return 1\n"'
         (f"label,code,speedup\na,{PROGRAM},2\n", ("--problem", "gemm"), 0, ""),
         (f"op,code,speedup\na,{PROGRAM},fast\n", (), 1, "no row is a program with a speedup"),
         ("op,speedup\na,2\n", (), 1, "correct the query"),
+        (f"op,code,speedup,gpu\na,{PROGRAM},2,A100-80GB\n", (), 1, "--gpu contradicts the files"),
+        (
+            f"op,code,speedup\na,{PROGRAM},2\n",
+            ("--reference", "ref/{problem}.py"),
+            1,
+            "--reference",
+        ),
     ],
 )
 def test_a_recipe_that_builds_nothing_ends_with_1(

@@ -94,6 +94,16 @@ def test_programs_none_of_which_is_there_are_named(tmp_path: Path) -> None:
     assert shown["outcomes"] == {"success": 4}
 
 
+def test_another_gpu_than_the_rows_say(tmp_path: Path) -> None:
+    """Both are named, with the first row; another spelling is no other GPU."""
+    rows = [["p", f"def k():\n    {n}", 2.0, "NVIDIA A100-SXM4-80GB"] for n in range(2)]
+    write_table(tmp_path / "t.csv", ["op", "code", "speedup", "gpu"], *rows)
+    shown, _, _ = start(tmp_path, tmp_path / "t.csv", gpu="H100")
+    (finding,) = shown["findings"]
+    assert finding.render().startswith("t.csv:2: gpu: --gpu says H100, and 2 rows say A100-80GB. ")
+    assert start(tmp_path, tmp_path / "t.csv", gpu="a100-80gb")[0]["findings"] == []
+
+
 def test_a_table_of_another_encoding(tmp_path: Path) -> None:
     """DuckDB names its first line that is not UTF-8."""
     (tmp_path / "t.csv").write_bytes("op,code,speedup\ngemm,x y,2\ncafé,x y,2\n".encode("latin-1"))
