@@ -46,13 +46,12 @@ def suggestion(name: object, known: Iterable[str]) -> str:
 
 
 def place_of(file: str, line: int | None) -> str:
-    """Name a place as editors do; a row in a table whose rows are no lines.
+    """Name a place as editors do; a row where the file has no lines of text.
 
-    >>> place_of("a.jsonl", 3), place_of("b.parquet", 3), place_of("c.csv", None)
-    ('a.jsonl:3', 'b.parquet row 3', 'c.csv')
+    >>> place_of("a.csv", 3), place_of("b.parquet", 3), place_of("c.csv", None)
+    ('a.csv:3', 'b.parquet row 3', 'c.csv')
     """
-    tables = (".parquet", ".json", ".csv", ".tsv")
-    is_rows = file.removesuffix(".gz").removesuffix(".zst").endswith(tables)
+    is_rows = file.removesuffix(".gz").removesuffix(".zst").endswith((".parquet", ".json"))
     return file if line is None else f"{file}{' row ' if is_rows else ':'}{line}"
 
 

@@ -6,7 +6,9 @@ its source and with no file outside of it. :mod:`kernel_archive.readers.sql_doub
 
 from __future__ import annotations
 
+import csv
 import glob
+import io
 import json
 import os
 import subprocess
@@ -29,7 +31,7 @@ from kernel_archive.readers import sql_doubts, sql_sandbox
 from kernel_archive.readers.files import ReaderSpec, RunFiles, is_file
 from kernel_archive.readers.records import Evaluation, Record, SearchFacts
 from kernel_archive.readers.sql_doubts import COLUMNS
-from kernel_archive.readers.sql_sandbox import nodes_of
+from kernel_archive.readers.sql_sandbox import FIELD_BYTES, nodes_of
 from kernel_archive.readers.values import object_of
 from kernel_archive.untrusted import UntrustedFileError, open_uncompressed
 
@@ -168,7 +170,44 @@ class _Query:
                 raise QueryError(message, fix)
         table = run_query(self.text, self.folder, self.variables)
         _check_columns(table.column_names)
-        return table, json.loads(table.schema.metadata[b"damaged"])
+        report = json.loads(table.schema.metadata[b"report"])
+        return self._with_lines(table, report["lines"]), report["damaged"]
+
+    def _with_lines(self, table: pa.Table, lines: dict[str, list[int]]) -> pa.Table:
+        """Replace the number of a CSV file's row, whose header is 1, by the line where it begins.
+
+        ``lines`` are those of damaged files.
+        """
+        names = table.column_names
+        if "source_row" not in names or not pa.types.is_integer(table["source_row"].type):
+            return table
+        rows = table["source_row"].to_pylist()
+        files = table["source_file"].to_pylist() if "source_file" in names else [None] * len(rows)
+        row_lines: dict[str, list[int]] = {}
+        for i, file in enumerate(files):
+            name = str(file or self.variables.get("file"))
+            if name not in row_lines:
+                row_lines[name] = lines.get(name) or self._row_lines(name)
+            if rows[i] is not None and 0 < rows[i] <= len(row_lines[name]):
+                rows[i] = row_lines[name][rows[i] - 1]
+        return table.set_column(names.index("source_row"), "source_row", pa.array(rows, pa.int64()))
+
+    def _row_lines(self, name: str) -> list[int]:
+        """List the lines where the rows of a CSV file begin, which the query read."""
+        lines, begin = list[int](), 1
+        if not name.removesuffix(".gz").removesuffix(".zst").endswith((".csv", ".tsv")):
+            return lines
+        path = self.folder / name
+        if not self.inputs.get(os.path.relpath(path, self.folder)):
+            return lines
+        csv.field_size_limit(FIELD_BYTES)
+        with suppress(csv.Error, UntrustedFileError), open_uncompressed(path) as stream:
+            text = io.TextIOWrapper(stream, "utf-8", errors="replace", newline="")
+            reader = csv.reader(text, delimiter=csv_mark(path))
+            for row in reader:
+                lines += [begin] if row else []
+                begin = reader.line_num + 1
+        return lines
 
 
 def csv_mark(path: Path) -> str:
@@ -220,7 +259,7 @@ def run_query(
         if child.returncode == 0:
             answer.seek(0)
             table = pa.ipc.open_stream(answer).read_all()
-            return table.replace_schema_metadata({"damaged": child.stderr})
+            return table.replace_schema_metadata({"report": child.stderr})
     is_refused = child.returncode == sql_sandbox.REFUSED
     message = child.stderr.decode("utf-8", "replace") if is_refused else "its process was ended"
     way_out = None
@@ -266,8 +305,8 @@ def _records(run: RunFiles) -> Iterator[Record]:
         return name if name in names else run.name(run.path)
 
     for file, line, fault in damaged:
-        message = f"line {line} is no row of the CSV file; left out: {printable(fault, 200)}"
-        yield Finding(code="bad-row", message=message, file=name_of(file))
+        message = f"no row of a CSV file; left out: {printable(fault, 200)}"
+        yield Finding(code="bad-row", message=message, file=name_of(file), line=line)
     judge = sql_doubts.Judge(table, name_of)
     findings = [*judge.findings()]
     if not judge.refused:
@@ -283,7 +322,7 @@ SQL: Final = ReaderSpec(
     title="Anybody's tables and programs: a DuckDB query that returns an evaluation a row",
     expects='files or folders; query = "import.sql" or the text of one SELECT (docs/own-data.md)',
     files=(),
-    version=5,
+    version=4,
     records=_records,
     also=_also,
     foreign=True,

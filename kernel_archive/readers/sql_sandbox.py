@@ -2,9 +2,9 @@
 
 It reads a request as JSON from standard input and writes the rows as an Arrow stream to standard
 output. What DuckDB refuses goes to standard error, with exit status 3; after status 0 standard
-error lists the damaged lines of CSV files that were left out. The working directory is the folder.
-Nothing of the package is imported, since its process may not find the package: so :func:`connect`
-locks a database down by itself, as ``Archive.connection`` does.
+error lists the damaged lines of CSV files that were left out, and where the other rows begin. The
+working directory is the folder. Nothing of the package is imported, since its process may not find
+the package: so :func:`connect` locks a database down by itself, as ``Archive.connection`` does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pyarrow as pa
 REFUSED = 3  # exit status of a query that DuckDB refused; any other failure is this script's own
 _BATCH = 10_000  # rows that are written at once
 #: Lines of a CSV file among which its header is looked for, and bytes of its longest field.
-_HEAD_LINES, _FIELD_BYTES = 50, 16 << 20
+_HEAD_LINES, FIELD_BYTES = 50, 16 << 20
 _MAX_DAMAGED = 50  # damaged lines that are listed; the others are left out like them
 #: Options of ``read_csv`` that say what the lines mean; where one stands, they are read as it says,
 #: but for the double quote, which needs no saying.
@@ -74,7 +74,7 @@ def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _without_damage(
-    connection: duckdb.DuckDBPyConnection, request: dict[str, Any], damaged: list[Any]
+    connection: duckdb.DuckDBPyConnection, request: dict[str, Any], report: dict[str, Any]
 ) -> str:
     """Write a query anew, with tables of the sound lines in the place of its ``read_csv``."""
     nodes, query = [*nodes_of(request["tree"])], str(request["query"]).encode()
@@ -94,20 +94,20 @@ def _without_damage(
         mark = said.get("delim", said.get("sep")) or ","
         files = glob.glob(pattern, recursive=True, include_hidden=True)  # noqa: PTH207 - relative
         has_name = "filename" in stated
-        tables = [_sound_rows(file, mark, names, has_name, damaged) for file in sorted(files)]
+        tables = [_sound_rows(file, mark, names, has_name, report) for file in sorted(files)]
         table, name = pa.concat_tables(tables), f"sound_{call['query_location']}"
         sound[name] = table if "all_varchar" in stated else _typed(table)
         last = (options or [path])[-1]
         end = int(last["query_location"]) + int(last["query_location_length"])
         close = query.index(b")", end) + 1
         query = query[: int(call["query_location"])] + name.encode() + query[close:]
-    for name, table in sound.items() if damaged else ():
+    for name, table in sound.items() if report["damaged"] else ():
         connection.register(name, table)
     return query.decode()
 
 
 def _sound_rows(
-    path: str, mark: str, names: set[str], has_filename: bool, damaged: list[Any]
+    path: str, mark: str, names: set[str], has_filename: bool, report: dict[str, Any]
 ) -> pa.Table:
     """Read the rows of a CSV file as text; lines of another width than its header are damaged.
 
@@ -128,14 +128,16 @@ def _sound_rows(
 
     heads = [row_at(n)[0] for n in range(min(_HEAD_LINES, len(lines)))]
     begin = max(range(len(heads)), key=lambda n: (len(names.intersection(heads[n])), -n))
-    columns = heads[begin]
+    columns, damaged = heads[begin], report["damaged"]
     damaged += [[path, n + 1, "It stands above the header."] for n in range(begin)]
     rows: list[list[str]] = []
     begin += 1
+    lines_of_rows = report["lines"][path] = [begin]
     while begin < len(lines):
         row, n_lines = row_at(begin)
         if len(row) == len(columns):
             rows.append(row)
+            lines_of_rows.append(begin + 1)
         elif row:
             damaged.append([path, begin + 1, f"{len(row)} values for {len(columns)} columns."])
             n_lines = 1
@@ -162,8 +164,8 @@ def main() -> None:
     sys.path[:] = filter(os.path.isabs, sys.path)  # nothing is imported from the folder
     resource.setrlimit(resource.RLIMIT_AS, (request["address_space"],) * 2)
     resource.setrlimit(resource.RLIMIT_FSIZE, (request["result_bytes"],) * 2)
-    csv.field_size_limit(_FIELD_BYTES)
-    damaged: list[Any] = []
+    csv.field_size_limit(FIELD_BYTES)
+    report: dict[str, Any] = {"damaged": [], "lines": {}}
     try:
         os.chdir(request["folder"])
         connection = connect(request["memory"], request["variables"], str(Path.cwd()))
@@ -173,14 +175,14 @@ def main() -> None:
             if "read_csv" not in request["query"]:
                 raise
             try:
-                query = _without_damage(connection, request, damaged)
-                if damaged:
+                query = _without_damage(connection, request, report)
+                if report["damaged"]:
                     _answer(connection, query)
             except Exception:  # noqa: BLE001 - the first error is the one to report
                 raise error from None
-            if not damaged:
+            if not report["damaged"]:
                 raise
-        sys.stderr.write(json.dumps(damaged[:_MAX_DAMAGED]))
+        sys.stderr.write(json.dumps(report | {"damaged": report["damaged"][:_MAX_DAMAGED]}))
     except (duckdb.Error, pa.ArrowException, MemoryError, OSError) as error:
         sys.stderr.write(f"{type(error).__name__}: {error}"[:4000])
         sys.stderr.flush()

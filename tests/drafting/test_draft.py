@@ -214,7 +214,7 @@ def test_nested_results(tmp_path: Path, n: int, content: Any, words: str) -> Non
 
 
 def test_every_row_has_a_place_to_open(tmp_path: Path) -> None:
-    """A line of JSON lines, also of nested ones; else the number of a row."""
+    """A line of CSV and of JSON lines, also of nested ones; else the number of a row."""
     rows = [["k0", "def k():\n    0", 2.0], ["k1", "def k():\n    1", 3.0]]
     write_table(tmp_path / "t.csv", ["op", "code", "speedup"], *rows)
     runs = [{"runs": [{"kernel": f"k{n}{i}", **record(n)} for i in range(2)]} for n in range(2)]
@@ -223,7 +223,7 @@ def test_every_row_has_a_place_to_open(tmp_path: Path) -> None:
     deep = [{str(n): {"turns": [record(n)] * 2}} for n in range(2)]
     (tmp_path / "d.jsonl").write_text("".join(json.dumps(run) + "\n" for run in deep))
     places = {
-        "t.csv": ["t.csv row 2", "t.csv row 3"],
+        "t.csv": ["t.csv:2", "t.csv:4"],
         "n.jsonl": ["n.jsonl:1", "n.jsonl:1", "n.jsonl:2"],
         "d.jsonl": ["d.jsonl:1", "d.jsonl:1", "d.jsonl:2"],
         "n.json": ["n.json row 1", "n.json row 2", "n.json row 3"],
@@ -389,7 +389,7 @@ def test_programs_beside_the_folder_of_the_table(tmp_path: Path) -> None:
     shown, query, _ = start(tmp_path, tmp_path / "in")
     assert (shown["outcomes"], shown["problems"]) == ({"success": 2}, 2)
     places = [row["from"].removeprefix("in/") for row in shown["first"]]
-    assert places == ["results/all.csv row 2", "results/all.csv row 3"]
+    assert places == ["results/all.csv:2", "results/all.csv:3"]
     assert "getvariable" not in query
 
 

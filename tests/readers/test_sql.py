@@ -214,8 +214,23 @@ def test_damaged_lines_of_a_csv_file(tmp_path: Path, damage: bytes, place: int) 
     assert len(result.successes) >= 39
     if place or result.findings:  # DuckDB itself passes over some lines above a header
         first = result.findings[0]
-        assert (first.code, first.file) == ("bad-row", "t.csv")
-        assert first.message.startswith(f"line {2 * place or 1} is no row of the CSV file; ")
+        assert (first.code, first.file, first.line) == ("bad-row", "t.csv", 2 * place or 1)
+
+
+@pytest.mark.parametrize(("mark", "damage"), [(",", ""), (";", "p;far;too;many"), ("\t", "")])
+def test_a_row_of_a_csv_file_has_the_line_where_it_begins(
+    tmp_path: Path, mark: str, damage: str
+) -> None:
+    """Its header is row 1, programs take several lines, and empty and damaged lines are no rows."""
+    lines = [f'p{mark}"def k{n}():\n  return {n}"{mark}{n}.5' for n in range(1, 4)]
+    lines.insert(2, damage)
+    head = mark.join(("problem", "code", "speedup"))
+    (tmp_path / "t.csv").write_text("\n".join([head, *lines, ""]))
+    query = f"""SELECT code, speedup::DOUBLE AS speedup, source_row, 't.csv' AS source_file FROM (
+      SELECT *, row_number() OVER () + 1 AS source_row
+      FROM read_csv('t.csv', all_varchar = true, header = true, delim = '{mark}'))"""
+    result = ask(tmp_path, query)
+    assert [e.source_line for e in result.evaluations] == [2, 4, 7]
 
 
 # -- doubts
