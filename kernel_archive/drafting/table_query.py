@@ -6,7 +6,7 @@ A guess has a comment in the query, and a note for the person who reads it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -61,10 +61,10 @@ def write_query(
         lines.append(f"{cell or columns[theirs]} AS {ours},{remark}")
     text = "\n".join([*lines, *joins])
     keys = (guesses.KEY, guesses.PLACE)
-    notes += (lack for ours, lack in guesses.KNOWN["lacks"].items() if ours not in found)
-    free = [c for c, sql in columns.items() if sql not in text and sql not in keys]
+    free = {c: values[c] for c, sql in columns.items() if sql not in text and sql not in keys}
+    notes += _lacking(found, free)
     if free:
-        unused = ", ".join(printable(c, 40) for c in free[:40])
+        unused = ", ".join(printable(c, 40) for c in [*free][:40])
         notes.append(f"nothing is read from these columns: {unused}")
     # Of a CSV file the header is row 1; of nested JSON lines each item has the line around it.
     head = " + 1" if "read_csv" in read else ""
@@ -139,6 +139,20 @@ def _joins(
             f"  ON ends_with('/' || {alias}.filename, '/' || ltrim({path}, './'))"
         )
     return lines, joins
+
+
+def _lacking(found: set[str], free: dict[str, list[str]]) -> Iterator[str]:
+    """Say which needed columns have no known name, each with the likeliest of those left."""
+    is_number = re.compile(r"[-+.\deE]+").fullmatch
+    numbers = [c for c, cells in free.items() if cells and all(map(is_number, cells))]
+    texts = [c for c in free if guesses.WORDS["no_name"].isdisjoint(guesses.words_of(c))]
+    texts = sorted({*texts} - {*numbers}, key=lambda c: (sum(map(len, free[c])), c))
+    likely = [c for c in texts if not guesses.WORDS["problem"].isdisjoint(guesses.words_of(c))]
+    nearest = {"problem": [*likely, *texts][:1], "code": texts[-1:], "speedup": numbers[:1]}
+    for column, lack in guesses.KNOWN["lacks"].items():
+        if column not in found:
+            asked = (f". Is it the column {printable(c, 60)}?" for c in nearest[column])
+            yield lack + "".join(asked)
 
 
 def _verdict(

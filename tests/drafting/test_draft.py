@@ -143,7 +143,7 @@ def test_a_table_with_programs_in_a_column(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["kernel", "op", "name", "task"])
 def test_a_column_that_names_kernels_is_the_problem(tmp_path: Path, name: str) -> None:
-    """With a question in the query; a label or an id is not taken."""
+    """With a question in the query; a label or an id is not taken, and the nearest is asked for."""
     programs = [f"def k():\n    return {n}\n" for n in range(2)]
     rows = [["gemm", n, programs[n], 1, 2] for n in range(2)]
     write_table(tmp_path / "t.csv", [name, "id", "code", "time_ms", "ref_ms"], *rows)
@@ -153,7 +153,11 @@ def test_a_column_that_names_kernels_is_the_problem(tmp_path: Path, name: str) -
     write_table(tmp_path / "u.csv", ["label", "id", "text", "time_ms", "ref_ms"], *rows)
     _, query, notes = start(tmp_path, tmp_path / "u.csv", gpu="H100")
     assert "AS problem" not in query
-    assert notes[:2] == [guesses.KNOWN["lacks"][name] for name in ("problem", "code")]
+    assert notes[0].startswith(
+        "no column of a known name holds the problem (where all are of one: "
+    )
+    assert notes[0].endswith("--problem NAME). Is it the column label?")
+    assert notes[1].endswith("or the name of its file. Is it the column text?")
 
 
 def test_files_of_one_shape_are_one_source(tmp_path: Path) -> None:
@@ -308,7 +312,7 @@ def test_a_folder_for_each_problem(tmp_path: Path, form: str) -> None:
     assert shown["first"][0]["code"] == "class New: n = 'level1/19_ReLU 0'"
     (source,) = tomllib.loads((tmp_path / "builder.toml").read_text())["source"]
     assert source["problem"] == "{folder}"
-    assert not [note for note in notes if "not read" in note]
+    assert not [note for note in notes if "not read" in note or "Is it the column" in note]
     assert re.search(r"[./]runtime_error", query.replace('"', ""))
     if form == "a list":  # a build reads the others as the preview does
         build_archive([str(tmp_path)], out=tmp_path / "out", jobs=1)
