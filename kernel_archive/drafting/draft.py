@@ -12,6 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -35,14 +36,16 @@ from kernel_archive.errors import (
 from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import Evaluation, SearchFacts
-from kernel_archive.readers.sql import QueryError, files_below
+from kernel_archive.readers.sql import files_below
 from kernel_archive.storage import content_path, write_atomically
-from kernel_archive.untrusted import UntrustedFileError, regular_file
+from kernel_archive.untrusted import UntrustedFileError, open_uncompressed, regular_file
 
 #: Look at this many files of a folder.
 _MAX_FILES: Final = 20_000
 #: Read this many runs of a recipe; the others are only counted.
 _MAX_RUNS: Final = 25
+#: Look for bytes that are not UTF-8 this far into a table.
+_MAX_TEXT_BYTES: Final = 16 << 20
 #: Look into this many tables of a folder.
 _MAX_TABLES: Final = 20
 
@@ -74,6 +77,7 @@ def draft_recipe(place: Path) -> Draft:
     names = around if place.is_dir() else [place.name]
     draft = _shipped(folder, names) or _own_format(folder, names) or _table(folder, names, around)
     if draft is None:
+        _refuse_other_encodings(folder, names)
         endings = Counter(Path(name).suffix or Path(name).name for name in names).most_common(8)
         shown = ", ".join(f"{n} {printable(ending, 40)}" for ending, n in endings) or "no files"
         raise DataError.of(
@@ -134,6 +138,27 @@ def _own_format(folder: Path, names: Sequence[str]) -> Draft | None:
     return None
 
 
+def _refuse_other_encodings(folder: Path, names: Sequence[str]) -> None:
+    """Raise a DataError at the first line of a table of text that is not UTF-8."""
+    endings = {*guesses.KNOWN["tables"]} - {".parquet"}
+    for name in (n for n in names if guesses.uncompressed(n).suffix.lower() in endings):
+        data = b""
+        with suppress(UntrustedFileError), open_uncompressed(folder / name) as stream:
+            data = stream.read(_MAX_TEXT_BYTES)
+        for number, line in enumerate(data.split(b"\n"), 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                raise DataError.of(
+                    code="bad-utf8",
+                    message="the file is not UTF-8",
+                    file=name,
+                    line=number,
+                    value=printable(line.decode("latin-1"), 60),
+                    fix="Save it as UTF-8; from Latin-1: iconv -f ISO-8859-1 -t UTF-8 OLD > NEW",
+                ) from None
+
+
 def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft | None:
     """Recognise the table from which most columns of ours are known, and the tables like it.
 
@@ -141,24 +166,14 @@ def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft |
     """
     listed = [n for n in names if guesses.uncompressed(n).suffix.lower() in guesses.KNOWN["tables"]]
     seen, rest = listed[:_MAX_TABLES], listed[_MAX_TABLES:]
-    tables: dict[str, guesses.Table] = {}
-    fault = None
-    for name in seen:
-        try:
-            tables[name] = guesses.look_at(folder, name)
-        except (QueryError, ValueError) as error:  # a name that isn't UTF-8
-            fault = fault or (name, printable(error, 400))
+    tables = {name: guesses.look_at(folder, name) for name in seen}
     n_known = {n: len(guesses.matched(c)) + len(guesses.times(c)) for n, (_, c) in tables.items()}
     best = max(n_known, key=n_known.__getitem__, default=None)
     if best is None or n_known[best] < 2:
-        if fault is None:
-            return None
-        name, message = fault
-        fix = 'Correct it, or write a query yourself: format = "sql" (docs/own-data.md)'
-        raise DataError.of(code="unreadable-table", message=message, file=name, fix=fix)
+        return None
     # Read as JSON, a file may lack a column; the others are read by their very columns.
     n = 1 if "read_json_objects(" in tables[best][0] else 2
-    same = [name for name in tables if tables[name][:n] == tables[best][:n]]
+    same = [name for name in seen if tables[name][:n] == tables[best][:n]]
     table = tables[best]
     if table[0].startswith("read_json_objects("):
         table, same = guesses.united(table, tables)

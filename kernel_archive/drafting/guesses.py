@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from kernel_archive.databases import literal_path, sql_name, sql_texts
-from kernel_archive.readers.sql import csv_mark, run_query
+from kernel_archive.readers.sql import QueryError, csv_mark, run_query
 from kernel_archive.toml_files import toml_beside
 
 #: Look at this many columns of a table.
@@ -97,9 +97,12 @@ def _reader(folder: Path, name: str) -> str:
     return call.format(csv_mark(folder / name)) if "{}" in call else call
 
 
-def ask(folder: Path, file: str, select: str) -> pa.Table:
-    """Return the answer of a query over one table."""
-    return run_query(select, folder, {"file": file}, seconds=60)
+def answer_of(folder: Path, file: str, select: str) -> pa.Table:
+    """Return the answer of a query over one table; no column where DuckDB cannot read it."""
+    try:
+        return run_query(select, folder, {"file": file}, seconds=60)
+    except (QueryError, ValueError):  # a text that isn't UTF-8
+        return pa.table({})
 
 
 def _leaves(fields: Iterable[pa.Field], path: _Path = ()) -> Iterator[tuple[_Path, pa.DataType]]:
@@ -118,15 +121,11 @@ def _columns(paths: Iterable[_Path], row: str) -> dict[str, str]:
 
 
 def look_at(folder: Path, name: str) -> Table:
-    """Look where the rows of a table are: in an object or a list of objects, or as it is.
-
-    Raises:
-        QueryError: DuckDB cannot read it.
-    """
+    """Look where the rows of a table are: in an object or a list of objects, or as it is."""
     read = _reader(folder, name)
     is_json = "_json" in read
     whole = read.replace("')", "'), map_inference_threshold = -1") if is_json else read
-    fields = ask(folder, name, f"SELECT * FROM {whole} LIMIT 0").schema
+    fields = answer_of(folder, name, f"SELECT * FROM {whole} LIMIT 0").schema
     leaves = dict(islice(_leaves(fields), _MAX_COLUMNS))
     numbered = "(SELECT *, row_number() OVER () AS source_line FROM {})".format
     rows = numbered if uncompressed(name).suffix.lower() in (".jsonl", ".ndjson") else str

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from kernel_archive.databases import sql_name, sql_texts
 from kernel_archive.drafting import guesses
 from kernel_archive.errors import printable
-from kernel_archive.readers.sql import QueryError
 
 #: Look at this many rows of a table.
 _SAMPLE: Final = 200
@@ -31,10 +29,8 @@ def write_query(
     """Write a query over a table, in each folder or one, and what a person must look at."""
     (read, columns), notes = table, list[str]()
     select = ", ".join(f"{sql}::VARCHAR AS {sql_name(c)}" for c, sql in columns.items())
-    cells: dict[str, list[str | None]] = {}
-    with suppress(QueryError, ValueError):  # a text that isn't UTF-8
-        first_rows = f"SELECT {select} FROM {read} t LIMIT {_SAMPLE}"
-        cells = guesses.ask(folder, file, first_rows).to_pydict()
+    answer = guesses.answer_of(folder, file, f"SELECT {select} FROM {read} t LIMIT {_SAMPLE}")
+    cells = answer.to_pydict()
     values = {c: [cell for cell in cells.get(c, []) if cell is not None] for c in columns}
     beside, times = Path(file).parent, guesses.times(columns)
     timed = {theirs for theirs, _ in times.values()}

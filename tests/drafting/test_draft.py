@@ -105,10 +105,11 @@ def test_another_gpu_than_the_rows_say(tmp_path: Path) -> None:
 
 
 def test_a_table_of_another_encoding(tmp_path: Path) -> None:
-    """DuckDB names its first line that is not UTF-8."""
+    """Its first line that is not UTF-8 is named."""
     (tmp_path / "t.csv").write_bytes("op,code,speedup\ngemm,x y,2\ncafé,x y,2\n".encode("latin-1"))
-    with pytest.raises(DataError, match=r"t\.csv: .*Line: 3 .*not utf-8"):
-        draft_recipe(tmp_path)
+    for place in (tmp_path, tmp_path / "t.csv"):
+        with pytest.raises(DataError, match=r"t\.csv:3: the file is not UTF-8 \(got café"):
+            draft_recipe(place)
 
 
 def test_two_recipes_of_one_folder_have_two_queries(tmp_path: Path) -> None:
@@ -501,5 +502,5 @@ def test_a_table_of_a_hundred_thousand_columns(tmp_path: Path) -> None:
     """It is refused; nothing is made up."""
     names = ["problem", "code", "speedup", *(f"c{n}" for n in range(100_000))]
     write_table(tmp_path / "t.csv", names, ["p", "def a(): ...", 2.0, *range(100_000)])
-    with pytest.raises(DataError, match="Out of Memory"):
+    with pytest.raises(DataError, match=r"1 \.csv"):
         draft_recipe(tmp_path)
