@@ -48,6 +48,8 @@ _MAX_RUNS: Final = 25
 _MAX_TEXT_BYTES: Final = 16 << 20
 #: Look into this many tables of a folder.
 _MAX_TABLES: Final = 20
+#: Name this many tables that are not read.
+_MAX_NAMED: Final = 8
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -189,8 +191,14 @@ def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft |
         sources = [{**source, "problem": "{folder}"} for source in sources]
     more = f", and {len(same) - 1} like it" if len(same) > 1 else ""
     unread = [n for n in listed if n not in same and (n in seen or len(sources) >= len(same))]
-    if unread:
-        notes.append(f"not read: {counted(len(unread), 'other table')}")
+    for name in unread[:_MAX_NAMED]:
+        why = f"only {_MAX_TABLES} tables are looked into"
+        if name in seen:
+            why = f"its columns are not those of {printable(best, 80)}"
+            why = why if tables[name][1] else guesses.why_unreadable(folder, name)
+        notes.append(f"not read: {printable(name, 80)}: {why}")
+    if n := len(unread[_MAX_NAMED:]):
+        notes.append(f"not read: {counted(n, 'more table')}")
     found = f"the table {printable(best, 80)}{more}"
     return Draft(found=found, sources=sources, query=query, notes=notes)
 

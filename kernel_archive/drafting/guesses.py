@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from kernel_archive.databases import literal_path, sql_name, sql_texts
+from kernel_archive.errors import printable
 from kernel_archive.readers.sql import QueryError, csv_mark, run_query
 from kernel_archive.toml_files import toml_beside
 
@@ -103,6 +104,17 @@ def answer_of(folder: Path, file: str, select: str) -> pa.Table:
         return run_query(select, folder, {"file": file}, seconds=60)
     except (QueryError, ValueError):  # a text that isn't UTF-8
         return pa.table({})
+
+
+def why_unreadable(folder: Path, name: str) -> str:
+    """Say why no column of a table can be read."""
+    try:
+        run_query(
+            f"SELECT * FROM {_reader(folder, name)} LIMIT 1", folder, {"file": name}, seconds=60
+        )
+    except (QueryError, ValueError) as error:
+        return printable(str(error).splitlines()[0], 120)
+    return "it has no column"
 
 
 def _leaves(fields: Iterable[pa.Field], path: _Path = ()) -> Iterator[tuple[_Path, pa.DataType]]:
@@ -292,6 +304,7 @@ class FileColumn(NamedTuple):
     files: str  # which hold the programs, as SQL
     ending: str  # that is missing in its cells
     found: str | None  # the first of the files, if most are there
+    is_windows: bool = False  # its paths have backslashes
     before: str = ""  # what its cells lack at the beginning
 
 
@@ -306,7 +319,8 @@ def file_columns(
     code, naming = matched.get("code"), list[FileColumn]()
     for column, cells in values.items():
         names = [c.strip() for c in cells if "\n" not in c and len(c) < 300]
-        names = [name.removeprefix("./") for name in names]
+        is_windows = any("\\" in name for name in names)
+        names = [name.replace("\\", "/").removeprefix("./") for name in names]
         endings = {Path(name).suffix for name in names} & {*PROGRAMS}
         there = [known[name] for name in names if name in known]
         found = there[0] if len(there) > len(cells) / 2 else None
@@ -317,7 +331,7 @@ def file_columns(
             patterns = [f"**/*{ending}" for ending in sorted(endings)]
             files = repr(patterns if len(patterns) > 1 else patterns[0])
             bare = "" if names[0].endswith(tuple(endings)) else min(endings)
-            naming.append(FileColumn(column, files, bare, found))
+            naming.append(FileColumn(column, files, bare, found, is_windows))
     n_values = {column.name: len(set(values[column.name])) for column in naming}
     naming.sort(key=lambda c: (c.found is None, -n_values[c.name], c.ending, is_reference(c.name)))
     # Where a column holds the texts themselves, files can only be the reference's.

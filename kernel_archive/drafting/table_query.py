@@ -124,6 +124,7 @@ def _joins(
     lines, joins = [], []
     for ours, column in in_files.items():
         path = columns[column.name]
+        path = f"replace({path}, '\\', '/')" if column.is_windows else path
         path = f"{sql_texts([column.before])} || {path}" if column.before else path
         path += f" || {sql_texts([column.ending])}" if column.ending else ""
         alias = "program" if ours == "code" else "reference"

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import tomllib
 from collections import Counter
@@ -80,6 +81,17 @@ def test_programs_that_are_missing_are_named(tmp_path: Path, place: str, cells: 
     assert [
         f.message.removeprefix("rows without a program are left out") for f in shown["findings"]
     ] == [missing]
+
+
+def test_paths_of_windows(tmp_path: Path) -> None:
+    """A table that was written there, and unpacked here."""
+    rows = [["gemm", rf".\k\{n}.py", 2.0 + n] for n in range(3)]
+    write_table(tmp_path / "t.csv", ["op", "kernel_path", "speedup"], *rows)
+    (tmp_path / "k").mkdir()
+    for n in range(3):
+        (tmp_path / f"k/{n}.py").write_text(f"def k():\n    return {n}\n")
+    shown, _, notes = start(tmp_path, tmp_path, gpu="H100")
+    assert (shown["outcomes"], notes) == ({"success": 3}, [])
 
 
 def test_programs_none_of_which_is_there_are_named(tmp_path: Path) -> None:
@@ -161,9 +173,10 @@ def test_a_column_that_names_kernels_is_the_problem(tmp_path: Path, name: str) -
     assert notes[1].endswith("or the name of its file. Is it the column text?")
 
 
-def test_files_of_one_shape_are_one_source(tmp_path: Path) -> None:
+def test_files_of_one_shape_are_one_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern names them all, and no file of another shape."""
     head, row = ["op", "code", "speedup"], ["gemm", "def a():\n    1", 2.0]
+    monkeypatch.setattr("kernel_archive.drafting.draft._MAX_NAMED", 2)
     for n in range(3):
         write_table(tmp_path / f"in/run{n}/results.csv", head, [*row[:2], 2.0 + n])
     shown, _, notes = start(tmp_path / "in", tmp_path / "in")
@@ -174,9 +187,15 @@ def test_files_of_one_shape_are_one_source(tmp_path: Path) -> None:
         write_table(tmp_path / f"two/{name}/{name}.csv", head, row)
     write_table(tmp_path / "two/c/c.csv", ["x", "y"], [1, 2])
     (tmp_path / "two/b.parquet").write_bytes(b"PAR1xxxxPAR1")
+    for n in range(2):
+        shutil.copy(tmp_path / "two/c/c.csv", tmp_path / f"two/c/e{n}.csv")
     draft = draft_recipe(tmp_path / "two")
     assert [source["path"][-8:] for source in draft.sources] == ["/a/a.csv", "/b/b.csv"]
-    assert draft.notes == ["not read: 2 other tables"]
+    broken, other, more = draft.notes
+    assert broken.startswith("not read: b.parquet: ")
+    assert "Footer length error" in broken
+    assert other == "not read: c/c.csv: its columns are not those of a/a.csv"
+    assert more == "not read: 2 more tables"
     for n in range(2):
         (tmp_path / f"logs/run_{n}").mkdir(parents=True)
         (tmp_path / f"logs/run_{n}/events.jsonl").write_text("{}\n")
