@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kernel_archive.bins import N_BINS
+from kernel_archive.bins import N_BINS, bin_of
 from kernel_archive.errors import Finding, printable
 from kernel_archive.readers import values
 from kernel_archive.readers.files import MAX_FILE_BYTES, MAX_LINE_BYTES
@@ -86,6 +86,10 @@ class Published(HubTable):
             self.error(code, message, line=line, field=column, value=repr(row.get(column)))
             self.facts.counts["rows_skipped"] += 1
             return
+        if bin_of(fields["speedup"], "released") != fields["label"]:
+            message = f"not the released rule's label of {speedup:.6g}; kept as published"
+            where = {"field": columns["label"], "value": str(fields["label"])}
+            self.warning("label-differs", message, line=line, **where)
         fields |= {field: values.text_of(row.get(field)) for field in _OPTIONAL}
         fields |= {"split": self.split, "source_file": self.file, "source_line": line}
         self.published[name] = PublishedRow(order=len(self.published), **fields)

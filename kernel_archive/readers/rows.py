@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from kernel_archive.bins import bin_of
 from kernel_archive.readers.events import Feedback, Hardware
 from kernel_archive.readers.log_reader import LogReader
 from kernel_archive.readers.salvage import RowKind
@@ -102,6 +103,7 @@ class _PublishedEntry(msgspec.Struct):
     candidate_code: str
     aggregated_speedup: float | None = None
     hardware: Hardware | None = None
+    true_bin: int | None = None
     source_id: str | None = None
 
 
@@ -124,6 +126,11 @@ class EvalSet(LogReader):
         )
         feedback = Feedback("success", aggregated_speedup=row.aggregated_speedup)
         self.add_result(record, feedback, line=line)
+        label = None if record.speedup is None else bin_of(record.speedup, "released")
+        if row.true_bin is not None and label not in (None, row.true_bin):
+            message = f"the released rule gives {label} to {record.speedup:.6g}"
+            where = {"field": "true_bin", "value": str(row.true_bin)}
+            self.warning("label-differs", message, line=line, **where)
 
     def complete_facts(self) -> None:
         """Add the facts that all rows share, and those of the manifest, which is written last."""

@@ -136,6 +136,7 @@ def test_faults_of_published_rows(tmp_path: Path) -> None:
         ("bad-row", 4),
         ("bad-row", 5),
         ("bad-row", 6),
+        ("label-differs", 7),
         ("bad-row", 8),
         ("bad-row", 10),
     ]

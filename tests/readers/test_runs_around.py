@@ -129,14 +129,16 @@ def test_greedy_outcomes(tmp_path: Path) -> None:
 
 
 def test_eval_set_rows(tmp_path: Path) -> None:
-    """Repeated rows count once, other rows of one id are kept apart."""
+    """Repeated rows count once, other rows of one id are kept apart, labels of another rule are
+    reported.
+    """
     row = {"reference_code": "r", "candidate_code": "c", "source_id": "t/1"}
-    row["aggregated_speedup"] = 2.5
+    row |= {"aggregated_speedup": 2.5, "true_bin": 6}
     rows = [
         row,
         row,
         {**row, "candidate_code": "d"},
-        {**row, "source_id": "t/2"},
+        {**row, "source_id": "t/2", "true_bin": 7},
         {**row, "source_id": "t/3", "aggregated_speedup": None},
     ]
     result = read("eval-set-jsonl", write_lines(tmp_path / "eval_dataset.jsonl", rows))
@@ -147,7 +149,7 @@ def test_eval_set_rows(tmp_path: Path) -> None:
         ("t/3", 1),
     ]
     assert result.by_node["t/3"].outcome == "infrastructure_failure"
-    assert result.codes == ["doubled-result", "null-score"]
+    assert result.codes == ["doubled-result", "label-differs", "null-score"]
 
 
 # -- timing lines
