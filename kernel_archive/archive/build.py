@@ -251,7 +251,7 @@ class Build:
 def _refuse_idle_patterns(loaded: LoadedRecipe, problems: set[str]) -> None:
     """Refuse names and patterns of ``[eval]`` that fit no problem of any log."""
     rules = loaded.recipe.eval or EvaluationRules()
-    named = [("eval.tasks", t, {t, normalise_problem(t)}) for t in rules.tasks or []]
+    named = [("eval.tasks", t, {t, normalise_problem(t), f"*.{t}"}) for t in rules.tasks or []]
     for role, patterns in rules.roles.items():
         named += [(f"eval.roles.{role}", pattern, {pattern}) for pattern in patterns]
     for field, name, fitting in named:

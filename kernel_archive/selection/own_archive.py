@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import polars as pl
@@ -52,7 +52,7 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
     if gpu not in per_gpu:
         gpu = max(per_gpu, key=lambda name: per_gpu[name], default=gpu)
     if "tasks" in rules:
-        tasks = [*map(normalise_problem, rules["tasks"])]
+        tasks = _named(rules["tasks"], tables)
     else:
         tasks = _in_enough_bins(kernels.filter(pl.col("gpu") == gpu), rules)
     return with_changes(
@@ -82,6 +82,16 @@ def _in_enough_bins(kernels: pl.DataFrame, rules: Mapping[str, Any]) -> list[str
 def _with_bins(kernels: pl.DataFrame) -> pl.DataFrame:
     """Add the bins of speedups, whatever scheme the archive is labelled by."""
     return kernels.with_columns(bin=pl.Series(assign_bins(kernels["speedup"].to_numpy())))
+
+
+def _named(tasks: Sequence[str], tables: ArchiveTables) -> list[str]:
+    """Find the problems that a recipe names; one of our names may be kept as ``BUILDER.NAME``."""
+    present = set(tables.read("kernels", ["problem"])["problem"])
+    names: list[str] = []
+    for task in map(normalise_problem, tasks):
+        kept = [name for name in present if name.endswith(f".{task}")]
+        names += kept if task not in present and len(kept) == 1 else [task]
+    return names
 
 
 def problems_left_out(archive: Archive) -> list[dict[str, Any]]:
