@@ -13,6 +13,7 @@ from kernel_archive.archive.manifest import MANIFEST_NAME, write_manifest
 from kernel_archive.archive.open import default_directory, open_archive
 from kernel_archive.archive.swap import locked_stage, replaced_directory
 from kernel_archive.archive.validate import ValidationReport
+from kernel_archive.errors import UsageError
 from kernel_archive.publishing.card import validate_whole, write_card
 from kernel_archive.splits import SPLIT_TABLES
 from kernel_archive.storage import content_path
@@ -61,11 +62,17 @@ def ensure_archive(
 
     Raises:
         ArchiveNotFoundError: the named directory holds no archive.
+        UsageError: there is a recipe here, of which an archive is to be built first.
     """
     if directory is not None:
         return open_archive(directory).path
     default = default_directory()
     if not (default / MANIFEST_NAME).exists():
+        if Path("builder.toml").is_file():
+            raise UsageError(
+                "there is no archive here yet, but a builder.toml. Build its archive first: "
+                "kernel-archive build builder.toml, or name another with --archive DIR"
+            )
         notify(f"No archive in {default}: the embedded one is built first (kernel-archive build).")
         build(out=default, advance=advance)
     return default

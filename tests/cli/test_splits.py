@@ -114,6 +114,10 @@ def test_builds_the_embedded_archive_first(tmp_path, monkeypatch, run):
     log.write(tmp_path / "src/run")
     loaded = load_recipe(recipe(tmp_path / "src", ("run", "held_out")))
     monkeypatch.setattr(archive_build, "load_recipes", lambda builders: [loaded])
+    (tmp_path / "builder.toml").touch()  # of one's own: it is that archive that is meant
+    status, _, err = run("build-eval")
+    assert (status, "kernel-archive build builder.toml" in err) == (2, True)
+    (tmp_path / "builder.toml").unlink()
     status, out, err = run("build-eval", "--cap", "10")
     assert status == 0
     assert "No archive in gpu-forecasters/kernels: the embedded one is built first" in err
