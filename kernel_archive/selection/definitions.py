@@ -17,6 +17,7 @@ import polars as pl
 from kernel_archive.archive.labels import FLAGS
 from kernel_archive.bins import Scheme
 from kernel_archive.errors import RecipeError, printable
+from kernel_archive.gpus import canonical_gpu
 from kernel_archive.problems import HELD_OUT_PROBLEMS, normalise_problem
 from kernel_archive.program_text import LANGUAGE_ORDER
 from kernel_archive.selection.tables import ArchiveTables
@@ -84,8 +85,14 @@ class CandidateDefinition(Definition, frozen=True, kw_only=True):
     @property
     def problems(self) -> list[str]:
         """The problem ids, sorted."""
-        tasks = HELD_OUT_PROBLEMS if isinstance(self.tasks, str) else self.tasks
-        return sorted({*map(normalise_problem, tasks)})
+        return sorted(HELD_OUT_PROBLEMS if isinstance(self.tasks, str) else set(self.tasks))
+
+    def __post_init__(self) -> None:  # refuse names that are not canonical
+        names = [("tasks", task, normalise_problem(task)) for task in self.problems]
+        for field, name, canonical in [*names, ("gpu", self.gpu, canonical_gpu(self.gpu))]:
+            if name != canonical:
+                value = printable(repr(name))
+                raise ValueError(f"{field} can't be {value}: write {canonical!r}")
 
 
 class ValidityDefinition(CandidateDefinition, frozen=True, kw_only=True):
@@ -158,6 +165,8 @@ def _converted(fields: Mapping[str, Any], kind: type[_Struct], place: str) -> _S
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         message, field = misfit(error)
+        if " can't be " in message:
+            field = message.partition(" ")[0]
         name = (field or "").partition("[")[0]
         value = printable(repr(fields[name])) if name in fields else None
         fix = f"The fields are: {', '.join(sorted(kind.__struct_encode_fields__))}"

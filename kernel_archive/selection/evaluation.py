@@ -92,7 +92,7 @@ def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = N
     >>> choose_gpu({"H200": 9}, "A100-80GB"), choose_gpu({"H200": 9, "A100-80GB": 1}, "A100-80GB")
     ('H200', 'A100-80GB')
     """
-    gpu = canonical_gpu(preferred if asked is None else asked)
+    gpu = preferred if asked is None else canonical_gpu(asked)
     if gpu in present:
         return gpu
     names = ", ".join(map(printable, sorted(present))) or "none"

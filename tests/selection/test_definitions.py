@@ -38,6 +38,8 @@ def test_shipped_definitions_are_the_contract():
         ("eval", "cap = 10", "cap = 0", "cap"),
         ("eval", "cap = 10", "cap = 99999999999", "cap"),
         ("eval", 'scheme = "paper"', 'scheme = "rounded"', "scheme"),
+        ("eval", '"trimul",', '"level3/48_Mamba2",', "tasks"),
+        ("eval", 'gpu = "A100-80GB"', 'gpu = "a100_80gb"', "gpu"),
         ("eval", '["artificial", "unfit"]', '["slow"]', "exclude_flags[0]"),
         ("discovery", '"held_out", "archive"', '"training"', "roles[0]"),
         ("eval_close", "closest = 1.05", "closest = inf", "closest"),
