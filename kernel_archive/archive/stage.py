@@ -122,7 +122,13 @@ def stage_run(job: RunJob, store: Store, *, strict: bool = False) -> tuple[Stage
     staged = _read_facts(store, key)
     anew = staged is None
     if staged is None:
-        staged = _read_run(job, store)
+        try:
+            staged = _read_run(job, store)
+        except MemoryError as error:
+            raise LogError(
+                f"{job.search_id} takes more memory than there is. Type --jobs 1, or take the "
+                "run out of the path of its [[source]]"
+            ) from error
         facts = msgspec.json.encode(staged)
         store.put(f"{key}.run", f"{sha256_hex(facts)}\n".encode() + facts)
     _judge(job, staged, strict=strict)

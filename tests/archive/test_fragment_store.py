@@ -9,7 +9,7 @@ from support.folders import contents
 from support.programs import program
 from support.puct import RunLog, recipe
 
-from kernel_archive.archive import shards
+from kernel_archive.archive import shards, stage
 from kernel_archive.archive.fragment_store import Store
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.recipe import find_recipe
@@ -125,3 +125,15 @@ def test_any_damage_to_a_fragment_is_found(job, tmp_path):
             victim.unlink() if damage is None else victim.write_bytes(damage)
             assert stage_run(job, Store(str(place))) == (first, True)
             assert victim.read_bytes() == whole
+
+
+def test_a_run_that_takes_all_memory_is_named(job, tmp_path, monkeypatch):
+    """It fails alone, with its name, and leaves nothing staged."""
+
+    def too_much(rows):
+        raise MemoryError
+
+    monkeypatch.setattr(stage, "fragment_table", too_much)
+    with pytest.raises(LogError, match="made/run takes more memory"):
+        stage_run(job, Store(str(tmp_path / "stage")))
+    assert list((tmp_path / "stage").iterdir()) == []
