@@ -291,12 +291,11 @@ def generate(out: Path, kernels: int, seed: int = 0) -> Path:
         serial = write_run(out / "logs" / role / f"{task}__{run:05d}", task, count, serial, rng)
         made += count
         run += 1
-    kinds = sorted({(f.parent.name, f.name.split("__")[0]) for f in out.glob("logs/*/*")})
     sources = "\n".join(
-        f'[[source]]\npath = "logs/{role}/{task}__*"\nformat = "puct-events"\nrole = '
+        f'[[source]]\npath = "logs/{role}/*"\nformat = "puct-events"\nrole = '
         f'"{role}"\ngeneration_method = "tree_search"\n'
-        f'gpu = "A100-80GB"\nproblem = "{task}"\nreference = "references/{task}.py"\n'
-        for role, task in kinds
+        f'gpu = "A100-80GB"\nproblem = "{{name}}"\nreference = "references/{{problem}}.py"\n'
+        for role in sorted(folder.name for folder in (out / "logs").iterdir())
     )
     recipe = out / "builder.toml"
     recipe.write_text(

@@ -81,8 +81,12 @@ class SearchRows:
     def _complete_facts(self) -> None:
         """Add to what the log states of the search what its recipe states, unless they differ."""
         source, facts = self.job.source, self.facts
+        problem = self.job.problem
+        if problem is not None:
+            name = self.search_id.rsplit("/", 1)[-1].split("__", maxsplit=1)[0]
+            problem = problem.replace("{name}", name)
         recipe_values: dict[str, tuple[str | None, Callable[[str], str]]] = {
-            "problem": (self.job.problem, normalise_problem),
+            "problem": (problem, normalise_problem),
             "gpu": (source.gpu, canonical_gpu),
             "model": (source.model, str),
         }
