@@ -55,8 +55,9 @@ class ForecastLine(msgspec.Struct, kw_only=True):
     input_tokens: _Amount | None = None
     output_tokens: _Amount | None = None
     latency_s: _Amount | None = None
-    # Of the published predictions: the sum before somebody renormalised.
+    # Of the published predictions: the sum before somebody renormalised, and the forecaster.
     raw_probability_sum: _Amount = math.nan
+    surrogate_label: Any = None
 
 
 #: Names in the published predictions -> names here.
@@ -71,9 +72,7 @@ READ: Final = frozenset(
     {*ForecastLine.__struct_fields__, *_PUBLISHED, *TOOL_FIELDS, "bin_probabilities"}
 )
 #: Those, and fields of the published tables that say nothing to the scorer.
-KNOWN: Final = READ | {
-    *("pack", "model", "hardware", "problem_id", "true_bin", "canary", "surrogate_label"),
-}
+KNOWN: Final = READ | {"pack", "model", "hardware", "problem_id", "true_bin", "canary"}
 
 _TYPES: Final = get_type_hints(ForecastLine, include_extras=True)
 

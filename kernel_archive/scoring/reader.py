@@ -35,7 +35,7 @@ from kernel_archive.untrusted_tables import parquet_rows
 ForecastSource: TypeAlias = Any
 #: Keep this many findings in full; further ones are only counted.
 KEPT_FINDINGS: Final = 20_000
-#: Remember this many unknown ids and unknown fields; a file with more is hostile.
+#: Remember this many labels, unknown ids and unknown fields; a file with more is hostile.
 _MAX_NAMES: Final = 100
 #: Name this many rows without a forecast.
 _NAMED_ROWS: Final = 5
@@ -143,6 +143,7 @@ class _Collector:
         self.n_errors = 0
         self.findings: list[Finding] = []
         self.counts: Counter[str] = Counter()
+        self.labels: set[str] = set()
         self.strangers: set[str] = set()  # ids of no row
         self.unread: Counter[str] = Counter()
         #: Lines that are no forecasts for the sum of their probabilities, and the sums.
@@ -179,6 +180,8 @@ class _Collector:
 
     def _store(self, line: ForecastLine, number: int) -> None:
         """Keep the forecast of a line in its cell, with the raw sum that counts."""
+        if len(self.labels) < _MAX_NAMES:
+            self.labels.add(str(line.surrogate_label))
         row = self.split.index.get(line.row_id)
         if row is None:
             if len(self.strangers) < _MAX_NAMES:
@@ -225,6 +228,12 @@ class _Collector:
 
     def _check_whole(self) -> None:
         """Add the faults of the file as a whole."""
+        if len(self.labels) > 1:  # which would be why forecasts are repeated
+            message = f"the file holds {len(self.labels)} forecasters: "
+            message += ", ".join(printable(label, 60) for label in sorted(self.labels)[:10])
+            fix = "Write the lines of each into a file of its own"
+            self.fault("several-forecasters", message, field="surrogate_label", fix=fix)
+            self._take_back("repeated-forecast")
         repeats = {repeat for repeat, _ in self.cells}
         for missing in sorted({*range(max(repeats, default=0))} - repeats):
             message = f"there is no forecast with repeat {missing}, but some with a higher one"

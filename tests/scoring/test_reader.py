@@ -112,7 +112,7 @@ def test_the_published_predictions_table(tmp_path, split):
     path = tmp_path / "predictions.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
     _, report = check_forecasts(path, split)
-    assert report.counts == {"raw-sum": 1, "repeated-forecast": 3}
+    assert report.counts == {"raw-sum": 1, "several-forecasters": 1}
 
     one = pq.read_table(path).slice(0, 3)
     f = read_forecasts(one, split)
@@ -215,6 +215,8 @@ def test_every_fault_of_a_file_is_listed_in_one_pass(write, split):
 @pytest.mark.parametrize(
     ("lines", "found"),
     [
+        ([row(surrogate_label="x"), row("b1b2c3d4"), row()], [("several-forecasters", None)]),
+        ([row(surrogate_label=5)], [("missing-rows", None)]),
         ([row(), json.dumps(row("b1b2c3d4")).encode()[:40]], [("bad-json", 2)]),
         ([json.dumps([row(), row("b1b2c3d4")]).encode()], [("wrong-shape", 1)]),
         ([row(), row(repeat=3)], [("repeat-gap", None)] * 2),
@@ -222,8 +224,8 @@ def test_every_fault_of_a_file_is_listed_in_one_pass(write, split):
     ],
 )
 def test_faults_of_a_whole_file(write, split, lines, found):
-    """A writer that was stopped, an array, repeats with gaps: each gap is named, and repeat 99 does
-    not make a hundred arrays.
+    """Lines of two forecasters, a writer that was stopped, an array, repeats with gaps: each gap is
+    named, and repeat 99 does not make a hundred arrays.
     """
     assert codes(write(*lines), split) == found
 
