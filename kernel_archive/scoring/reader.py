@@ -35,6 +35,8 @@ from kernel_archive.untrusted_tables import parquet_rows
 ForecastSource: TypeAlias = Any
 #: Keep this many findings in full; further ones are only counted.
 KEPT_FINDINGS: Final = 20_000
+#: Lies beside the forecasts of a submission (:mod:`kernel_archive.board.submissions`).
+_SUBMISSION_FILE: Final = "submission.toml"
 #: Remember this many labels, unknown ids and unknown fields; a file with more is hostile.
 _MAX_NAMES: Final = 100
 #: Name this many rows without a forecast.
@@ -100,12 +102,17 @@ def check_forecasts(
 def name_of(path: str | Path) -> str:
     """Name a forecaster after its file, without folder and endings.
 
+    A submission's file is always called ``forecasts``: its folder, where the facts of a submission
+    lie beside it, names it.
+
     >>> name_of("mine/first.jsonl.zst"), name_of("gpt-4.parquet"), name_of(".jsonl")
     ('first', 'gpt-4', 'forecasts')
     """
-    name = Path(path).name
+    name, folder = Path(path).name, Path(path).absolute().parent
     for ending in (".zst", ".gz", ".jsonl", ".ndjson", ".json", ".parquet"):
         name = name.removesuffix(ending)
+    if name == "forecasts" and (folder / _SUBMISSION_FILE).is_file():
+        return folder.resolve().name
     return name or "forecasts"
 
 
