@@ -60,6 +60,8 @@ class PullResult(msgspec.Struct, kw_only=True):
     version: str
     logical_digest: str
     files: int
+    unchanged: bool  # it was there already, whole
+    replaced: str | None  # the version that stood there before, if another
     findings: list[Finding] = []  # differences of a card that another package version wrote
 
 
@@ -158,9 +160,10 @@ def pull(
         api = connect()
         commit, manifest = _find(api, repo, version)
     present = present_manifest(target)
-    if present is not None and present != manifest and not replace:
+    replaced = present.version if present is not None and present != manifest else None
+    if replaced is not None and not replace:
         raise TargetExistsError(
-            f"{target} holds version {printable(present.version)}, or other splits of it; {repo} "
+            f"{target} holds version {printable(replaced)}, or other splits of it; {repo} "
             f"has {printable(manifest.version)}. Choose another --out, or overwrite it with "
             "--replace"
         )
@@ -171,7 +174,14 @@ def pull(
         version=manifest.version,
         logical_digest=manifest.logical_digest,
         files=len(manifest.shards()),
+        unchanged=present == manifest,
+        replaced=replaced,
     )
+    if result.unchanged:
+        with suppress(ArchiveMismatchError):
+            result.findings = _checked(target, repo)
+            return result
+        result.unchanged = False
     with hub_errors(f"pulling {repo}", state=f"{state}. {_KEPT}"):
         folder = _fetch(api, repo, commit, manifest)
     with locked_stage(stage_directory(target)), replaced_directory(target) as new:
