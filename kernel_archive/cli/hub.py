@@ -82,11 +82,6 @@ def reproduce(source: str | None) -> None:
     (gpu-forecasters-eval-set, ...); the Hub when not given. What the paper leaves open is computed
     in every reading, the nearest to the paper first, beside a random order and the best control.
     The published evaluation table has 424 rows, not 480.
-
-    Labels: "released" are the published bins with that rule's centres, "paper" the speedups
-    labelled by the paper's table, "mixed" the published bins with the paper's centres. Recovery,
-    in %: "macro" is per task and then the mean, "pooled" takes all rows as one candidate set. ECE
-    and forecast error (in x) are of the most probable bin, "argmax", or of the "stated" one.
     """
     from kernel_archive.publishing.reproduce import reproduce as run
 
