@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,6 +11,13 @@ from kernel_archive.cli import common
 
 if TYPE_CHECKING:
     from kernel_archive.publishing.reproduce import Reproduction
+
+#: Metric of the paper's Table 1 -> title, decimals.
+_PAPER_METRICS: Final = {
+    "speedup_recovered": ("Speedup recovered, %", 2),
+    "ece": ("ECE", 3),
+    "forecast_error": ("Forecast error, x", 3),
+}
 
 
 def _begin(what: str) -> None:
@@ -87,31 +93,36 @@ def reproduce(source: str | None) -> None:
 
     _begin("" if source else "Fetching the published tables from the Hub ...")
     result = run(source)
-    common.emit(
-        result,
-        {
-            "figures": list(_figures(result)),
-            "evaluation_rows": sum(result.rows.values()),
-            "tasks": len(result.rows),
-            "not_in_the_tables": result.missing,
-        },
-    )
+    common.emit(result, lambda: _show_reproduction(result))
 
 
-def _figures(result: Reproduction) -> Iterator[dict[str, str]]:
-    """List a row per metric, reading and forecaster, the nearest reading of a metric first."""
+def _show_reproduction(result: Reproduction) -> None:
+    """Print a table per metric: the printed figures, then every reading, the nearest first."""
     from kernel_archive.publishing.reproduce import FORECASTERS, printed
 
-    def shown(figure: tuple[float | None, float | None]) -> str:
-        return " ± ".join(common.words_of(round(n, 3)) for n in figure if n is not None) or "-"
+    def cell(figure: tuple[float | None, float | None], decimals: int) -> str:
+        mean, std = (None if n is None else f"{n:.{decimals}f}" for n in figure)
+        return " ± ".join(n for n in (mean, std) if n is not None) or "-"
 
-    for reading in result.readings:
-        for name, figure in reading.figures.items():
-            is_forecaster = name in FORECASTERS
-            yield {
-                "metric": reading.metric.replace("_", " "),
-                "reading": f"{reading.labels} {reading.choice}",
-                "forecaster": FORECASTERS[name]["title"] if is_forecaster else name,
-                "printed": shown(printed(name, reading.metric)) if is_forecaster else "-",
-                "computed": shown(figure),
-            }
+    present = {name: own for name, own in FORECASTERS.items() if name not in result.missing}
+    titles = {name: own["title"] for name, own in present.items()}
+    titles |= {name: name for name in ("random order", "best control")}
+    for metric, (heading, decimals) in _PAPER_METRICS.items():
+        readings = [r for r in result.readings if r.metric == metric]
+        rows = []
+        for name, title in titles.items():
+            paper = printed(name, metric) if name in FORECASTERS else (None, None)
+            figures = [paper, *(r.figures.get(name, (None, None)) for r in readings)]
+            rows.append([title, *(cell(figure, decimals) for figure in figures)])
+        distances = (cell((r.distance, None), decimals) for r in readings)
+        rows.append(["mean distance from print", "", *distances])
+        columns = ["", "printed", *(f"{r.labels} {r.choice}" for r in readings)]
+        common.print_table(columns, rows, title=heading)
+    common.print_text(
+        "Labels: released = the published bins with that rule's centres; paper = relabelled by the "
+        "paper's table; mixed = the published bins with the paper's centres. Macro: recovery per "
+        "task, then the mean; pooled: all rows one candidate set; argmax or stated bin."
+    )
+    common.print_text(f"Evaluation rows: {sum(result.rows.values())}, tasks: {len(result.rows)}.")
+    if result.missing:
+        common.print_text(f"Not in the tables: {', '.join(result.missing)}.")
