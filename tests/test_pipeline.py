@@ -117,16 +117,18 @@ def test_validate_and_rebuild(archive, monkeypatch):
 
 @pytest.mark.slow
 def test_only_the_release_itself_is_not_selected_again(archive, tmp_path):
-    """A text of a split that changed with its digests, or without, or a fact: the archive is no
-    release, and its splits are selected again.
+    """A text of a split that changed with its digests, or without, a fact or a recipe's word: the
+    archive is no release, and its splits are selected again.
     """
     if not list(frozen_folder(kernel_archive.DATA_VERSION).glob("*.json")):
         pytest.skip("between two releases nothing is frozen")
     place = shutil.copytree(archive.path, tmp_path / "a")
     manifest = archive.manifest
     assert is_release(open_archive(place))
+    stated = [{**builder, "natural": True} for builder in manifest.builders]
     renamed = msgspec.structs.replace(manifest.splits["eval"], name="other")
     for change in (
+        {"builders": stated},
         {"eval_rules": {}},
         {"splits": {**manifest.splits, "eval": renamed}},
         {"version": "2026.11.0"},

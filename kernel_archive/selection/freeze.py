@@ -11,7 +11,9 @@ import msgspec
 
 from kernel_archive.archive.manifest import SplitFacts
 from kernel_archive.archive.open import Archive, open_archive
+from kernel_archive.archive.recipe import load_recipes, recipe_facts
 from kernel_archive.errors import ArchiveMismatchError, Finding, UsageError, printable
+from kernel_archive.ids import canonical_json
 from kernel_archive.selection.selected import name_rows
 from kernel_archive.splits import SPLIT_TABLES, SplitSpec
 from kernel_archive.storage import content_path
@@ -162,7 +164,7 @@ def compare_split(
 
 
 def is_release(archive: Archive) -> bool:
-    """Tell whether an archive is the shipped release, row by row.
+    """Tell whether an archive is the shipped release, row by row and from the same recipes.
 
     Its splits need not be selected again: the frozen ones were selected from these very tables,
     which leak nothing (tests/test_pipeline.py does it for every version). This compares all facts,
@@ -180,8 +182,12 @@ def is_release(archive: Archive) -> bool:
     frozen = {file.table: file.facts for file in files}
     stated = {name: facts.logical_digest for name, facts in manifest.tables.items()}
     stated |= {name: facts.logical_digest for name, facts in frozen.items()}
-    is_same = manifest.splits == frozen and archive.content_digests == stated
-    return is_same and manifest.eval_rules is None
+    if manifest.splits != frozen or archive.content_digests != stated:
+        return False
+    # Selection depends on what recipes say of their builders, too.
+    recipes = [recipe_facts(recipe) for recipe in load_recipes(())]
+    same_recipes = canonical_json(manifest.builders) == canonical_json(recipes)
+    return same_recipes and manifest.eval_rules is None
 
 
 def check_frozen(archive: Archive) -> Iterator[Finding]:
