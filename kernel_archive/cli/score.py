@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 import kernel_archive
 from kernel_archive.cli import common
-from kernel_archive.storage import check_new
+from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
     from kernel_archive import Split
@@ -104,20 +105,27 @@ def check(file: str, split: str, archive_path: str | None) -> None:
 @click.command()
 @click.argument("files", type=click.Path(), nargs=-1, required=True)
 @_score_options
+@common.output_options
 @common.archive_options
-def score(files: tuple[str, ...], **options: Any) -> None:
+def score(files: tuple[str, ...], output: str | None, force: bool, **options: Any) -> None:
     """Score forecast files against a split, with 95 % intervals.
 
     One file: headline metrics, pairs by distance, every task. Several: one line each. With --json
-    the full score record (a list of them for several files).
+    the full score record (a list of them for several files); -o writes it to a file besides.
     """
     from kernel_archive.scoring import score as score_one
     from kernel_archive.scoring.summary import score_remarks, score_sheets, several_sheet
 
+    if output is not None:
+        check_new(output, force=force)
     rows = _load_split(options)
     # All files are read before the first is scored: a fault in the last one need not wait for that.
     forecasts = [kernel_archive.read_forecasts(file, rows) for file in files]
     records = [score_one(rows, one, **options) for one in forecasts]
+    payload = records if len(records) > 1 else records[0]
+    if output is not None:
+        data = msgspec.json.format(msgspec.json.encode(payload), indent=1) + b"\n"
+        write_new(output, data, force=force)
 
     def text() -> None:
         if len(records) > 1:
@@ -131,7 +139,7 @@ def score(files: tuple[str, ...], **options: Any) -> None:
         for one in forecasts:
             common.print_findings(one.remarks)
 
-    common.emit(records if len(records) > 1 else records[0], text)
+    common.emit(payload, text)
 
 
 @click.command()

@@ -213,6 +213,6 @@ def read_record(source: bytes | str | Path) -> Score:
     except OSError as error:
         raise DataError(f"{source_name} cannot be read: {error.strerror or error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        fix = "Make one with: kernel-archive score FILE --json > RECORD"
+        fix = "Make one with: kernel-archive score FILE -o RECORD"
         reason = printable(error, 200)
         raise DataError(f"{source_name} is not a score record: {reason}. {fix}") from None

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from kernel_archive.scoring import load_split, read_forecasts, score
+from kernel_archive.scoring import compare, load_split, read_forecasts, score
 from kernel_archive.scoring.record import read_record
 
 
@@ -123,32 +123,58 @@ def test_a_score_as_json_is_the_score_record(run, files, archive):
     assert "Labels computed anew under released" in run("score", files[0], *options)[1]
 
 
-def test_several_files_stand_side_by_side(run, files):
-    """By score, best first, and as JSON a list; by compare against each other."""
-    status, out, _ = run("score", *reversed(files), "--draws", 0)
+def test_several_files_are_ranked_side_by_side(run, files, tmp_path):
+    """One line each, best first; as JSON a list; -o writes the records."""
+    status, out, _ = run("score", *reversed(files), "--draws", 40, "-o", tmp_path / "both.json")
     assert status == 0
-    assert out.index("right") < out.index("five")
+    names = [line.split()[0] for line in out.splitlines() if line.strip()]
+    assert [name for name in names if name in {"right", "five"}] == ["right", "five"]
     out = run("score", *files, "--draws", 0, "--json")[1]
     assert [r["forecasts"]["name"] for r in json.loads(out)] == ["right", "five"]
+    assert len(json.loads((tmp_path / "both.json").read_text())) == 2
+
+
+def test_a_comparison_is_the_one_of_the_function(run, files, archive):
+    """As a table and as JSON."""
     status, out, _ = run("compare", *files, "--draws", 60)
     assert status == 0
     assert "A - B: with its 95 % interval" in out
+    result = json.loads(run("compare", *files, "--draws", 400, "--json")[1])
+    target = load_split(archive)
+    direct = compare(*(read_forecasts(f, target) for f in files), target, draws=400)
+    assert result["differences"]["crps"]["p"] == direct.differences["crps"].p
+    assert result["differences"]["crps"]["better"] == direct.differences["crps"].better
 
 
 def test_a_file_name_that_is_no_text_can_be_scored(run, files, tmp_path):
-    """Bytes that are not UTF-8 are shown in the record."""
+    """Bytes that are not UTF-8 are shown in the record, on stdout and in a file."""
     bad = os.fsdecode(os.fsencode(tmp_path) + b"/mi\xffne.jsonl")
     files[0].rename(bad)
-    status, out, err = run("score", bad, "--draws", 0, "--json")
+    status, out, err = run("score", bad, "--draws", 0, "--json", "-o", tmp_path / "record.json")
     assert status == 0, err
-    facts = read_record(out.encode()).forecasts
-    assert facts.name == "mi\\udcffne"
-    assert facts.source.endswith("mi\\udcffne.jsonl")
+    assert json.loads(out)["forecasts"]["name"] == "mi\\udcffne"
+    assert read_record(tmp_path / "record.json").forecasts.source.endswith("mi\\udcffne.jsonl")
     assert run("score", bad, "--draws", 0)[0] == 0
     assert run("compare", bad, files[1], "--draws", 20, "--json")[0] == 0
     status, out, _ = run("template", "-o", bad, "--force", "--json")
     assert status == 0
     assert json.loads(out)["file"].endswith("mi\\udcffne.jsonl")
+
+
+@pytest.mark.parametrize("command", ["template", "score"])
+def test_an_output_in_the_way_is_left_alone(run, files, tmp_path, command):
+    """An existing file, or a directory that is not there; with --force it is replaced."""
+    arguments = ["template"] if command == "template" else ["score", files[0], "--draws", 0]
+    path = tmp_path / "there.json"
+    path.write_text("precious")
+    status, out, err = run(*arguments, "-o", path)
+    assert (status, out, path.read_text()) == (1, "", "precious")
+    assert "exists already" in err
+    status, _, err = run(*arguments, "-o", tmp_path / "no" / "there.json")
+    assert status == 2
+    assert "there is no directory" in err
+    assert run(*arguments, "-o", path, "--force")[0] == 0
+    assert path.read_text() != "precious"
 
 
 def test_what_comes_next_can_be_pasted(run, archive, tmp_path, monkeypatch):
