@@ -33,7 +33,7 @@ def _begin(what: str) -> None:
 @click.command()
 @click.argument("repo")
 @common.option("--private", is_flag=True, help="Make a new repository private.")
-@common.option("--dry-run", is_flag=True, help="List what would be published, and send nothing.")
+@common.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
 @common.archive_options
 def push(repo: str, archive_path: str | None, **options: Any) -> None:
     """Publish an archive as the dataset REPO (owner/name) on the Hugging Face Hub.

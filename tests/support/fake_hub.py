@@ -353,11 +353,11 @@ class _Handler(BaseHTTPRequestHandler):
         asked = json.loads(self.body)
         repo_id = f"{asked['organization']}/{asked['name']}"
         self._may_write()
-        url = f"{self.hub.url}/datasets/{repo_id}"
         if repo_id in self.hub.repos:
-            return _Answer(409, {"error": "You already created this dataset repo", "url": url})
+            raise _error(409, "You already created this dataset repo")
         private = bool(asked.get("private")) or asked.get("visibility") == "private"
         self.hub.create(repo_id, private=private)
+        url = f"{self.hub.url}/datasets/{repo_id}"
         return _Answer(200, {"url": url, "name": repo_id, "id": repo_id})
 
     def _validate_yaml(self) -> _Answer:
