@@ -91,7 +91,7 @@ def remake_split(directory: str | Path, table: str, **options: Any) -> RemadeSpl
 
 
 def withhold_labels(directory: str | Path, folder: str | Path) -> list[Path]:
-    """Take all that was measured out of an archive, and render the card anew.
+    """Take the labels of the evaluation splits out of an archive, and render the card anew.
 
     What is left in the directory is the archive's public part.
 

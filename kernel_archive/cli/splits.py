@@ -150,8 +150,9 @@ def build_eval(name: str, withhold: str | None, **options: Any) -> None:
     Without options this is the canonical split, which `build` makes too. Without --archive the
     embedded archive is built first where the default directory has none.
 
-    With --withhold the archive keeps the questions, references and GPUs, and nothing that was
-    measured; the folder holds the labels, for kernel-archive score --labels.
+    With --withhold the archive keeps the programs of the evaluation rows and nothing that was
+    measured of them or of what else their searches ran; the folder holds the labels, for
+    kernel-archive score --labels.
     """
     _make(SPLITS[name].table, **options)
     if withhold is not None:
@@ -160,11 +161,13 @@ def build_eval(name: str, withhold: str | None, **options: Any) -> None:
 
         directory = options["archive_path"] or default_directory()
         withhold_labels(directory, withhold)
-        names = ", ".join(open_archive(directory).manifest.reports["withheld"])
+        report = open_archive(directory).manifest.reports["withheld"]
+        names, emptied = (", ".join(report[key]) for key in ("splits", "emptied"))
+        way_out = "To score those, build the archive again from its logs."
         common.print_remark(
-            f"Labels of {names}: {withhold}. Keep that folder out of what you publish. The archive "
-            "holds nothing else that was measured. To score or train on other splits, build it "
-            "again from its logs."
+            f"Labels of {names}: {withhold}. Keep that folder out of what you publish. What else "
+            "their searches ran is gone"
+            + (f", which empties {emptied}. {way_out}" if emptied else ".")
         )
 
 

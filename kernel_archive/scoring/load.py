@@ -68,7 +68,7 @@ def load_split(
             f"the labels of {spec.name} are withheld from the archive in {opened.path}. Whoever "
             "holds them scores with: kernel-archive score FILE --labels DIR. No board takes them"
         )
-    if not facts.rows and "withheld" in manifest.reports:
+    if not facts.rows and spec.table in manifest.reports.get("withheld", {}).get("emptied", ()):
         raise UsageError(f"{spec.name} was emptied when labels were withheld from {opened.path}")
     if labels is not None and not withheld:
         raise UsageError(

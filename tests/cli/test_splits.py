@@ -83,11 +83,15 @@ def test_no_split_of_an_archive_that_was_not_named_is_made(archive, run):
 
 
 def test_withholding_says_what_it_takes(archive, run):
-    """The labels' folder, and that nothing else that was measured is left."""
-    assert open_archive(archive).manifest.splits["discovery_pairs"].rows > 0
+    """The labels' folder, and that nothing else that these searches ran is left."""
+    before = open_archive(archive).manifest.splits["discovery_pairs"].rows
     err = " ".join(run("build-eval", "--withhold", "labels")[2].split())
-    assert "Labels of eval, eval_problems, eval_cuda, eval_search: labels. Keep that" in err
-    assert open_archive(archive).manifest.splits["discovery_pairs"].rows == 0
+    assert (before > 0, open_archive(archive).manifest.splits["discovery_pairs"].rows) == (True, 0)
+    after = open_archive(archive).manifest
+    emptied = after.reports["withheld"]["emptied"]
+    assert "discovery_pairs" in emptied
+    assert not any(after.splits[name].rows for name in emptied)
+    assert f"What else their searches ran is gone, which empties {', '.join(emptied)}. To" in err
     for more in ([], ["--labels", "labels"]):
         _, _, err = run("score", "f.jsonl", "--split", "discovery", *more)
         assert "discovery was emptied when labels were withheld" in " ".join(err.split())

@@ -9,7 +9,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.archives import Run, Search, make_archive, replant
+from support.archives import Run, Search, kernel_ids, make_archive, replant
+from support.launch_tables import with_launches
 from support.programs import program
 
 from kernel_archive.archive.manifest import read_manifest, write_manifest
@@ -20,24 +21,26 @@ from kernel_archive.errors import (
     TargetExistsError,
     UsageError,
 )
+from kernel_archive.ids import program_id
 from kernel_archive.pipeline import remake_split, validate, withhold_labels
 from kernel_archive.publishing.card import write_card
 from kernel_archive.scoring.load import load_split
 from kernel_archive.scoring.scorer import score_file
 from kernel_archive.selection.make import make_splits
 from kernel_archive.selection.selected import by_hash
-from kernel_archive.selection.withheld import LABELS, check_withheld
+from kernel_archive.selection.withheld import GOALS, LABELS, check_withheld
 
 SEARCHES = [
     Search("held"),
     Search("other", "nbody_forces"),
     Search("aside", "histogram"),
     Search("train", role="training"),
+    Search("again", role="archive", method="remeasurement"),
 ]
 SPEEDUPS = (0.2, 0.4, 0.6, 0.9, 1.2, 1.7, 3.0, 5.0)
 RUNS = [
     Run(s.search_id, program(f"{s.search_id}{i}"), speedup, parent=f"n{i - 1}" if i else None)
-    for s in SEARCHES
+    for s in SEARCHES[:4]
     for i, speedup in enumerate(SPEEDUPS)
 ]
 # The split of held-out problems takes programs that were measured three times.
@@ -45,6 +48,10 @@ RUNS += [
     Run("other", program(f"other{i}"), speedup, node=f"{i} again {k}")
     for i, speedup in enumerate(SPEEDUPS)
     for k in range(2)
+]
+# Programs of a held-out and of a training search, measured again in one search.
+RUNS += [
+    Run("again", program(f"{name}{i}"), 2.5 + i) for name in ("held", "train") for i in range(3)
 ]
 RUNS += [Run("held", program("broken"), None)]
 
@@ -84,9 +91,13 @@ def public(withheld, tmp_path):
 
 
 def test_the_public_part_is_a_valid_archive_without_the_labels(place, tmp_path):
-    """Questions, references and GPUs stay; nothing that was measured is anywhere."""
+    """Rows and programs stay.
+
+    Nothing that was measured of them, or of their searches' other programs, is anywhere.
+    """
     before = open_archive(place)
-    rows = before.arrow("eval").to_pylist()
+    rows, training = before.arrow("eval").to_pylist(), before.arrow("kernels", "train")
+    assert training["goal_bin"].null_count == 0
     withhold_labels(place, tmp_path / "labels")
     moved = read_manifest(tmp_path / "labels").tables
     assert set(moved) == {"eval", "eval_cuda", "eval_problems", "eval_search"}
@@ -96,10 +107,18 @@ def test_the_public_part_is_a_valid_archive_without_the_labels(place, tmp_path):
     kept = archive.arrow("eval").to_pylist()
     assert [r["candidate_code"] for r in kept] == [r["candidate_code"] for r in rows]
     assert all(row[name] == value for row in kept for name, value in LABELS.items())
-    held = {name for name in archive.tables if archive.arrow(name).num_rows}
-    assert held == {"references", "gpus", "eval", "eval_problems", "eval_inputs"}
-    assert archive.manifest.inputs == []
-    assert archive.arrow("references").equals(before.arrow("references"))
+    assert archive.arrow("kernels", "test").num_rows == archive.arrow("failures").num_rows == 0
+    for table in ("kernels", "evaluations"):
+        for name in GOALS:
+            assert archive.arrow(table)[name].null_count == archive.arrow(table).num_rows
+    assert set(archive.arrow("searches")["search_id"].to_pylist()) == {"train", "again"}
+    assert not {run.search_id for run in archive.manifest.inputs} & {"held", "other"}
+    # The measurements of training programs, and what follows from them, are as they were.
+    shown = [name for name in training.column_names if name not in GOALS]
+    assert archive.arrow("kernels", "train").select(shown).equals(training.select(shown))
+    (again,) = (row for row in archive.arrow("searches").to_pylist() if row["search_id"] == "again")
+    assert (again["n_evaluations"], again["n_successes"], again["best_speedup"]) == (3, 3, 4.5)
+    assert archive.arrow("train_pairs").num_rows == before.arrow("train_pairs").num_rows > 0
     assert archive.arrow("eval_inputs", "eval").num_rows == len(rows)
 
 
@@ -179,22 +198,26 @@ def test_where_labels_can_not_go(place, tmp_path):
         withhold_labels(place, tmp_path / "more")
 
 
-@pytest.mark.parametrize("change", [{"speedup": 3.0}, {"bin": 7}, {"search_id": "held"}])
-def test_a_label_that_was_left_is_found(public, change):
-    """One value of each kind is an error of validate that names the table."""
-    assert list(check_withheld(open_archive(public))) == []
-    replant(public, "eval", lambda rows: [{**row, **change} for row in rows])
-    (found,) = check_withheld(open_archive(public))
-    assert (found.code, found.field, found.severity) == ("withheld-label", "eval", "error")
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("eval", {"speedup": 3.0}),
+        ("eval", {"bin": 7}),
+        ("eval", {"search_id": "held"}),
+        ("kernels", {"kernel_id": "planted"}),
+        ("evaluations", {"kernel_id": kernel_ids(SEARCHES, RUNS)[0]}),
+    ],
+)
+def test_a_label_left_in_any_table_is_found(public, table, change):
+    """One planted row or value of each kind is an error of validate that names the table."""
+    archive = open_archive(public)
+    assert list(check_withheld(archive)) == []
+    part = "train" if table == "evaluations" else "test"
+    planted = archive.arrow("kernels", "train").to_pylist()[:1] if table == "kernels" else []
+    replant(public, table, lambda rows: [{**row, **change} for row in rows + planted], part=part)
+    found = list(check_withheld(open_archive(public)))
+    assert {(f.code, f.field, f.severity) for f in found} == {("withheld-label", table, "error")}
     assert not validate(public).ok
-
-
-@pytest.mark.parametrize("table", ["kernels", "evaluations", "searches", "train_pairs"])
-def test_a_row_that_was_left_is_found(whole, public, table):
-    """Of a training search, too."""
-    row = open_archive(whole / "a").arrow(table).to_pylist()[:1]
-    replant(public, table, lambda rows: row)
-    assert [f.field for f in check_withheld(open_archive(public))] == [table]
 
 
 def test_facts_of_the_labels_are_found(public):
@@ -208,3 +231,22 @@ def test_the_audit_of_order_needs_no_label(public, monkeypatch):
     """Rows without labels have no rank correlation, whatever their number."""
     monkeypatch.setattr("kernel_archive.selection.label_order.LEAST_ROWS", 2)
     assert validate(public).ok
+
+
+def test_what_other_held_out_programs_launch_is_not_shown(place, tmp_path):
+    """Launches of the asked programs and of training kernels stay, and no others."""
+    archive = open_archive(place)
+    programs = set(archive.arrow("evaluations")["program_id"].to_pylist())
+    row = {"problem": "softmax", "kind": "launch", "name": "k"}
+    launches = [row | {"launch_id": p, "program_id": p} for p in sorted(programs)]
+    with_launches(archive, launches)
+    withhold_labels(place, tmp_path / "own labels")
+    public = open_archive(place)
+    shown = set(public.arrow("launches")["program_id"].to_pylist())
+    asked = {program_id(code) for code in public.arrow("eval")["candidate_code"].to_pylist()}
+    assert asked <= shown < programs
+    assert program_id(program("broken")) not in shown
+    assert program_id(program("train1")) in shown
+    assert not list(check_withheld(public))
+    found = check_withheld(with_launches(public, launches))
+    assert [finding.field for finding in found] == ["launches"]
