@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import operator
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from pathlib import Path
@@ -39,8 +39,18 @@ KEPT_FINDINGS: Final = 20_000
 _SUBMISSION_FILE: Final = "submission.toml"
 #: Remember this many labels, unknown ids and unknown fields; a file with more is hostile.
 _MAX_NAMES: Final = 100
+#: Refuse a file in which a smaller share of the lines can be read as forecasts.
+_LEAST_READ: Final = 0.05
 #: Name this many rows without a forecast.
 _NAMED_ROWS: Final = 5
+#: A sum further from 1 than this is remarked on: it may be a slip of the writer's.
+_SUM_SLACK: Final = 0.01
+#: Code of a sum that is not 1 -> what becomes of the lines.
+_SUMS: Final = {
+    "percent": "Divide percentages by 100: each of these lines counts as no forecast",
+    "raw-sum": "Without a sum of 0.5 to 1.5 each of these lines counts as no forecast",
+    "scaled": "They are scaled to 1",
+}
 
 
 def read_forecasts(
@@ -153,8 +163,8 @@ class _Collector:
         self.labels: set[str] = set()
         self.strangers: set[str] = set()  # ids of no row
         self.unread: Counter[str] = Counter()
-        #: Lines that are no forecasts for the sum of their probabilities, and the sums.
-        self.off: list[tuple[int, float]] = []
+        #: Key of ``_SUMS`` -> lines whose probabilities don't sum to 1, and their sums.
+        self.off: dict[str, list[tuple[int, float]]] = defaultdict(list)
         #: (repeat, row) -> number of the line, and its forecast.
         self.cells: dict[tuple[int, int], tuple[int, ForecastLine]] = {}
 
@@ -202,11 +212,14 @@ class _Collector:
             raise LineError(fault_of("other-form", message, form, fix=f"Give {self.form}"))
         raw_sum = reduce(operator.add, line.probabilities or (np.nan,))
         low, high = self.raw_sum_bounds
+        is_off, is_percent = round(abs(raw_sum - 1), 9) > _SUM_SLACK, 95 < raw_sum < 105
         if low <= raw_sum <= high and not np.isnan(line.raw_probability_sum):
             raw_sum = line.raw_probability_sum
         if raw_sum < low or raw_sum > high:
             line.probabilities = None
-            self.off.append((number, raw_sum))
+            self.off["percent" if is_percent else "raw-sum"].append((number, raw_sum))
+        elif is_off:
+            self.off["scaled"].append((number, raw_sum))
         line.raw_probability_sum = raw_sum
         first, _ = self.cells.setdefault((line.repeat, row), (number, line))
         if first != number:
@@ -248,12 +261,10 @@ class _Collector:
             self.fault("repeat-gap", message, field="repeat", fix=fix)
         if 4 * self.counts["unknown-row"] > self.n_lines:
             self._check_split()
-        if self.off:
-            self._warn_of_sums()
-        lines = [line for _, line in self.cells.values()]
-        if not self.n_errors and not any(line.probabilities or line.defer for line in lines):
-            message = f"none of {counted(self.n_lines, 'line')} holds a forecast"
-            self.fault("no-forecasts", message, fix="See: kernel-archive template")
+        self._check_sums()
+        if not self.n_lines and not self.n_errors:
+            fix = "See: kernel-archive template"
+            self.fault("no-forecasts", "the file holds no forecast", fix=fix)
         for field, count in self.unread.items():
             message = f"nothing reads this field ({counted(count, 'line')})"
             self.fault("unknown-field", message, severity="warning", field=printable(field))
@@ -271,16 +282,33 @@ class _Collector:
             fix = f"Each counts as uniform; template lists every row. The first: {first}"
             self.fault("missing-rows", message, severity="warning", fix=fix)
 
-    def _warn_of_sums(self) -> None:
-        """Say in one warning how many lines are no forecasts, since their sums are far from 1."""
-        mean = sum(raw_sum for _, raw_sum in self.off) / len(self.off)
-        lines = f"{len(self.off):,} of {counted(self.n_lines, 'line')}"
-        message = f"the probabilities of {lines} sum to {mean:.3g} on average, first in this one"
-        fix = "Without a sum of 0.5 to 1.5 each of these lines counts as no forecast"
-        if 95 < mean < 105:
-            fix = f"Divide by 100: these are percentages. {fix}"
-        place = {"line": self.off[0][0], "field": "probabilities", "severity": "warning"}
-        self.fault("raw-sum", message, fix=fix, **place)
+    def _check_sums(self) -> None:
+        """Say in one warning of a kind that sums are not 1; refuse a file without forecasts.
+
+        The refusal is one fault, which names the cause of most lines.
+        """
+        stored = [line for _, line in self.cells.values()]
+        n_read = sum(line.probabilities is not None for line in stored)
+        unstated = [line.defer for line in stored if np.isnan(line.raw_probability_sum)]
+        n_failed = unstated.count(False)
+        causes = {code: len(lines) for code, lines in self.off.items() if code != "scaled"}
+        causes["no-forecasts"] = n_failed
+        is_refused = n_read < _LEAST_READ * (len(stored) - unstated.count(True))
+        cause = max(causes, key=causes.__getitem__) if is_refused else None
+        lines_in = counted(self.n_lines, "line")
+        refusal = f"{n_read or 'none'} of {lines_in} can be read as a forecast"
+        for code, lines in self.off.items():
+            mean = sum(raw_sum for _, raw_sum in lines) / len(lines)
+            shown = "about 100" if code == "percent" else f"{mean:.3g} on average"
+            message = f"the probabilities of {len(lines):,} of {lines_in} sum to {shown}"
+            severity = "error" if code == cause else "warning"
+            message = f"{refusal}: {message}" if severity == "error" else message
+            place = {"line": lines[0][0], "field": "probabilities", "severity": severity}
+            self.fault(code, f"{message}, first in this one", fix=_SUMS[code], **place)
+        if cause == "no-forecasts":
+            they = "they" if n_failed == self.n_lines else f"{n_failed:,} of them"
+            fix = "See what the forecaster answered, then forecast again"
+            self.fault("no-forecasts", f"{refusal}: {they} say parse_failed", fix=fix)
 
     def _check_split(self) -> None:
         """Say in one fault that many lines are of another split or data version."""

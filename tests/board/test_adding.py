@@ -79,6 +79,10 @@ def test_what_is_refused_leaves_no_trace(tmp_path, files, split):
     with pytest.raises(TargetExistsError, match="not a board"):
         add_submission(files["good"], split, name="x", board=tmp_path, draws=DRAWS)
     rows = [json.loads(line) for line in files["good"].read_text().splitlines()]
+    percent = (json.dumps(row | {"probabilities": [12.5] * 8}) for row in rows)
+    bad.write_text("\n".join(percent))
+    with pytest.raises(ForecastError, match="Divide percentages by 100"):
+        add_submission(bad, split, name="x", board=tmp_path / "b", draws=DRAWS)
     pq.write_table(pa.Table.from_pylist(rows), bad)
     with pytest.raises(DataError, match="write_ndjson"):
         add_submission(bad, split, name="x", board=tmp_path / "b", draws=DRAWS)

@@ -92,6 +92,24 @@ def test_a_faulty_file_ends_with_status_1_and_every_fault(run, tmp_path, files):
     assert "Traceback" not in err
 
 
+def test_percentages_are_refused(run, tmp_path, files):
+    """By check and score, with one message; among good lines they are a warning."""
+    rows = [json.loads(line) for line in files[1].read_text().splitlines()]
+    percent = [row | {"probabilities": [100 * p for p in row["probabilities"]]} for row in rows]
+    path = tmp_path / "percent.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in percent))
+    for command in ("check", "score"):
+        status, out, err = run(command, path)
+        assert status == 1
+        assert "none of 48 lines can be read as a forecast" in out + err
+        assert "sum to about 100, first in this one. Divide percentages by 100" in out + err
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows[1:], percent[0]]))
+    status, out, _ = run("check", path)
+    assert status == 0
+    assert "warning: " in out
+    assert "1 of 48 lines sum to about 100, first in this one. Divide percentages by" in out
+
+
 def test_missing_rows_are_no_fault_and_are_said(run, files):
     """A file that leaves rows out can be scored; check says how many count as uniform."""
     lines = files[0].read_text().splitlines()

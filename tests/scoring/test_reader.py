@@ -126,52 +126,81 @@ def test_the_published_predictions_table(tmp_path, split):
 
 def test_raw_sums_far_from_one_are_parse_failures(write, split):
     """Whatever raw_probability_sum says of masses that sum to 80; a stated sum of 80 counts too.
-    They are one warning with their number, the mean sum and the first line.
+    They are one warning, percentages another; each names its first line and the count.
     """
     path = write(
         row(p=[10.0] * 8, raw_probability_sum=1.0),
         row("b1b2c3d4", raw_probability_sum=80.0),
         row("c1b2c3d4", raw_probability_sum=1.2),
+        *(row(name, 1, p=[12.5] * 8) for name in split.row_ids),
     )
-    f = read_forecasts(path, split)
-    (remark,) = f.remarks
-    assert (remark.code, remark.line, remark.severity) == ("raw-sum", 1, "warning")
-    assert "of 2 of 3 lines sum to 80 on average, first in this one" in remark.message
-    assert remark.fix.startswith("Without a sum of 0.5 to 1.5")
-    assert f.parsed.tolist() == [[False, False, True]]
+    f, report = check_forecasts(path, split)
+    assert report.ok
+    assert [(r.code, r.line, r.severity) for r in f.remarks] == [
+        ("raw-sum", 1, "warning"),
+        ("percent", 4, "warning"),
+    ]
+    assert "of 2 of 6 lines sum to 80 on average, first in this one" in f.remarks[0].message
+    assert "of 3 of 6 lines sum to about 100, first in this one" in f.remarks[1].message
+    assert f.parsed.tolist() == [[False, False, True], [False] * 3]
     assert f.raw_sums[0].tolist() == pytest.approx([80.0, 80.0, 1.2])
 
 
 @pytest.mark.parametrize(
-    ("line", "counted"),
+    ("lines", "code", "seen"),
     [
-        ({"p": [12.4] * 8}, {"raw-sum": 1, "no-forecasts": 1}),
-        ({"p": None, "parse_failed": True}, {"no-forecasts": 1}),
-        ({"p": None, "defer": True}, {}),
+        (({"p": [12.5] * 8}, {"p": [12.5] * 8}), "percent", "2 of 2 lines sum to about 100"),
+        (
+            ({"p": [5] * 8}, {"p": [5] * 8, "defer": True}),
+            "raw-sum",
+            "2 of 2 lines sum to 40 on average",
+        ),
+        (({"p": None, "parse_failed": True},), "no-forecasts", "they say parse_failed"),
+        (({"p": None, "defer": True},) * 3, None, ""),
     ],
 )
-def test_a_file_without_a_forecast_is_refused(write, split, line, counted):
-    """With what was seen, percentages by their sum; leaving all to a measurement is an answer."""
-    forecasts, report = check_forecasts(
-        write(*(row(name, **line) for name in split.row_ids)), split
-    )
-    assert (report.counts, forecasts is None) == (counted, bool(counted))
-    for finding in report.findings:
-        seen = {"raw-sum": "Divide by 100: these are", "no-forecasts": "none of 3 lines holds"}
-        assert seen[finding.code] in f"{finding.message} {finding.fix}"
+def test_a_file_without_a_forecast_is_refused(write, split, lines, code, seen):
+    """With one fault that says what was seen; leaving all to a measurement is an answer."""
+    names = ("a1b2c3d4", "b1b2c3d4", "c1b2c3d4")
+    rows = [row(name, **line) for name, line in zip(names, lines, strict=False)]
+    forecasts, report = check_forecasts(write(*rows), split)
+    assert (forecasts is None, report.n_errors) == (code is not None, int(code is not None))
+    assert [finding.code for finding in report.findings] == ([code] if code else [])
+    assert all(seen in finding.message and finding.fix for finding in report.findings)
 
 
-def test_rows_without_a_forecast_are_one_warning(write, split):
-    """With their number and the first ones; a sum of 0.8 is no fault."""
+@pytest.mark.parametrize(
+    ("failed", "off", "cause", "seen"),
+    [
+        (479, 1, "no-forecasts", "none of 480 lines can be read as a forecast: 479 of them say"),
+        (1, 479, "raw-sum", "the probabilities of 479 of 480 lines sum to 2.4 on average"),
+    ],
+)
+def test_a_refusal_names_the_cause_of_most_lines(write, failed, off, cause, seen):
+    """Only that cause is a fault: sums in few lines stay a warning beside it."""
+    names = [f"{n:08x}" for n in range(failed + off)]
+    many = Split.from_arrays(row_ids=names, tasks=["t"] * len(names), speedups=[1] * len(names))
+    rows = [row(name, p=None, parse_failed=True) for name in names[:failed]]
+    rows += [row(name, p=[0.3] * 8) for name in names[failed:]]
+    forecasts, report = check_forecasts(write(*rows), many)
+    (error,) = (finding for finding in report.findings if finding.severity == "error")
+    assert (forecasts, report.n_errors, error.code) == (None, 1, cause)
+    assert seen in error.message
+    assert report.counts["raw-sum"] == 1
+
+
+def test_sums_off_1_and_rows_without_a_forecast_are_one_warning_each(write, split):
+    """With their number, the mean sum and the first rows; a sum of 1.01 is rounding."""
     p = [0, 0, 0, 0.1, 0.2, 0.5, 0, 0]
-    _, report = check_forecasts(write(row(p=p), row("b1b2c3d4")), split)
-    (missing,) = report.findings
-    assert (missing.severity, report.ok) == ("warning", True)
+    _, report = check_forecasts(write(row(p=p), row("b1b2c3d4", p=[*p[:7], 0.1])), split)
+    scaled, missing = sorted(report.findings, key=lambda f: f.code, reverse=True)
+    assert scaled.message.startswith("the probabilities of 2 of 2 lines sum to 0.85 on average")
+    assert (scaled.line, scaled.severity, report.ok) == (1, "warning", True)
     assert missing.message == "1 of 3 rows have no forecast"
     assert missing.fix == "Each counts as uniform; template lists every row. The first: c1b2c3d4"
-    whole = [row(name) for name in split.row_ids]
-    assert codes(write(*whole), split) == []
-    (gap,) = check_forecasts(write(*whole, row(repeat=1)), split)[1].findings
+    rounded = [row(name, p=[*P[:5], 0.71, 0, 0]) for name in split.row_ids]
+    assert codes(write(*rounded), split) == []
+    (gap,) = check_forecasts(write(*rounded, row(repeat=1)), split)[1].findings
     assert gap.message == "2 of 3 rows lack a forecast in some repeat"
 
 
