@@ -248,6 +248,18 @@ class Build:
         )
 
 
+def why_empty(manifest: Manifest) -> str:
+    """Say what became of most rows of an archive without kernels: the finding about them."""
+    n_rows = sum(run.evaluations for run in manifest.inputs)
+    log_counts = manifest.reports.get("log_counts", {})
+    findings = msgspec.convert(manifest.findings["first"], list[Finding])
+    counts = {f: log_counts.get(f"rows_{f.code.replace('-', '_')}", 0) for f in findings}
+    most = max(counts, key=counts.__getitem__, default=None)
+    if most is not None and counts[most] > n_rows:
+        return f"{counts[most]:,} rows are left out. {most.render()}"
+    return f"none of {n_rows:,} evaluations is a success that counts"
+
+
 def _refuse_idle_patterns(loaded: LoadedRecipe, problems: set[str]) -> None:
     """Refuse names and patterns of ``[eval]`` that fit no problem of any log."""
     rules = loaded.recipe.eval or EvaluationRules()

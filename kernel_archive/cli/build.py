@@ -108,6 +108,7 @@ def build(builders: tuple[str, ...], **options: Any) -> None:
     Builds are incremental: a run that was read before is not read again, even where the build was
     killed. The exit status is 1 where no program with a speedup came out.
     """
+    from kernel_archive.archive.build import why_empty
     from kernel_archive.cli.splits import show_left_out
 
     with common.progress("Reading") as advance:
@@ -127,7 +128,8 @@ def build(builders: tuple[str, ...], **options: Any) -> None:
             facts["next"] = f"kernel-archive info {common.argument(result.path)}"
         common.print_facts(facts)
         if is_empty:
-            common.print_remark("Error: no program with a speedup came out")
+            why = why_empty(archive.manifest)
+            common.print_remark(f"Error: no program with a speedup came out: {why}")
         elif result.own and "eval" in result.rows:
             from kernel_archive.selection.own_archive import problems_left_out
 
