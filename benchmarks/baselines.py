@@ -65,8 +65,8 @@ def main():
         target = load_split(archive, split.name)
         names = dict.fromkeys([split.lead, *SHOWN[target.kind]])
         made = [(c.name, c.forecasts) for c in target.cached(controls_of)]
-        # No baseline forecasts outcomes.
-        for name in [] if split.asks_outcome else options.baselines.split(","):
+        learned = [] if split.asks_outcome else options.baselines.split(",")  # speeds alone
+        for name in learned:
             made.append(
                 (
                     f"**{name}**",

@@ -58,7 +58,6 @@ def test_every_configuration_loads_with_datasets_whole_and_streaming(shipped, ar
     """load_dataset reads each table, offline, in a fresh interpreter."""
     code = """
 import json
-import re
 from datasets import get_dataset_config_names, load_dataset
 from datasets.utils.logging import disable_progress_bar
 disable_progress_bar()

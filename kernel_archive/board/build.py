@@ -120,7 +120,10 @@ def _evaluate_all(
 ) -> tuple[list[Entry], list[LeftOut]]:
     """Score all submissions; of two with the same forecasts the second is at fault."""
     folders = [folder.absolute() for folder in submission_folders(store)]
-    score = partial(_score, draws=options.get("draws", 4_000), seed=options.get("seed", 0))
+    draws = options.get("draws", 4_000)
+    if draws < 1:
+        raise UsageError(f"draws={draws}: a board's intervals need at least one")
+    score = partial(_score, draws=draws, seed=options.get("seed", 0))
     calls = [
         Call(folder.name, partial(score, folder, _own_split(folder, splits))) for folder in folders
     ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 import kernel_archive
 from kernel_archive.cli import common
@@ -14,6 +15,10 @@ from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
     from kernel_archive import Archive
+
+#: Options that say how rows are asked, and how a model answers.
+_ASKED: Final = ("answer", "scheme", "defer", "limit", "repeats")
+_SAMPLED: Final = ("temperature", "max_tokens", "reasoning_effort", "seed")
 
 
 @click.command()
@@ -65,6 +70,12 @@ def forecast(**options: Any) -> None:
             "give one of --export FILE (with --model), --import FILE and --from-log LOG. To ask a "
             "service, type: inspect eval kernel_archive/forecast --model PROVIDER/MODEL"
         )
+    decided = () if export else (*_ASKED, *_SAMPLED) if log else _ASKED
+    context, default = click.get_current_context(), ParameterSource.DEFAULT
+    if typed := [name for name in decided if context.get_parameter_source(name) is not default]:
+        flags = {option.name: option.opts[0] for option in forecast.params}
+        named = ", ".join(flags[name] for name in typed)
+        raise UsageError(f"answers and logs say this themselves: leave out {named}")
     archive = kernel_archive.open_archive(options["archive_path"])
     if export:
         _export(archive, options)

@@ -188,6 +188,6 @@ def diff(old: str, new: str) -> None:
         title = f"{changes['old']} -> {changes['new']}"
         common.print_records([*map(shown, changes["tables"])], title=title)
         common.print_facts(only_one)
-        common.print_text("Nothing changed." if same else "The two differ; --json names every row.")
+        common.print_text("Nothing changed." if same else "The two differ; --json names the rows.")
 
     common.emit(changes, text)

@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from kernel_archive.archive.manifest import SplitFacts
+from kernel_archive.errors import DataError
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import kernel_id
 from kernel_archive.problems import family_of, normalise_problem
@@ -20,13 +21,18 @@ from kernel_archive.selection.selected import (
     Selection,
     count_values,
     label_rows,
+    name_rows,
     with_ids,
 )
 from kernel_archive.splits import SPLIT_TABLES, SplitSpec
 
 
 def read_published(staged: Sequence[Path | IO[bytes]]) -> list[Selection]:
-    """Read the published rows of staged files; return a split for each table that has some."""
+    """Read the published rows of staged files; return a split for each table that has some.
+
+    Raises:
+        DataError: a row id stands twice.
+    """
     if not staged:
         return []
     rows = pl.concat([pl.DataFrame(pq.read_table(path)).sort("order") for path in staged])
@@ -41,6 +47,10 @@ def published_split(split: SplitSpec, rows: pl.DataFrame) -> Selection:
 
     ``rows`` have the fields of :class:`~kernel_archive.readers.records.PublishedRow`.
     """
+    repeated = rows.filter(pl.col("row_id").is_duplicated())["row_id"].unique().sort().to_list()
+    if repeated:
+        message = f"row ids stand twice in the published {split.table}: {name_rows(repeated)}"
+        raise DataError.of(code="duplicate-row", message=message)
     problems = [normalise_problem(problem) for problem in rows["problem"]]
     languages = [language_of(code) for code in rows["candidate_code"]]
     values: dict[str, Any] = {

@@ -11,7 +11,7 @@ from support.published_rows import ROWS, SPEEDUPS, row, staged
 from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.bins import bin_of
-from kernel_archive.errors import UsageError
+from kernel_archive.errors import DataError, UsageError
 from kernel_archive.ids import sha256_hex
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits
@@ -83,6 +83,14 @@ def test_facts_count_what_the_papers_table_changes(selections):
     assert cutoffs["all"]["2"] == sum(r.speedup >= 2 for r in PAIRS)
     kinds = selections["train_pairs"].facts.facts["kinds"]
     assert kinds == dict.fromkeys(KINDS, 3)
+
+
+def test_a_row_id_that_stands_twice_is_refused(tmp_path):
+    """Two files of one split may not have a row of one id."""
+    path = staged(tmp_path, [ROWS[0], row(1, row_id=ROWS[0].row_id)])
+    with pytest.raises(DataError, match=ROWS[0].row_id) as error:
+        read_published([path])
+    assert error.value.findings[0].code == "duplicate-row"
 
 
 def test_the_same_program_has_the_archives_kernel_id(selections):
