@@ -152,16 +152,16 @@ def record(plan: Path, out: Path, **how: Any) -> None:
     "--select",
     "where",
     default="edge",
-    help="eval, edge, or a SQL condition on kernels: true for all.",
+    help="eval, edge, flagged, all, or a SQL condition on kernels.",
 )
 @common.option(
     "--repeat", type=common.FROM_1, default=3, help="Measurements, each in its own worker."
 )
+@common.option("--limit", type=common.FROM_1, help="Measure at most this many kernels.")
 @common.option("--out", required=True, type=_FOLDER, help="Directory of the runs.")
 @common.options(_device_option, _gpu_option, _seconds_option, _set_option, _trusted_option)
 @_moved_option("--archive")
 @_moved_option("--edge")
-@_moved_option("--limit")
 def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> None:
     """Measure kernels of the archive DIR again and write the measurements as logs."""
     from kernel_archive.archive.open import open_archive
@@ -176,7 +176,7 @@ def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> No
         deadline=time.monotonic() + how["seconds"],
     )
     archive = open_archive(archive_path)
-    chosen = choose(archive, where, gpu=how["gpu"])
+    chosen = choose(archive, where, limit=how["limit"], gpu=how["gpu"])
     common.print_remark(f"{len(chosen)} kernels to measure {how['repeat']} times")
     with common.progress("Measuring") as advance:
         done = remeasure_programs(chosen, out, repetitions, advance=advance)

@@ -39,11 +39,13 @@ class Remeasured(msgspec.Struct):
     unfinished: int  # runs that the time did not suffice for; a further call goes on
 
 
-def choose(archive: Archive, where: str, *, gpu: str | None = None) -> list[Program]:
+def choose(
+    archive: Archive, where: str, *, limit: int | None = None, gpu: str | None = None
+) -> list[Program]:
     """Kernels of an archive that a task's reference can be timed beside.
 
-    ``where`` is ``eval`` (rows of the evaluation split), ``edge`` (within 5 % of a bin edge), or a
-    SQL condition on the table kernels.
+    ``where`` is ``eval`` (rows of the evaluation split), ``edge`` (within 5 % of a bin edge),
+    ``flagged``, ``all``, or a SQL condition on the table kernels.
 
     Raises:
         UsageError: the condition is not valid SQL, or the archive has no evaluation split.
@@ -54,14 +56,16 @@ def choose(archive: Archive, where: str, *, gpu: str | None = None) -> list[Prog
         )
     edges = SCHEMES["paper"].edges
     conditions = {
+        "all": "true",
         "edge": " OR ".join(f"abs(ln(speedup / {e!r})) < ln(1.05)" for e in edges),
+        "flagged": "len(flags) > 0",
         "eval": "kernel_id IN (SELECT kernel_id FROM eval)",
     }
     query = f"""
     SELECT problem, code FROM kernels
     WHERE list_contains($1, problem) AND ($2 IS NULL OR gpu = $2)
         AND ({conditions.get(where, where)})
-    ORDER BY kernel_id"""
+    ORDER BY kernel_id LIMIT {limit or "ALL"}"""
     import duckdb
 
     try:

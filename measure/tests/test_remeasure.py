@@ -38,7 +38,7 @@ SEARCHES = [
     Search("s/3", "kernelbench_l3_p48"),
 ]
 RUNS = [
-    *(Run("s/1", program(i), s) for i, s in SPEEDS.items()),
+    *(Run("s/1", program(i), s, flags=("unstable",) if i == 5 else ()) for i, s in SPEEDS.items()),
     Run("s/2", program(6), 0.98),
     Run("s/3", program(7), 1.01),
 ]
@@ -53,13 +53,14 @@ def archive(tmp_path):
 @pytest.mark.parametrize(
     ("where", "expected"),
     [
-        ("true", {1, 2, 3, 4, 5, 6}),
+        ("all", {1, 2, 3, 4, 5, 6}),
         ("edge", {2, 4, 6}),
+        ("flagged", {5}),
         ("speedup > 1.1 AND speedup < 2.5", {3, 4}),
     ],
 )
 def test_selection(archive, where, expected):
-    """Edges within 5 %, any condition; only problems that a task measures."""
+    """Edges within 5 %, flags, any condition; only problems that a task measures."""
     codes = {p.code for p in choose(archive, where)}
     assert codes == {program(i) for i in expected}
 
@@ -68,6 +69,15 @@ def test_gpus_are_named_by_alias(archive):
     """One GPU can be chosen by any of its names."""
     chosen = choose(archive, "edge", gpu="NVIDIA H200")
     assert chosen == [Program("trimul", program(i)) for i in (4, 2)]
+
+
+def test_limit_takes_the_first_by_id(archive, tmp_path):
+    """At most so many."""
+    query = "SELECT code FROM kernels WHERE problem = 'trimul' ORDER BY kernel_id LIMIT 2"
+    first = [row["code"] for row in archive.sql(query).to_pylist()]
+    assert [p.code for p in choose(archive, "all", limit=2)] == first
+    backwards = make_archive(tmp_path / "b", SEARCHES, RUNS[::-1])
+    assert choose(open_archive(backwards), "all", limit=2) == choose(archive, "all", limit=2)
 
 
 def test_wrong_condition_and_missing_split_are_usage_errors(archive):
