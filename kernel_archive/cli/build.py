@@ -127,13 +127,13 @@ def build(builders: tuple[str, ...], **options: Any) -> None:
         if not is_empty:
             facts["next"] = f"kernel-archive info {common.argument(result.path)}"
         common.print_facts(facts)
+        archive = kernel_archive.open_archive(result.path)
         if is_empty:
             why = why_empty(archive.manifest)
             common.print_remark(f"Error: no program with a speedup came out: {why}")
         elif result.own and "eval" in result.rows:
             from kernel_archive.selection.own_archive import problems_left_out
 
-            archive = kernel_archive.open_archive(result.path)
             show_left_out(archive.manifest.splits["eval"], problems_left_out(archive))
 
     common.emit(result, text, ok=not is_empty)

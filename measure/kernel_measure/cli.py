@@ -155,7 +155,7 @@ def record(plan: Path, out: Path, **how: Any) -> None:
     help="eval, edge, flagged, all, or a SQL condition on kernels.",
 )
 @common.option(
-    "--repeat", type=common.FROM_1, default=3, help="Measurements, each in its own worker."
+    "--repeat", type=common.FROM_1, default=3, help="Measurements, each repetition in new workers."
 )
 @common.option("--limit", type=common.FROM_1, help="Measure at most this many kernels.")
 @common.option("--out", required=True, type=_FOLDER, help="Directory of the runs.")
@@ -218,7 +218,8 @@ def dry_run(**how: Any) -> None:
     The file says, for each case of each Triton, Gluon or PyTorch program, which kernels it
     launches, how wide, with how many warps, and which torch operators it calls. Programs in the
     form of KernelBench are followed on the inputs that their reference makes. A recipe names the
-    file with launches = "..."; a program that can't be followed is in it with the reason.
+    file with launches = "..."; a program that can't be followed is in it with the reason. A call
+    that was killed leaves its answers in FILE.unfinished-..., and the next goes on from them.
     """
     _follow("dry", **how)
 
@@ -235,7 +236,7 @@ def profile(**how: Any) -> None:
     The file says, for each case of each program, what torch's profiler sees: grid, threads,
     registers and shared memory of each kernel, those of CUDA C++ and of torch included, and what
     Triton's spill. Nothing is timed. A recipe names the file in launches = [...]. A call that was
-    killed leaves FILE.profile-unfinished, and the next goes on from it.
+    killed leaves its answers in FILE.unfinished-..., and the next goes on from them.
     """
     _follow("profile", **how)
 

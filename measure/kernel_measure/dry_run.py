@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -26,9 +27,11 @@ from typing import Any, Final, Literal
 import msgspec
 import pyarrow as pa
 
+from kernel_archive._version import __version__
 from kernel_archive.archive.open import Archive
 from kernel_archive.archive.recipe_files import FULL_LAUNCH_LINE, LaunchLine
 from kernel_archive.errors import printable
+from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.scoring.cues import multiprocessors_of
 from kernel_archive.storage import check_new, write_new
 from kernel_measure.logs import append_line, read_lines
@@ -161,7 +164,12 @@ def follow_programs(
     gpu = archive.sql("SELECT coalesce(mode(gpu), '') AS gpu FROM kernels")["gpu"][0].as_py()
     multiprocessors = multiprocessors_of(archive, gpu)
     programs = archive.sql(_QUERY, [TASK_NAMES, _LANGUAGES[how.mode], how.mode]).to_pylist()
-    unfinished = output.with_name(f"{output.name}.{how.mode}-unfinished")
+    # What the answers depend on is in the name, so that no others are gone on with.
+    state = [how.mode, archive.manifest.logical_digest, multiprocessors, __version__]
+    key = sha256_hex(canonical_json(state))[:8]
+    unfinished = output.with_name(f"{output.name}.unfinished-{key}")
+    if force:
+        unfinished.unlink(missing_ok=True)
     earlier = read_lines(unfinished, _ANSWERED)
     answered: dict[tuple[str, str], list[LaunchLine]] = {
         (problem, program): lines for problem, program, lines in earlier
@@ -169,8 +177,11 @@ def follow_programs(
     missing = [row for row in programs if _key(row) not in answered]
     done = itertools.count(len(programs) - len(missing) + 1)
 
+    writing = threading.Lock()
+
     def report(row: dict[str, Any], program_lines: list[LaunchLine]) -> None:
-        append_line(unfinished, (*_key(row), program_lines))
+        with writing:
+            append_line(unfinished, (*_key(row), program_lines))
         answered[_key(row)] = program_lines
         advance(next(done), len(programs), row["problem"])
 
@@ -189,7 +200,8 @@ def follow_programs(
     if output.suffix == ".zst":
         data = pa.Codec("zstd", compression_level=15).compress(data, asbytes=True)
     write_new(output, data, force=force)
-    unfinished.unlink(missing_ok=True)
+    if len(answered) == len(programs):
+        unfinished.unlink(missing_ok=True)
     failed = Counter(line.name.split(":")[0] for line in lines if line.kind == "not_followed")
     begun = len({(line.problem, line.program_id) for line in lines})
     return Followed(

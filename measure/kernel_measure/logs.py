@@ -7,6 +7,7 @@ One process at a time records into a directory.
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +18,8 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 from ulid import ULIDGenerator
 
-from kernel_archive.errors import DataError, printable
-from kernel_archive.storage import locked, write_atomically
+from kernel_archive.errors import DataError, KernelArchiveError, printable
+from kernel_archive.storage import write_atomically
 from kernel_archive.untrusted import UntrustedFileError, misfit, read_whole
 
 T = TypeVar("T")
@@ -44,17 +45,22 @@ def recording_into(out: Path) -> Iterator[None]:
     Raises:
         KernelArchiveError: another process records into it.
     """
-    out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    busy = f"another process is recording into {out}: give each a directory of its own"
-    # Beside it: in it, a recipe's wildcard could take the lock for a run.
-    with locked(out.with_name(f".{out.name}.lock"), busy=busy):
+    # The directory itself is locked: two names of it, in two containers, are one directory.
+    folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        message = f"another process is recording into {out}: give each a directory of its own"
+        raise KernelArchiveError(message) from None
+    else:
         yield
+    finally:
+        os.close(folder)
 
 
 def append_line(path: Path, value: Any) -> None:
-    """Write one line; it is on disk when this returns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write one line into a folder that is there; it is on disk when this returns."""
     with path.open("ab") as file:
         file.write(msgspec.json.encode(value) + b"\n")
         file.flush()

@@ -157,7 +157,8 @@ class Measurer(ExitStack):
         failed = Measurement(task=task, outcome="infrastructure_failure", salt=worker.salt)
         if isinstance(answer, LostRequest):
             failed.outcome, failed.error_name = "runtime_error", _LOSSES[answer.why]
-            failed.error = answer.text
+            died = answer.why == "died"  # what it printed last may say why
+            failed.error = f"{answer.text}: {worker.last_line()}" if died else answer.text
             failed.wall_s = self.settings.timeout_s if answer.why == "timeout" else 0.0
             self.end()
             return failed

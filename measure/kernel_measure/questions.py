@@ -24,6 +24,7 @@ from kernel_archive.errors import UsageError
 from kernel_archive.gpus import gpu_facts
 from kernel_archive.llm.prompts import Prompt, render
 from kernel_archive.problems import get_problem
+from kernel_archive.storage import write_atomically
 from kernel_measure.logs import read_given, write_json
 from kernel_measure.strategies import SearchNode
 from kernel_measure.tasks import get_task
@@ -105,7 +106,7 @@ class FileProvider:
                 anchor=self._task.reference,
                 candidate=code,
             )
-            prompt.write_text(text, "utf-8")
+            write_atomically(prompt, text.encode())
         return None
 
     def _ask(self, question: str, parent: SearchNode) -> dict[str, Any]:

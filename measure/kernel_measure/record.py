@@ -95,6 +95,7 @@ class Recorder(msgspec.Struct, kw_only=True):
         if not proposed:
             is_waiting = self.wait and any(run.log.waits for run in self.runs)
             if is_waiting:
+                self.station.measurer.end()  # its inputs may fill much of the GPU's memory
                 time.sleep(POLL_S)
             return is_waiting
         programs = {(run.task, job.code): None for run, jobs in proposed for job in jobs}

@@ -36,7 +36,7 @@ class Remeasured(msgspec.Struct):
     kernels: int
     measurements: int
     failed: int  # kernels that failed at least once: see the logs for the reasons
-    unfinished: int  # runs that the time did not suffice for; a further call goes on
+    unfinished_runs: int  # runs that the time did not suffice for; a further call goes on
 
 
 def choose(
@@ -174,5 +174,5 @@ def remeasure_programs(
         kernels=sum(map(len, codes.values())),
         measurements=sum(map(len, outcomes.values())),
         failed=sum(not all(passed) for passed in outcomes.values()),
-        unfinished=sum(not run.log.finished for run in runs),
+        unfinished_runs=sum(not run.log.finished for run in runs),
     )

@@ -46,11 +46,12 @@ def run_document(directory: Path, task: str, settings: Settings, **more: Any) ->
     for name in _FIXED if earlier else ():
         # What a chain is, its log says: only a search states its numbers before it begins.
         if name in document and _compared(earlier, name) != _compared(document, name):
+            field = _first_difference(name, _compared(earlier, name), _compared(document, name))
             how = "under other" if name in earlier else "without saying under which"
             raise DataError.of(
                 code="another-plan",
                 file=str(directory / "run.json"),
-                field=name,
+                field=field,
                 fix="Record into another directory",
                 message=f"the run was recorded {how} settings and can't be continued",
             )
@@ -78,6 +79,14 @@ def _compared(document: dict[str, Any], name: str) -> Any:
     if name == "search" and isinstance(value, dict):
         return {n: number for n, number in value.items() if n != "total_budget_steps"}
     return value
+
+
+def _first_difference(name: str, earlier: Any, now: Any) -> str:
+    """Name the field, or the first of its numbers, that differs."""
+    if not (isinstance(earlier, dict) and isinstance(now, dict)):
+        return name
+    differing = [key for key in {**now, **earlier} if earlier.get(key) != now.get(key)]
+    return f"{name}.{differing[0]}"
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -113,6 +122,7 @@ class RunLog:
 
     def __init__(self, path: Path, kind: Any) -> None:
         self._path, self._timing = path, path.with_name("timing.jsonl")
+        self._has_folder = path.exists()
         self.counts: Counter[str] = Counter()
         self.waits = 0
         timing = read_lines(self._timing, TimingLine)
@@ -152,8 +162,14 @@ class RunLog:
             fix="Record into another directory, or move this one away",
         )
 
+    def _append(self, path: Path, row: Any) -> None:
+        if not self._has_folder:  # once: a run that somebody moves away is not begun anew
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._has_folder = True
+        append_line(path, row)
+
     def _emit(self, row: Any) -> None:
-        append_line(self._path, row)
+        self._append(self._path, row)
         self._apply(row)
 
     def _apply(self, row: Any) -> None:
@@ -169,7 +185,7 @@ class RunLog:
         self.gpu_seconds += measured.wall_s
         times = {"started_at": started_at, "completed_at": done_at, **measured.timing()}
         program = program_id(job.code)
-        append_line(self._timing, {"request_id": job.request_id, "program": program, **times})
+        self._append(self._timing, {"request_id": job.request_id, "program": program, **times})
         return done_at
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from kernel_archive.gpus import canonical_gpu
+from kernel_archive.gpus import canonical_gpu, gpu_facts
 from kernel_measure.device import check_device
 from kernel_measure.measurer import START_TIMEOUT_S, Measurer
 from kernel_measure.process import LostRequest, WorkerProcess
@@ -150,7 +151,8 @@ class Station(ExitStack):
         with closing(CompilePool(self._compilers, config, self.measurer.cache)) as pool:
             futures = [pool.submit(task, code) for task, code in programs]
             for done, future in enumerate(futures, 1):
-                if time.monotonic() >= deadline:
+                left = None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())
+                if not wait([future], left).done:
                     break
                 future.result()
                 advance(done, len(futures), "compiling")
@@ -219,6 +221,13 @@ def measure_files(
         advance(len(files), len(files), "")
         smi = query() if device == "cuda" else {}
         environment = {**measurer.facts, "nvidia_smi": smi, "sandbox": measurer.confined}
+    notes = [TRUSTED] if host.trusted else []
+    if device != "cuda":
+        notes.append(f"Times of the device {device}: for rehearsal, not comparable with any GPU's.")
+    elif gpu_facts(name).memory_bandwidth_gb_s is None:
+        notes.append(
+            f"The peaks of {name} are not known: times were not checked against the physical limit."
+        )
     return Measured(
         task=facts.name,
         gpu=name,
@@ -226,5 +235,5 @@ def measure_files(
         measurement=settings.describe(),
         environment=environment,
         results=results,
-        notes=[TRUSTED] if host.trusted else [],
+        notes=notes,
     )

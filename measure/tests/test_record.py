@@ -131,8 +131,8 @@ def test_stopped_recording_says_how_its_rows_were_made(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("old", "new", "field"),
     [
-        ("steps = 3", "steps = 3\nc_puct = 2.0", "search"),
-        ("max_runs = 5", "max_runs = 7", "measurement"),
+        ("steps = 3", "steps = 3\nc_puct = 2.0", "search.c_puct"),
+        ("max_runs = 5", "max_runs = 7", "measurement.max_runs"),
     ],
 )
 def test_run_of_other_numbers_is_not_continued(tmp_path, old, new, field):

@@ -92,7 +92,7 @@ def test_measured_again_in_other_workers(tmp_path):
     """Every repetition has a run of its own from other inputs."""
     programs = [Program("rehearsal", NUMPY_HONEST), Program("rehearsal", "x =")]
     found = measure(programs, tmp_path, repeat=2)
-    assert found == Remeasured(kernels=2, measurements=4, failed=1, unfinished=0)
+    assert found == Remeasured(kernels=2, measurements=4, failed=1, unfinished_runs=0)
     salts = set()
     for r in (1, 2):
         directory = tmp_path / f"rehearsal__r{r}"
