@@ -52,6 +52,14 @@ def test_folders_within_folders_go_away(tmp_path):
     assert not list((tmp_path / "cache").glob("kernel-archive-worker-*"))
 
 
+def test_last_words_of_a_dead_program_are_kept(measurer):
+    """They may say why it died: its exit alone does not."""
+    code = "import os, sys\nprint('what(): bad size', file=sys.stderr, flush=True)\nos.abort()\n"
+    m = measurer.measure("rehearsal", code + GOOD)
+    assert m.error_name == "WorkerDied"
+    assert m.error.endswith(": what(): bad size")
+
+
 @pytest.mark.parametrize(
     ("statement", "name"),
     [
