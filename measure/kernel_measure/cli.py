@@ -236,7 +236,8 @@ def profile(**how: Any) -> None:
     The file says, for each case of each program, what torch's profiler sees: grid, threads,
     registers and shared memory of each kernel, those of CUDA C++ and of torch included, and what
     Triton's spill. Nothing is timed. A recipe names the file in launches = [...]. A call that was
-    killed leaves its answers in FILE.unfinished-..., and the next goes on from them.
+    killed, or ended by --seconds, leaves its answers in FILE.unfinished-..., and the next goes on
+    from them (with --force, where FILE is there).
     """
     _follow("profile", **how)
 

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -89,8 +89,9 @@ def _follow(
     how: FollowOptions,
     multiprocessors: int,
     report: Callable[[dict[str, Any], list[LaunchLine]], None],
+    stop: threading.Event,
 ) -> None:
-    """Report the lines of each program; a worker that is lost is replaced."""
+    """Report the lines of each program, until told to stop; a worker that is lost is replaced."""
     end = time.monotonic() + how.seconds
     device = "cuda" if how.mode == "profile" else "cpu"
     config = Config(
@@ -104,7 +105,7 @@ def _follow(
     worker: WorkerProcess | None = None
     with ExitStack() as workers:
         for row in rows:
-            if time.monotonic() >= end:
+            if stop.is_set() or time.monotonic() >= end:
                 return
             if worker is None:
                 worker = WorkerProcess(config, cache)
@@ -168,8 +169,6 @@ def follow_programs(
     state = [how.mode, archive.manifest.logical_digest, multiprocessors, __version__]
     key = sha256_hex(canonical_json(state))[:8]
     unfinished = output.with_name(f"{output.name}.unfinished-{key}")
-    if force:
-        unfinished.unlink(missing_ok=True)
     earlier = read_lines(unfinished, _ANSWERED)
     answered: dict[tuple[str, str], list[LaunchLine]] = {
         (problem, program): lines for problem, program, lines in earlier
@@ -177,7 +176,7 @@ def follow_programs(
     missing = [row for row in programs if _key(row) not in answered]
     done = itertools.count(len(programs) - len(missing) + 1)
 
-    writing = threading.Lock()
+    writing, stop = threading.Lock(), threading.Event()
 
     def report(row: dict[str, Any], program_lines: list[LaunchLine]) -> None:
         with writing:
@@ -191,8 +190,14 @@ def follow_programs(
     ):
         shares = [missing[i :: how.workers] for i in range(how.workers)]
         folders = [Path(folder) / str(i) for i in range(how.workers)]
-        follow = partial(_follow, how=how, multiprocessors=multiprocessors, report=report)
-        list(pool.map(follow, shares, folders))  # raises what one of them raises
+        more: dict[str, Any] = {"report": report, "stop": stop}
+        follow = partial(_follow, how=how, multiprocessors=multiprocessors, **more)
+        calls = [pool.submit(follow, *each) for each in zip(shares, folders, strict=True)]
+        try:
+            for call in as_completed(calls):
+                call.result()
+        finally:
+            stop.set()  # after an interrupt, or the error of one share
     lines = [line for row in programs for line in answered.get(_key(row), [])]
     rows = map(msgspec.structs.asdict, lines)
     stated = [{name: v for name, v in row.items() if v is not None} for row in rows]
@@ -203,10 +208,9 @@ def follow_programs(
     if len(answered) == len(programs):
         unfinished.unlink(missing_ok=True)
     failed = Counter(line.name.split(":")[0] for line in lines if line.kind == "not_followed")
-    begun = len({(line.problem, line.program_id) for line in lines})
     return Followed(
         programs=len(programs),
-        followed=begun - failed.total(),
+        followed=len(answered) - failed.total(),
         not_followed=dict(failed.most_common()),
         lines=len(lines),
     )

@@ -53,6 +53,9 @@ def recording_into(out: Path) -> Iterator[None]:
     except BlockingIOError:
         message = f"another process is recording into {out}: give each a directory of its own"
         raise KernelArchiveError(message) from None
+    except OSError as error:  # some network file systems
+        message = f"{out} can't be locked ({error}). Record into a directory of a local disk"
+        raise KernelArchiveError(message) from error
     else:
         yield
     finally:
@@ -133,5 +136,4 @@ def unresumable(path: Path, line: int, message: str, field: str | None = None) -
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON document whole: readers see the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, msgspec.json.format(msgspec.json.encode(value), indent=1))

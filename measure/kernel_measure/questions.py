@@ -81,6 +81,7 @@ class FileProvider:
         else:
             path = self._directory / "questions" / f"{question}.json"
             if not path.exists():
+                path.parent.mkdir(exist_ok=True)
                 write_json(path, self._ask(question, parent))
             return None
         again = Proposal(failed="the program was proposed before")

@@ -81,7 +81,7 @@ class Recorder(msgspec.Struct, kw_only=True):
                 pass
         finally:
             for run in self.runs:
-                if run.log.counts:
+                if run.log.counts and run.directory.is_dir():
                     run.write({})
         return self._evaluations() - before
 
@@ -109,6 +109,8 @@ class Recorder(msgspec.Struct, kw_only=True):
         measurer, total = self.station.measurer, sum(run.expected for run in self.runs)
         if run.in_new_worker:
             measurer.end()
+        if not run.log.counts:  # once: a run that somebody moves away is not begun anew
+            run.directory.mkdir(parents=True, exist_ok=True)
         for job in jobs:
             if time.monotonic() >= self.deadline:
                 break

@@ -85,7 +85,8 @@ def _first_difference(name: str, earlier: Any, now: Any) -> str:
     """Name the field, or the first of its numbers, that differs."""
     if not (isinstance(earlier, dict) and isinstance(now, dict)):
         return name
-    differing = [key for key in {**now, **earlier} if earlier.get(key) != now.get(key)]
+    missing = object()
+    differing = [k for k in {**now, **earlier} if earlier.get(k, missing) != now.get(k, missing)]
     return f"{name}.{differing[0]}"
 
 

@@ -74,6 +74,9 @@ class CompilePool:
         if worker is None or not worker.alive:
             worker = self._mine.worker = WorkerProcess(self._config, self._cache)
             self._all.append(worker)
+            if self._closed:
+                worker.kill()
+                return
         if not worker.ready(START_TIMEOUT_S) or self._closed:
             worker.kill()
             return
