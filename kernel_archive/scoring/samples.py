@@ -42,15 +42,15 @@ class ForecastRows:
     @classmethod
     def of(cls, split: Split, forecasts: Forecasts, predicted_bin: str = "argmax") -> ForecastRows:
         """Put the rows of a split and their forecasts in canonical order: no file order matters."""
-        order = split.canonical_order
-        forecasts = forecasts.take(order)
+        rows = split.canonical_order
+        forecasts = forecasts.take(rows)
         return cls(
             split=split.ordered,
             probabilities=forecasts.probabilities,
             parsed=forecasts.parsed,
             predicted=forecasts.predicted(predicted_bin),
             stated_speedups=np.where(forecasts.parsed, forecasts.expected_speedups, np.nan),
-            zero_crps=split.cached(zero_of)[1][order],
+            zero_crps=split.cached(zero_of)[1][rows],
         )
 
     def __len__(self) -> int:
@@ -147,7 +147,7 @@ class RowSample:
     weights: Floats  # shape (n, D), how often each row is in each draw
     whole_tasks: bool = False  # all rows of a task are drawn together: drawn twice, it is two tasks
     #: Formula, task or pool, and the number of its rows -> recovery curve, or counts of its pairs.
-    known: dict[tuple[str, str, int], Floats] = field(default_factory=dict)
+    cache: dict[tuple[str, str, int], Floats] = field(default_factory=dict)
     figures: dict[str, Floats] = field(default_factory=dict)  # metrics that were computed of these
 
     @classmethod
@@ -176,7 +176,7 @@ class RowSample:
         What is known of a task stays known where the group holds all rows of it.
         """
         weights = self.weights[self.rows.split.group_rows[name]]
-        return RowSample(self.rows.by_group[name], weights, self.whole_tasks, dict(self.known))
+        return RowSample(self.rows.by_group[name], weights, self.whole_tasks, dict(self.cache))
 
     def inside(self, positions: Ints) -> Floats:
         """Weigh the rows of one task: how often each is in each draw of that task."""
@@ -223,9 +223,9 @@ class RowSample:
 
         def curve_of(task: str, positions: Ints) -> Floats:
             key = "curve", task, len(positions)
-            if key not in self.known:
-                self.known[key] = self.recovered(positions, self.inside(positions), recovery.CURVE)
-            return self.known[key]
+            if key not in self.cache:
+                self.cache[key] = self.recovered(positions, self.inside(positions), recovery.CURVE)
+            return self.cache[key]
 
         return self.over_tasks(curve_of)
 
@@ -234,11 +234,11 @@ class RowSample:
         counts = np.zeros((4, self.weights.shape[1]))
         for pool, positions in self.rows.split.pool_rows.items():
             key = "pairs", pool, len(positions)
-            if key not in self.known:
+            if key not in self.cache:
                 copies = self.weights[positions[0]] if self.whole_tasks else 1.0
                 inside = self.inside(positions)
-                self.known[key] = self.rows.pair_tables[pool].count(inside) * copies
-            counts += self.known[key]
+                self.cache[key] = self.rows.pair_tables[pool].count(inside) * copies
+            counts += self.cache[key]
         right, countable = counts[2:] if close else counts[:2]
         with np.errstate(invalid="ignore"):
             return np.asarray(right / countable)
