@@ -37,7 +37,9 @@ from kernel_archive.schema import TABLES
 MEMORY_LIMIT: Final = "800MB"
 #: Each thread holds blocks of its own: more of them than this need more than the limit.
 MAX_THREADS: Final = 4
-#: Sort searches of about this many rows together, with their texts, at a time.
+#: Fragments of fewer bytes in all are read once, with their texts.
+SMALL_BYTES: Final = 64 << 20
+#: Of others, sort searches of about this many rows together, with their texts, at a time.
 CHUNK_ROWS: Final = 20_000
 #: Rows of a batch that goes to a Parquet file.
 BATCH_ROWS: Final = 4000
@@ -107,11 +109,16 @@ def consolidate(
     with _merge_database(scratch) as connection:
         if store.remote:
             connection.register_filesystem(store.system)
-        fragments = sorted({literal_path(store.place(run.fragment.name)) for run in runs})
-        whole = connection.read_parquet(fragments)
-        whole.limit(0).create("chunk")
-        whole.project("* EXCLUDE (code)").create("fragment")
-        chunks = _chunks(connection, runs, store)
+        fragments = {literal_path(store.place(run.fragment.name)): run.fragment for run in runs}
+        whole = connection.read_parquet(sorted(fragments))
+        if sum(fragment.bytes for fragment in fragments.values()) < SMALL_BYTES:
+            whole.create("chunk")
+            connection.execute("CREATE VIEW fragment AS SELECT * EXCLUDE (code) FROM chunk")
+            chunks = ["FROM chunk"]
+        else:
+            whole.limit(0).create("chunk")
+            whole.project("* EXCLUDE (code)").create("fragment")
+            chunks = _chunks(connection, runs, store)
         _decide(connection, rules)
         (counts,) = connection.sql("FROM report").to_arrow_table().to_pylist()
         flagged = ", ".join(f"count(*) FILTER ({flag.name}) AS {flag.name}" for flag in FLAGS)

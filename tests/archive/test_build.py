@@ -45,7 +45,7 @@ def source(tmp_path):
     [
         (build_module, {"PARALLEL_BYTES": 0}, 2),
         (stage, {"GROUP_ROWS": 2}, 1),
-        (consolidate, {"CHUNK_ROWS": 1}, 1),
+        (consolidate, {"SMALL_BYTES": 0, "CHUNK_ROWS": 1}, 1),
     ],
 )
 def test_the_same_bytes_however_it_is_run(tmp_path, source, monkeypatch, module, changes, jobs):
