@@ -42,26 +42,27 @@ def find_pairs(kernels: pl.DataFrame, rule: CloseDefinition) -> pl.DataFrame:
     """
 
     def same(column: str) -> pl.Expr:
-        return pl.col(f"low_{column}") == pl.col(f"high_{column}")
+        return pl.col(f"left_{column}") == pl.col(f"right_{column}")
 
-    low, high = (kernels.select(pl.all().name.prefix(side)) for side in ("low_", "high_"))
-    ordered = pl.col("low_kernel_id") < pl.col("high_kernel_id")
-    pairs = low.join_where(high, same("problem"), same("reference_id"), ordered)
+    left, right = (kernels.select(pl.all().name.prefix(side)) for side in ("left_", "right_"))
+    # Each pair once, whichever is the faster.
+    ordered = pl.col("left_kernel_id") < pl.col("right_kernel_id")
+    pairs = left.join_where(right, same("problem"), same("reference_id"), ordered)
     siblings = same("search_id") & same("parent_kernel_id")
     pairs = pairs.filter(same("goal_bin") | siblings.fill_null(value=False))
-    speedups = ("low_speedup", "high_speedup")
+    speedups = ("left_speedup", "right_speedup")
     ratio = pl.max_horizontal(speedups) / pl.min_horizontal(speedups)
-    noise = np.hypot(pairs["low_standard_error"], pairs["high_standard_error"])
+    noise = np.hypot(pairs["left_standard_error"], pairs["right_standard_error"])
     pairs = pairs.with_columns(noise=noise).filter(
         ratio.is_between(rule.closest, rule.farthest),
         ratio - 1 >= rule.standard_errors * pl.col("noise"),
     )
-    pairs = with_pair_ids(pairs, rule.selection_key, "low_kernel_id", "high_kernel_id")
+    pairs = with_pair_ids(pairs, rule.selection_key, "left_kernel_id", "right_kernel_id")
     # The last digit of the id knows nothing of the speedups.
-    turned = pl.col("row_id").str.contains("[02468ace]$")
+    is_swapped = pl.col("row_id").str.contains("[02468ace]$")
     sides = {
-        f"{side}_{name}": pl.when(turned).then(f"{a}_{name}").otherwise(f"{b}_{name}")
-        for side, a, b in (("first", "high", "low"), ("second", "low", "high"))
+        f"{side}_{name}": pl.when(is_swapped).then(f"{a}_{name}").otherwise(f"{b}_{name}")
+        for side, a, b in (("first", "right", "left"), ("second", "left", "right"))
         for name in kernels.columns
     }
     rows = pairs.select("row_id", "noise", **sides).sort("row_id")
@@ -89,6 +90,7 @@ def draw_pairs(pairs: pl.DataFrame, classes: Mapping[str, str], rule: CloseDefin
                 yield row_id
 
     tasks = pairs.sort("first_problem", maintain_order=True).partition_by("first_problem")
+    # Lazy: the next pair of a task depends on what all tasks have used until its turn.
     turns = zip_longest(*map(next_pairs, tasks))
     drawn: list[str] = []
     while len(drawn) < rule.pairs and (turn := next(turns, None)) is not None:
