@@ -35,9 +35,10 @@ class TrainingPairs(ProgramPairs):
         Programs of searches, whose authors all wanted speed, are of another kind than those with
         assigned speeds: what orders the ones misleads about the others.
         """
-        rule = load_definition(split.name)
+        definition = load_definition(split.name)
         kept = [
-            builder not in rule.without_builders and (not rule.builders or builder in rule.builders)
+            builder not in definition.without_builders
+            and (not definition.builders or builder in definition.builders)
             for builder in self.builders
         ]
         return self.take(np.flatnonzero(kept)) if any(kept) else self

@@ -33,7 +33,7 @@ def _with_standard_errors(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.Da
     return rows.with_columns(standard_error=pl.col("error") / pl.col("speedup"))
 
 
-def find_pairs(kernels: pl.DataFrame, rule: CloseDefinition) -> pl.DataFrame:
+def find_pairs(kernels: pl.DataFrame, definition: CloseDefinition) -> pl.DataFrame:
     """Find all pairs that a definition allows, by pair id.
 
     ``kernels`` have ``goal_bin``, ``parent_kernel_id`` and ``standard_error``. The pairs have
@@ -54,10 +54,10 @@ def find_pairs(kernels: pl.DataFrame, rule: CloseDefinition) -> pl.DataFrame:
     ratio = pl.max_horizontal(speedups) / pl.min_horizontal(speedups)
     noise = np.hypot(pairs["left_standard_error"], pairs["right_standard_error"])
     pairs = pairs.with_columns(noise=noise).filter(
-        ratio.is_between(rule.closest, rule.farthest),
-        ratio - 1 >= rule.standard_errors * pl.col("noise"),
+        ratio.is_between(definition.closest, definition.farthest),
+        ratio - 1 >= definition.standard_errors * pl.col("noise"),
     )
-    pairs = with_pair_ids(pairs, rule.selection_key, "left_kernel_id", "right_kernel_id")
+    pairs = with_pair_ids(pairs, definition.selection_key, "left_kernel_id", "right_kernel_id")
     # The last digit of the id knows nothing of the speedups.
     is_swapped = pl.col("row_id").str.contains("[02468ace]$")
     sides = {
@@ -69,7 +69,9 @@ def find_pairs(kernels: pl.DataFrame, rule: CloseDefinition) -> pl.DataFrame:
     return rows.with_columns(ratio=pl.col("second_speedup") / pl.col("first_speedup"))
 
 
-def draw_pairs(pairs: pl.DataFrame, classes: Mapping[str, str], rule: CloseDefinition) -> list[str]:
+def draw_pairs(
+    pairs: pl.DataFrame, classes: Mapping[str, str], definition: CloseDefinition
+) -> list[str]:
     """Draw pairs, the tasks in turn, those in front first; return their ids.
 
     ``classes`` are the classes of near copies; a program that is missing is its own.
@@ -83,7 +85,7 @@ def draw_pairs(pairs: pl.DataFrame, classes: Mapping[str, str], rule: CloseDefin
         for row_id, kernel_ids, program_ids in zip(rows["row_id"], kernels, programs, strict=True):
             key = tuple(sorted(classes.get(name, name) for name in program_ids))
             if key not in drawn_classes and all(
-                uses[k] < rule.pairs_per_program for k in kernel_ids
+                uses[k] < definition.pairs_per_program for k in kernel_ids
             ):
                 drawn_classes.add(key)
                 uses.update(kernel_ids)
@@ -93,21 +95,21 @@ def draw_pairs(pairs: pl.DataFrame, classes: Mapping[str, str], rule: CloseDefin
     # Lazy: the next pair of a task depends on what all tasks have used until its turn.
     turns = zip_longest(*map(next_pairs, tasks))
     drawn: list[str] = []
-    while len(drawn) < rule.pairs and (turn := next(turns, None)) is not None:
+    while len(drawn) < definition.pairs and (turn := next(turns, None)) is not None:
         drawn += [row_id for row_id in turn if row_id is not None]
-    return drawn[: rule.pairs]
+    return drawn[: definition.pairs]
 
 
-def select_close(tables: ArchiveTables, rule: CloseDefinition, gpu: str | None) -> ChosenRows:
+def select_close(tables: ArchiveTables, definition: CloseDefinition, gpu: str | None) -> ChosenRows:
     """Select the close pairs (docs/splits.md)."""
-    kernels, excluded, chosen_gpu, gpus = candidates(tables, rule, gpu)
+    kernels, excluded, chosen_gpu, gpus = candidates(tables, definition, gpu)
     kernels = _with_standard_errors(tables, kernels)
-    kernels = without_near_training(tables, kernels, rule.near_copy)
+    kernels = without_near_training(tables, kernels, definition.near_copy)
     classes: dict[str, str] = {}
     for group in kernels.partition_by("problem"):
-        classes |= near_copy_classes(tables.grams(group["program_id"]), rule.near_copy)
-    pairs = find_pairs(kernels, rule)
-    rows = pairs.filter(pl.col("row_id").is_in(draw_pairs(pairs, classes, rule)))
+        classes |= near_copy_classes(tables.grams(group["program_id"]), definition.near_copy)
+    pairs = find_pairs(kernels, definition)
+    rows = pairs.filter(pl.col("row_id").is_in(draw_pairs(pairs, classes, definition)))
     rows = rows.with_columns(
         task="second_problem",
         gpu="second_gpu",

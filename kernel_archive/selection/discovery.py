@@ -149,18 +149,18 @@ def cutoff_counts(
     return {count.pop("family"): count for count in counts.to_dicts()}
 
 
-def select_discovery(tables: ArchiveTables, rule: DiscoveryDefinition) -> ChosenRows:
+def select_discovery(tables: ArchiveTables, definition: DiscoveryDefinition) -> ChosenRows:
     """Select the discovery pairs (docs/splits.md); ``row_id`` is made from the two kernel ids."""
     counted = tables.of_searches(
-        pl.col("role").is_in(rule.roles),
-        pl.col("generation_method").is_in(rule.methods),
-        rule.allows_builder(tables),
+        pl.col("role").is_in(definition.roles),
+        pl.col("generation_method").is_in(definition.methods),
+        definition.allows_builder(tables),
     )
     evaluations = tables.read("evaluations", EDGE_COLUMNS, where=counted)
-    flags = [has_flag(rule.exclude_flags, f"{side}_flags") for side in ("parent", "child")]
+    flags = [has_flag(definition.exclude_flags, f"{side}_flags") for side in ("parent", "child")]
     refuse = {
         "flagged": pl.any_horizontal(flags),
-        "measured_too_seldom": pl.col("child_n_measurements") < rule.min_measurements,
+        "measured_too_seldom": pl.col("child_n_measurements") < definition.min_measurements,
     }
     kernels = tables.kernels(columns=[*EDGE_ENDS, "language", "flags", "n_measurements"])
     edges, dropped = find_edges(evaluations, kernels, refuse)

@@ -65,14 +65,14 @@ def select_split(
     split: SplitSpec,
     tables: ArchiveTables,
     members: Mapping[str, pl.DataFrame],
-    rule: Definition | None = None,
+    definition: Definition | None = None,
     gpu: str | None = None,
 ) -> Selection:
     """Select one split of an archive.
 
-    ``members`` are rows of the other splits by table, which training pairs must not touch;
-    ``rule`` is its definition, without one the archive's canonical one; ``gpu`` the GPU of an
-    evaluation split, where its definition should not choose.
+    ``members`` are ids of the rows of the other splits, by table: training pairs must not hold
+    them, transfer rows not show them. Without a ``definition`` the archive's canonical one counts;
+    ``gpu`` is the GPU of a :class:`CandidateDefinition`, where that should not choose.
 
     Raises:
         UsageError: the GPU that was named has no kernel.
@@ -80,29 +80,29 @@ def select_split(
         DataError: a speedup is not finite and above 0.
     """
     standard = canonical_definition(split, tables)
-    rule = rule or standard
-    match rule:
+    definition = definition or standard
+    match definition:
         case EvalDefinition():
-            chosen = select_eval(tables, rule, gpu)
+            chosen = select_eval(tables, definition, gpu)
         case CloseDefinition():
-            chosen = select_close(tables, rule, gpu)
+            chosen = select_close(tables, definition, gpu)
         case ValidityDefinition():
-            chosen = select_validity(tables, rule, gpu)
+            chosen = select_validity(tables, definition, gpu)
         case TransferDefinition():
-            chosen = select_transfer(tables, rule, members)
+            chosen = select_transfer(tables, definition, members)
         case DiscoveryDefinition():
-            chosen = select_discovery(tables, rule)
+            chosen = select_discovery(tables, definition)
         case TrainDefinition():
-            chosen = select_train(tables, rule, members)
+            chosen = select_train(tables, definition, members)
         case _:
-            raise UsageError(f"no rule selects by a {type(rule).__name__}")
-    parameters = rule.parameters
-    if isinstance(rule, CandidateDefinition):
-        parameters |= {"preferred_gpu": rule.gpu, "gpu": chosen.gpu}
+            raise UsageError(f"no rule selects by a {type(definition).__name__}")
+    parameters = definition.parameters
+    if isinstance(definition, CandidateDefinition):
+        parameters |= {"preferred_gpu": definition.gpu, "gpu": chosen.gpu}
     stated = SplitFacts(
-        name=_name_of(split, rule, standard, chosen, parameters),
+        name=_name_of(split, definition, standard, chosen, parameters),
         origin="selected",
-        scheme=rule.scheme,
+        scheme=definition.scheme,
         logical_digest="",
         rows=len(chosen.rows),
         parameters=parameters,
@@ -113,7 +113,7 @@ def select_split(
 
 def _name_of(
     split: SplitSpec,
-    rule: Definition,
+    definition: Definition,
     standard: Definition,
     choice: ChosenRows,
     parameters: Mapping[str, Any],
@@ -123,7 +123,7 @@ def _name_of(
     if isinstance(standard, CandidateDefinition):
         with suppress(SplitNotMadeError):
             gpu = choose_gpu(choice.gpus, standard.gpu)
-    if (rule, choice.gpu) == (standard, gpu):
+    if (definition, choice.gpu) == (standard, gpu):
         return CANONICAL
     return f"{split.name}-{sha256_hex(canonical_json(parameters))[:8]}"
 
@@ -152,7 +152,7 @@ def make_splits(
     manifest: Manifest | None = None,
     *,
     names: Sequence[str] = tuple(SPLIT_TABLES),
-    rule: Definition | None = None,
+    definition: Definition | None = None,
     gpu: str | None = None,
 ) -> Manifest:
     """Make derived tables of an archive directory that nobody else reads yet.
@@ -161,7 +161,7 @@ def make_splits(
     its canonical definition is left out, with the reason in the manifest, which is returned.
 
     ``manifest`` is one that the caller will write; without it, the stored one is read and written
-    again. ``rule`` and ``gpu`` are those of a single split, as :func:`select_split` takes them.
+    again. ``definition`` and ``gpu`` are of a single split, as :func:`select_split` takes them.
 
     Raises:
         LeakageError: training would hold something of the evaluation; the rows are named.
@@ -176,10 +176,10 @@ def make_splits(
     not_made = {name: why for name, why in reasons_before.items() if name not in names}
     for name in (n for n in SPLIT_TABLES if n in names):
         try:
-            selections[name] = select_split(SPLIT_TABLES[name], tables, members, rule, gpu)
+            selections[name] = select_split(SPLIT_TABLES[name], tables, members, definition, gpu)
             members[name] = members_of(SPLIT_TABLES[name], selections[name].rows)
         except SplitNotMadeError as error:
-            if rule is not None:
+            if definition is not None:
                 raise
             not_made[name] = str(error)
     refuse_leaks(tables, members, selections)
@@ -224,12 +224,12 @@ def remade_split(
             why = withheld if present.origin == "withheld" else published
             raise UsageError(f"{table} can't be made again: {why}")
         if definition is None:
-            rule = canonical_definition(split, ArchiveTables(archive))
+            loaded = canonical_definition(split, ArchiveTables(archive))
         else:
-            rule = load_definition(table, definition)
-        rule = with_changes(rule, **changes)
+            loaded = load_definition(table, definition)
+        loaded = with_changes(loaded, **changes)
         with replaced_directory(archive_path, copy=True) as new:
-            manifest = make_splits(new, names=[table], rule=rule, gpu=gpu)
+            manifest = make_splits(new, names=[table], definition=loaded, gpu=gpu)
             # What this split asks about now may not be shown in others.
             others = (s for s in SPLIT_TABLES.values() if s.known and s.table != table)
             showing = [s.table for s in others if s.table in manifest.splits]

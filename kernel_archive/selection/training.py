@@ -83,7 +83,7 @@ def held_out_programs(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]
 
 
 def select_train(
-    tables: ArchiveTables, rule: TrainDefinition, members: Mapping[str, pl.DataFrame]
+    tables: ArchiveTables, definition: TrainDefinition, members: Mapping[str, pl.DataFrame]
 ) -> ChosenRows:
     """Select the training pairs (docs/splits.md).
 
@@ -93,12 +93,12 @@ def select_train(
     """
     held_out = held_out_programs(tables, members)
     dropped: Counter[str] = Counter()
-    of_role = tables.of_searches(pl.col("role") == "training", rule.allows_builder(tables))
+    of_role = tables.of_searches(pl.col("role") == "training", definition.allows_builder(tables))
     reasons = {
         "other_role": ~of_role,
         "held_out": pl.col("program_id").is_in(held_out.programs.implode()),
         "unknown_reference": pl.col("reference_id").fill_null("") == "",
-        "flagged": has_flag(rule.exclude_flags),
+        "flagged": has_flag(definition.exclude_flags),
     }
     kernels = tables.kernels("train", [*EDGE_ENDS, "flags"]).sort("kernel_id")
     kernels = leave_out(kernels, reasons, dropped).select(EDGE_ENDS)
@@ -107,7 +107,7 @@ def select_train(
     kinds = {
         "seed": _seeds(tables, kernels, held_out, dropped),
         "parent_edit": edges,
-        "pair": _sampled(rule, kernels, held_out, edges),
+        "pair": _sampled(definition, kernels, held_out, edges),
     }
     rows = pl.concat(
         edges.select(pair_type=pl.lit(kind), rank=pl.lit(rank), **_COLUMNS)
@@ -152,7 +152,7 @@ def _seeds(
 
 
 def _sampled(
-    rule: TrainDefinition, kernels: pl.DataFrame, held_out: HeldOut, edges: pl.DataFrame
+    definition: TrainDefinition, kernels: pl.DataFrame, held_out: HeldOut, edges: pl.DataFrame
 ) -> pl.DataFrame:
     """Draw edges between any two programs, task by task, spread evenly over the strata.
 
@@ -161,7 +161,7 @@ def _sampled(
     """
     # A pair with the reference is a seed pair, or one the wrong way round.
     kernels = kernels.filter(pl.col("program_id") != pl.col("reference_id"))
-    marks = [program_mark(rule.seed, name) for name in kernels["kernel_id"]]
+    marks = [program_mark(definition.seed, name) for name in kernels["kernel_id"]]
     kernels = kernels.with_columns(pl.Series("mark", marks, pl.UInt64))
     key = pair_key("parent_kernel_id", "child_kernel_id")
     ratio = pl.col("ratio")
@@ -171,7 +171,7 @@ def _sampled(
         & (ratio.is_finite() & (ratio > 0) & (1 / ratio).is_finite())
     )
     # No stratum gives more than all are to give together.
-    wanted = rule.pairs_per_task
+    wanted = definition.pairs_per_task
     drawn = [stratum_pairs(kernels.clear(), 1, math.inf, allowed, wanted)]
     for programs in kernels.partition_by("problem"):
         ends = pairwise([*FACTORS, math.inf])
