@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from kernel_archive.selection.definitions import CloseDefinition
-from kernel_archive.selection.evaluation import candidates, without_near_training
+from kernel_archive.selection.evaluation import find_eligible, without_near_training
 from kernel_archive.selection.selected import ChosenRows, with_pair_ids
 from kernel_archive.selection.similarity import near_copy_classes
 from kernel_archive.selection.tables import ArchiveTables
@@ -102,7 +102,7 @@ def draw_pairs(
 
 def select_close(tables: ArchiveTables, definition: CloseDefinition, gpu: str | None) -> ChosenRows:
     """Select the close pairs (docs/splits.md)."""
-    kernels, excluded, chosen_gpu, gpus = candidates(tables, definition, gpu)
+    kernels, excluded, chosen_gpu, gpus = find_eligible(tables, definition, gpu)
     kernels = _with_standard_errors(tables, kernels)
     kernels = without_near_training(tables, kernels, definition.near_copy)
     classes: dict[str, str] = {}

@@ -20,7 +20,7 @@ from kernel_archive.errors import RecipeError, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.problems import HELD_OUT_PROBLEMS, normalise_problem
 from kernel_archive.program_text import LANGUAGE_ORDER
-from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.selection.tables import ArchiveTables, is_listed
 from kernel_archive.splits import SPLITS, SplitSpec, split_of
 from kernel_archive.storage import content_path
 from kernel_archive.untrusted import misfit, read_toml
@@ -63,9 +63,9 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return {**msgspec.to_builtins(self), **self.common}
 
     def allows_builder(self, tables: ArchiveTables) -> pl.Expr:
-        """Tell whether the programs of a search's builder count."""
+        """Tell of rows of ``searches`` whether the programs of their builder count."""
         builder, natural = pl.col("builder"), tables.archive.manifest.natural_builders
-        allowed = builder.is_in(self.builders) | (not self.builders)
+        allowed = is_listed("builder", self.builders)
         allowed &= builder.is_in(natural) | (not self.natural)
         return allowed & ~builder.is_in(self.without_builders)
 

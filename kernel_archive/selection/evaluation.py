@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -34,7 +34,7 @@ from kernel_archive.selection.selected import (
     with_pair_ids,
 )
 from kernel_archive.selection.similarity import is_near_copy, near_copies
-from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out
+from kernel_archive.selection.tables import ArchiveTables, has_flag, is_listed, leave_out
 
 
 class SplitNotMadeError(UsageError):
@@ -50,8 +50,7 @@ def reasons_against(tables: ArchiveTables, definition: CandidateDefinition) -> d
         "other_problem": ~pl.col("problem").is_in(definition.problems),
         "not_held_out": ~tables.of_searches(pl.col("role") == HELD_OUT),
         "other_builder": ~tables.of_searches(definition.allows_builder(tables)),
-        "other_language": ~pl.col("language").is_in(definition.languages)
-        & bool(definition.languages),
+        "other_language": ~is_listed("language", definition.languages),
         "unknown_reference": ~reference.is_in(references.implode()) & (not own_archive),
         # The shipped definitions keep what they selected before this rule.
         "reference_itself": (pl.col("program_id") == pl.col("reference_id")) & own_archive,
@@ -61,23 +60,33 @@ def reasons_against(tables: ArchiveTables, definition: CandidateDefinition) -> d
     }
 
 
-def candidates(
+class EligibleKernels(NamedTuple):
+    """Kernels of one GPU that may be asked about."""
+
+    kernels: pl.DataFrame
+    excluded: Counter[str]  # reason -> programs left out
+    gpu: str | None  # the chosen one; none where no kernel qualifies
+    gpus: Mapping[str, int]  # kernels that qualify on each GPU
+
+
+def find_eligible(
     tables: ArchiveTables,
     definition: CandidateDefinition,
     gpu: str | None,
     further: Sequence[pl.DataFrame] = (),
-) -> ChosenRows:
-    """Select the kernels of one GPU that a definition's words allow.
+) -> EligibleKernels:
+    """Find the kernels of one GPU that a definition's words allow.
 
     ``gpu`` is the GPU, where the definition should not choose; ``further`` are programs
-    that count besides kernels. The facts are counts of what was left out, by reason.
+    that count besides kernels.
     """
-    dropped: Counter[str] = Counter()
+    excluded: Counter[str] = Counter()
     programs = pl.concat([tables.held_out, *further], how="diagonal")
-    kernels = leave_out(programs, reasons_against(tables, definition), dropped)
+    kernels = leave_out(programs, reasons_against(tables, definition), excluded)
     gpus = count_values(kernels["gpu"])
     chosen = choose_gpu(gpus, definition.gpu, gpu)
-    return ChosenRows(kernels.filter(pl.col("gpu") == (chosen or "")), dropped, chosen, gpus)
+    kernels = kernels.filter(pl.col("gpu") == (chosen or ""))
+    return EligibleKernels(kernels, excluded, chosen, gpus)
 
 
 def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = None) -> str | None:
@@ -128,7 +137,7 @@ def without_near_training(
 
 
 def _fill_cells(
-    tables: ArchiveTables, definition: EvalDefinition, kernels: pl.DataFrame, dropped: Counter[str]
+    tables: ArchiveTables, definition: EvalDefinition, kernels: pl.DataFrame, excluded: Counter[str]
 ) -> pl.DataFrame:
     """Take the kernels of the smallest hashes of each cell, without near copies of each other."""
     grams = tables.grams(kernels["program_id"])
@@ -142,7 +151,7 @@ def _fill_cells(
         if len(cell) >= definition.cap:
             continue
         if any(is_near_copy(grams[program], grams[other], definition.near_copy) for other in cell):
-            dropped["near_copy_in_cell"] += 1
+            excluded["near_copy_in_cell"] += 1
         else:
             cell.append(program)
             chosen.append(name)
@@ -157,19 +166,18 @@ def select_eval(tables: ArchiveTables, definition: EvalDefinition, gpu: str | No
     the smallest hashes, without near copies of each other. Nothing depends on the
     order of the input.
     """
-    kernels, reasons, chosen_gpu, gpus = candidates(tables, definition, gpu)
-    dropped = Counter(reasons)
-    dropped["other_gpu"] = sum(gpus.values()) - len(kernels)
+    kernels, excluded, chosen_gpu, gpus = find_eligible(tables, definition, gpu)
+    excluded["other_gpu"] = sum(gpus.values()) - len(kernels)
     allowed = without_near_training(tables, kernels, definition.near_copy)
-    dropped["near_training"] = len(kernels) - len(allowed)
+    excluded["near_training"] = len(kernels) - len(allowed)
     # Speedups that are no number are named only where they matter.
     ids = allowed["kernel_id"].to_list()
     bins = assign_bins(allowed["speedup"].to_numpy(), definition.scheme, row_ids=ids)
     allowed = allowed.with_columns(pl.Series("bin", bins, pl.Int8))
-    chosen = _fill_cells(tables, definition, allowed, dropped)
+    chosen = _fill_cells(tables, definition, allowed, excluded)
     facts: dict[str, Any] = {
         "cells": cell_counts(chosen.select("problem", "bin").iter_rows(), definition.problems),
-        "excluded": dict(sorted(dropped.items())),
+        "excluded": dict(sorted(excluded.items())),
         "gpus": gpus,
     }
     return ChosenRows(with_reference(tables, chosen), facts, chosen_gpu, gpus)
@@ -185,17 +193,17 @@ def select_validity(
     """
     columns = ("kernel_id", "program_id", "token_id", "problem", "language", "gpu")
     failures = tables.read("failures", [*columns, "search_id", "reference_id"])
-    programs, reasons, chosen_gpu, gpus = candidates(tables, definition, gpu, [failures])
-    dropped = {**reasons, "other_gpu": sum(gpus.values()) - len(programs)}
+    programs, excluded, chosen_gpu, gpus = find_eligible(tables, definition, gpu, [failures])
+    excluded["other_gpu"] = sum(gpus.values()) - len(programs)
     judged = tables.read("evaluations", ["kernel_id", "outcome", "excluded"]).filter(
         pl.col("excluded").is_null(), pl.col("outcome") != "infrastructure_failure"
     )
     worst = pl.col("outcome").cast(pl.Enum(OUTCOMES)).max().cast(pl.String)
     programs = programs.join(judged.group_by("kernel_id").agg(worst), on="kernel_id")
     rows = without_near_training(tables, programs, definition.near_copy)
-    dropped["near_training"] = len(programs) - len(rows)
+    excluded["near_training"] = len(programs) - len(rows)
     rows = rows.with_columns(passes=(pl.col("outcome") == "success").cast(pl.Int8))
-    facts = {"excluded": dict(sorted(dropped.items())), "gpus": gpus}
+    facts = {"excluded": dict(sorted(excluded.items())), "gpus": gpus}
     return ChosenRows(with_reference(tables, rows), facts, chosen_gpu, gpus)
 
 

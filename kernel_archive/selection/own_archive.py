@@ -21,7 +21,7 @@ from kernel_archive.selection.definitions import (
 )
 from kernel_archive.selection.evaluation import reasons_against
 from kernel_archive.selection.selected import count_values
-from kernel_archive.selection.tables import ArchiveTables, has_flag, with_reason
+from kernel_archive.selection.tables import ArchiveTables, has_flag, is_listed, with_reason
 from kernel_archive.splits import SPLITS, SplitSpec
 
 #: A problem with kernels in fewer bins says too little about telling them apart.
@@ -44,7 +44,7 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
     languages = eval_rules.get("languages") or []
     kernels = tables.held_out.filter(
         tables.of_searches(pl.col("role") == HELD_OUT),
-        pl.col("language").is_in(languages) | (not languages),
+        is_listed("language", languages),
         ~has_flag(["unfit"]),
     )
     gpu = canonical_gpu(eval_rules.get("gpu") or "")
