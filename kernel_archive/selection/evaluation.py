@@ -30,7 +30,7 @@ from kernel_archive.selection.selected import (
     by_hash,
     cell_counts,
     count_values,
-    rows_of,
+    ids_of_kinds,
     with_pair_ids,
 )
 from kernel_archive.selection.similarity import is_near_copy, near_copies
@@ -249,7 +249,7 @@ def select_transfer(
     first = pl.col("program_id").first().over(program)
     kernels = kernels.filter(pl.col("program_id") == first)
     # Neither a kernel that another split asks about nor the programs of a close pair are shown.
-    eval_ids, pairs = rows_of(members, "eval")["row_id"], rows_of(members, "close")
+    eval_ids, pairs = ids_of_kinds(members, "eval")["row_id"], ids_of_kinds(members, "close")
     in_pairs = pl.concat([pairs["anchor_program"], pairs["candidate_program"]])
     shown = kernels.filter(
         ~pl.col("kernel_id").is_in(eval_ids.implode()),

@@ -39,7 +39,7 @@ from kernel_archive.selection.evaluation import (
     select_validity,
 )
 from kernel_archive.selection.inputs import write_inputs
-from kernel_archive.selection.leakage import present_members, refuse_leaks
+from kernel_archive.selection.leakage import read_leak_ids, refuse_leaks
 from kernel_archive.selection.own_archive import canonical_definition
 from kernel_archive.selection.published import read_published
 from kernel_archive.selection.selected import (
@@ -47,7 +47,7 @@ from kernel_archive.selection.selected import (
     ChosenRows,
     Selection,
     label_rows,
-    members_of,
+    leak_ids,
 )
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.training import select_train
@@ -99,7 +99,7 @@ def select_split(
     parameters = definition.parameters
     if isinstance(definition, CandidateDefinition):
         parameters |= {"preferred_gpu": definition.gpu, "gpu": chosen.gpu}
-    stated = SplitFacts(
+    base_facts = SplitFacts(
         name=_name_of(split, definition, standard, chosen, parameters),
         origin="selected",
         scheme=definition.scheme,
@@ -108,7 +108,7 @@ def select_split(
         parameters=parameters,
         facts=dict(chosen.facts),
     )
-    return label_rows(split, chosen.rows, stated, tables)
+    return label_rows(split, chosen.rows, base_facts, tables)
 
 
 def _name_of(
@@ -132,17 +132,17 @@ def _write_selections(
     directory: Path, manifest: Manifest, selections: Iterable[Selection], **reports: Any
 ) -> Manifest:
     """Write the files of splits; return the manifest with them and with further reports."""
-    tables, splits = dict(manifest.tables), dict(manifest.splits)
+    table_facts, split_facts = dict(manifest.tables), dict(manifest.splits)
     for selection in selections:
         name = selection.split.table
         (part,) = TABLES[name].splits
-        tables[name] = write_table(directory, name, {part: selection.parts()})
-        digest = tables[name].logical_digest
-        splits[name] = msgspec.structs.replace(selection.base_facts, logical_digest=digest)
+        table_facts[name] = write_table(directory, name, {part: selection.parts()})
+        digest = table_facts[name].logical_digest
+        split_facts[name] = msgspec.structs.replace(selection.base_facts, logical_digest=digest)
     return msgspec.structs.replace(
         manifest,
-        tables=tables,
-        splits=splits,
+        tables=table_facts,
+        splits=split_facts,
         reports={**manifest.reports, **reports},
     )
 
@@ -151,11 +151,11 @@ def make_splits(
     directory: str | Path,
     manifest: Manifest | None = None,
     *,
-    names: Sequence[str] = tuple(SPLIT_TABLES),
+    split_tables: Sequence[str] = tuple(SPLIT_TABLES),
     definition: Definition | None = None,
     gpu: str | None = None,
 ) -> Manifest:
-    """Make derived tables of an archive directory that nobody else reads yet.
+    """Make the splits with these tables, in an archive directory that nobody else reads yet.
 
     Nothing is written when the splits would leak. A split that an archive's kernels don't allow by
     its canonical definition is left out, with the reason in the manifest, which is returned.
@@ -170,14 +170,14 @@ def make_splits(
     path = Path(directory)
     archive = Archive(path, manifest) if manifest else open_archive(path)
     tables = ArchiveTables(archive)
-    members = present_members(tables, [n for n in SPLIT_TABLES if n not in names])
+    members = read_leak_ids(tables, [n for n in SPLIT_TABLES if n not in split_tables])
     selections: dict[str, Selection] = {}
     reasons_before = archive.manifest.reports.get("splits_not_made", {})
-    not_made = {name: why for name, why in reasons_before.items() if name not in names}
-    for name in (n for n in SPLIT_TABLES if n in names):
+    not_made = {name: why for name, why in reasons_before.items() if name not in split_tables}
+    for name in (n for n in SPLIT_TABLES if n in split_tables):
         try:
             selections[name] = select_split(SPLIT_TABLES[name], tables, members, definition, gpu)
-            members[name] = members_of(SPLIT_TABLES[name], selections[name].rows)
+            members[name] = leak_ids(SPLIT_TABLES[name], selections[name].rows)
         except SplitNotMadeError as error:
             if definition is not None:
                 raise
@@ -229,12 +229,12 @@ def remade_split(
             loaded = load_definition(table, definition)
         loaded = with_changes(loaded, **changes)
         with replaced_directory(archive_path, copy=True) as new:
-            manifest = make_splits(new, names=[table], definition=loaded, gpu=gpu)
+            manifest = make_splits(new, split_tables=[table], definition=loaded, gpu=gpu)
             # What this split asks about now may not be shown in others.
             others = (s for s in SPLIT_TABLES.values() if s.known and s.table != table)
             showing = [s.table for s in others if s.table in manifest.splits]
             if showing:
-                manifest = make_splits(new, names=showing)
+                manifest = make_splits(new, split_tables=showing)
             yield RemadeSplit(facts=manifest.splits[table], directory=new)
 
 

@@ -24,8 +24,8 @@ from kernel_archive.selection.discovery import EDGE_COLUMNS, EDGE_ENDS, find_edg
 from kernel_archive.selection.selected import (
     ChosenRows,
     count_values,
+    ids_of_kinds,
     pair_keys,
-    rows_of,
     with_pair_ids,
 )
 from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out, pair_key
@@ -68,7 +68,7 @@ class HeldOut(NamedTuple):
 
 def held_out_programs(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> HeldOut:
     """Collect what held-out searches ran, failures included, and what other splits hold."""
-    evaluated, pairs = rows_of(members, "eval"), rows_of(members, "close", "discovery")
+    evaluated, pairs = ids_of_kinds(members, "eval"), ids_of_kinds(members, "close", "discovery")
     is_held_out = tables.of_searches(pl.col("role") == "held_out")
     ran = tables.read("evaluations", ["search_id", "program_id"], where=is_held_out)
     programs = pl.concat([ran["program_id"], evaluated["candidate_program"]]).implode()

@@ -16,7 +16,7 @@ from kernel_archive.ids import program_id, token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.definitions import load_definition, with_changes
 from kernel_archive.selection.make import select_split
-from kernel_archive.selection.selected import MEMBER
+from kernel_archive.selection.selected import LEAK_IDS
 from kernel_archive.selection.training import held_out_programs
 from kernel_archive.splits import SPLITS
 
@@ -110,7 +110,7 @@ def test_programs_of_held_out_searches_are_never_touched():
 
 def test_programs_of_a_published_eval_are_never_touched():
     """Rows of an evaluation split that no search here explains are held out too."""
-    published = pl.DataFrame([member(("reference", program_id(A)), ("y", "x"))], schema=MEMBER)
+    published = pl.DataFrame([member(("reference", program_id(A)), ("y", "x"))], schema=LEAK_IDS)
     got = select([TRAIN], [Run("t", A), Run("t", B)], members={"eval": published})
     assert kinds(got)["seed"] == {(REFERENCE, B)}
 
@@ -128,7 +128,7 @@ def test_discovery_pairs_are_never_trained_on(swap, near):
 
     runs = [Run("t", A), Run("t", B, 3.0, parent="n0"), Run("t", C, 5.0)]
     rows = [pair(A, B), pair(A, C), pair(REFERENCE, C)]
-    splits = {"discovery_pairs": pl.DataFrame(rows, schema=MEMBER)}
+    splits = {"discovery_pairs": pl.DataFrame(rows, schema=LEAK_IDS)}
     found = kinds(select([TRAIN], runs, members=splits))
     assert found["seed"] == {(REFERENCE, A), (REFERENCE, B)}
     assert found["parent_edit"] == set()

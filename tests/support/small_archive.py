@@ -92,7 +92,7 @@ def write_archive(
         if table != "train_pairs" or train_pairs:
             definition = with_changes(load_definition(table), **changes)
             with suppress(SplitNotMadeError):
-                make_splits(directory, names=[table], definition=definition)
+                make_splits(directory, split_tables=[table], definition=definition)
     manifest = read_manifest(directory)
     canonical = {
         table: msgspec.structs.replace(facts, name="canonical")  # a board takes no others
