@@ -84,9 +84,8 @@ def draw_pairs(
         programs = rows.select("first_program_id", "second_program_id").rows()
         for row_id, kernel_ids, program_ids in zip(rows["row_id"], kernels, programs, strict=True):
             key = tuple(sorted(classes.get(name, name) for name in program_ids))
-            if key not in drawn_classes and all(
-                uses[k] < definition.pairs_per_program for k in kernel_ids
-            ):
+            may_be_used = all(uses[k] < definition.pairs_per_program for k in kernel_ids)
+            if may_be_used and key not in drawn_classes:
                 drawn_classes.add(key)
                 uses.update(kernel_ids)
                 yield row_id

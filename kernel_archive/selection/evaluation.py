@@ -77,16 +77,14 @@ def find_eligible(
 ) -> EligibleKernels:
     """Find the kernels of one GPU that a definition's words allow.
 
-    ``gpu`` is the GPU, where the definition should not choose; ``further`` are programs
-    that count besides kernels.
+    ``gpu`` is the GPU, unless the definition chooses it; ``further`` are programs besides kernels.
     """
     excluded: Counter[str] = Counter()
     programs = pl.concat([tables.held_out, *further], how="diagonal")
     kernels = leave_out(programs, reasons_against(tables, definition), excluded)
     gpus = count_values(kernels["gpu"])
     chosen = choose_gpu(gpus, definition.gpu, gpu)
-    kernels = kernels.filter(pl.col("gpu") == (chosen or ""))
-    return EligibleKernels(kernels, excluded, chosen, gpus)
+    return EligibleKernels(kernels.filter(pl.col("gpu") == (chosen or "")), excluded, chosen, gpus)
 
 
 def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = None) -> str | None:
@@ -143,10 +141,9 @@ def _fill_cells(
     grams = tables.grams(kernels["program_id"])
     cells: dict[tuple[str, int], list[str]] = {}
     chosen: list[str] = []
-    columns = by_hash(kernels, "kernel_id", definition.selection_key).select(
-        "kernel_id", "program_id", "problem", "bin"
-    )
-    for name, program, problem, number in columns.iter_rows():
+    columns = kernels.select("kernel_id", "program_id", "problem", "bin")
+    ordered = by_hash(columns, "kernel_id", definition.selection_key)
+    for name, program, problem, number in ordered.iter_rows():
         cell = cells.setdefault((problem, number), [])
         if len(cell) >= definition.cap:
             continue

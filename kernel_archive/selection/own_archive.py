@@ -26,6 +26,7 @@ from kernel_archive.splits import SPLITS, SplitSpec
 
 #: A problem with kernels in fewer bins says too little about telling them apart.
 LEAST_BINS: Final = 3
+_UNNAMED: Final = "[eval] tasks does not name it"
 
 
 def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
@@ -106,29 +107,25 @@ def problems_left_out(archive: Archive) -> list[dict[str, Any]]:
     definition = cast("EvalDefinition", recorded_definition(SPLITS["eval"], facts.parameters))
     gpu, tables = facts.parameters["gpu"] or definition.gpu, ArchiveTables(archive)
     against = reasons_against(tables, definition)
-    unnamed, others = (
-        "[eval] tasks does not name it",
-        "all are flagged, or near copies of training programs",
-    )
     reasons = {
         "its searches are not held out": against["not_held_out"],
         f"none is written in {', '.join(definition.languages)}": against["other_language"],
         f"none was measured on {gpu}": pl.col("gpu") != gpu,
-        unnamed: against["other_problem"],
-        others: pl.lit(value=True),
+        _UNNAMED: against["other_problem"],
+        "all are flagged, or near copies of training programs": pl.lit(value=True),
     }
     columns = ["kernel_id", "problem", "language", "gpu", "speedup", "search_id"]
     kernels = tables.kernels(columns=columns).filter(~pl.col("problem").is_in(asked))
     rows = with_reason(_with_bins(kernels), reasons)
-    # The reason for a problem is the last one that a kernel of it gets as far as.
+    # The later its reason, the further a kernel got; a problem has that of its furthest kernel.
     reason = pl.col("reason").cast(pl.Enum([*reasons]))
-    bins = pl.col("bin").filter(reason >= unnamed).n_unique()
+    bins = pl.col("bin").filter(reason >= _UNNAMED).n_unique()
     problems = rows.group_by("problem").agg(reason.max().cast(pl.String), bins=bins, rows=pl.len())
     if "tasks" not in eval_rules:
         least = pl.lit(eval_rules.get("bins") or LEAST_BINS)
         few = "its speedups fall in {} of 8 bins, and {} are needed ([eval] bins)"
-        reason = pl.when(pl.col("reason") == unnamed).then(pl.format(few, "bins", least))
-        problems = problems.with_columns(reason.otherwise("reason").alias("reason"))
+        too_few_bins = pl.when(pl.col("reason") == _UNNAMED).then(pl.format(few, "bins", least))
+        problems = problems.with_columns(reason=too_few_bins.otherwise("reason"))
     failed = tables.read("evaluations", ["problem"])
     failed = failed.filter(~pl.col("problem").is_in([*asked, *problems["problem"]]))
     failed = failed.group_by("problem").agg(reason=pl.lit("no program counts"), rows=pl.len())

@@ -39,9 +39,8 @@ _LEAK_ID_COLUMNS: Final = (
     *("row_id", "problem", "search_id", "pair_type"),
     *("anchor_program", "anchor_token", "candidate_program", "candidate_token"),
 )
-#: Columns by which the check of leaks knows a row: the ids of both programs and of their classes
-#: of near duplicates; ``pair_type`` is null but in training pairs, ``search_id`` empty where
-#: unknown.
+#: Columns by which the check of leaks knows a row: ids of both programs and of their near-duplicate
+#: classes; ``pair_type`` is null but in training pairs, ``search_id`` empty where unknown.
 LEAK_IDS: Final = pl.Schema(dict.fromkeys(_LEAK_ID_COLUMNS, pl.String))
 
 

@@ -88,9 +88,8 @@ def test_near_copies_make_one_pair_with_another_program():
     copy = text.replace("pid + 15)", "pid + 100)")
     assert jaccard(text, copy) >= 0.7
     near = [Run("s", c, s, node=f"{c}{k}") for c, s in ((text, 1.2), (copy, 1.3)) for k in "abc"]
-    pairs = select(
-        [*measured([1.0]), *near], definition=with_changes(DEFINITION, pairs_per_program=9)
-    )
+    repeated = with_changes(DEFINITION, pairs_per_program=9)
+    pairs = select([*measured([1.0]), *near], definition=repeated)
     # The copies make a pair of their own; of theirs with the third program one is taken.
     assert len(pairs.rows) == 2
 

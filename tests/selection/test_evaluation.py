@@ -165,12 +165,10 @@ def test_variants_have_names_of_their_own():
     searches = [Search("a", gpu="A100-80GB"), Search("b", gpu="H200")]
     tables = make_tables(searches, [Run("a", CODES[0], 1.2), Run("b", CODES[1], 5.0)])
     own = memory_tables(tables, eval_rules=EVALUATION)
-    definition = canonical_definition(SPLITS["eval"], own)
+    base = canonical_definition(SPLITS["eval"], own)
 
     def name(gpu=None, **changes):
-        return select_split(
-            SPLITS["eval"], own, {}, with_changes(definition, **changes), gpu
-        ).facts.name
+        return select_split(SPLITS["eval"], own, {}, with_changes(base, **changes), gpu).facts.name
 
     assert {name(), name("NVIDIA A100-SXM4-80GB")} == {"canonical"}
     changes = [{"cap": 20}, {"scheme": "released"}, {"tasks": ["trimul"]}, {"selection_key": "o:"}]

@@ -17,7 +17,7 @@ from kernel_archive.schema import TABLES
 from kernel_archive.selection.definitions import load_definition, with_changes
 from kernel_archive.selection.make import select_split
 from kernel_archive.selection.selected import LEAK_IDS
-from kernel_archive.selection.training import held_out_programs
+from kernel_archive.selection.training import find_forbidden
 from kernel_archive.splits import SPLITS
 
 DEFINITION = load_definition("train")
@@ -101,8 +101,8 @@ def test_programs_of_held_out_searches_are_never_touched():
         Run("h", program("t2", comment="another"), None),
         Run("h", C, 2.0, excluded="wrong"),
     ]
-    held = held_out_programs(memory_tables(make_tables(searches, runs)), {})
-    assert {*held.programs} == {program_id(code) for code in (A, C, program("t2", comment="one"))}
+    found = find_forbidden(memory_tables(make_tables(searches, runs)), {})
+    assert {*found.programs} == {program_id(code) for code in (A, C, program("t2", comment="one"))}
     got = select(searches, runs)
     assert kinds(got)["seed"] == {(REFERENCE, B)}
     assert got.facts.facts["excluded"]["held_out"] == 3
