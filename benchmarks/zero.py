@@ -46,8 +46,8 @@ LANGUAGES = {"eval": ("triton",), "eval_cuda": ("cuda",)}
 def asked_of(training, rows, spec):
     """Ask for training rows as a split asks for its own."""
     part = training.take(rows)
-    shared = ("problems", "gpus", "anchors", "candidates", "row_ids")
-    shared += ("stated_gpus", "launch_features")
+    shared = ["problems", "gpus", "anchors", "candidates", "row_ids"]
+    shared += ["stated_gpus", "launch_features"]
     shown = {name: getattr(part, name) for name in shared}
     return AskedPairs(split=spec, scheme="paper", known=(None,) * len(rows), **shown)
 

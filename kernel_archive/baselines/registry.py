@@ -128,9 +128,8 @@ def make_baseline(
             )
         asked = replace(asked, launch_features=features)
         training = replace(training, launch_features=features)
-    empty = np.zeros((0, N_BINS))
-    probabilities = baseline.forecast(asked, training, seed) if len(asked) else empty
-    return BaselineForecasts(asked.split, asked.row_ids, probabilities, n_training=len(training))
+    forecast = baseline.forecast(asked, training, seed) if len(asked) else np.zeros((0, N_BINS))
+    return BaselineForecasts(asked.split, asked.row_ids, forecast, n_training=len(training))
 
 
 def forecast_lines(forecasts: BaselineForecasts) -> Iterable[bytes]:

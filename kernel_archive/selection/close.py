@@ -45,8 +45,7 @@ def find_pairs(kernels: pl.DataFrame, definition: CloseDefinition) -> pl.DataFra
         return pl.col(f"left_{column}") == pl.col(f"right_{column}")
 
     left, right = (kernels.select(pl.all().name.prefix(side)) for side in ("left_", "right_"))
-    # Each pair once, whichever is the faster.
-    ordered = pl.col("left_kernel_id") < pl.col("right_kernel_id")
+    ordered = pl.col("left_kernel_id") < pl.col("right_kernel_id")  # each pair once
     pairs = left.join_where(right, same("problem"), same("reference_id"), ordered)
     siblings = same("search_id") & same("parent_kernel_id")
     pairs = pairs.filter(same("goal_bin") | siblings.fill_null(value=False))

@@ -23,6 +23,5 @@ def test_what_is_asked_holds_no_label(archive):
 def test_pairs_of_two_archives_keep_the_launches_of_both():
     """Those asked about may be of another archive than those learnt from."""
     ours, theirs = (("a", "p"), np.zeros(2)), (("b", "p"), np.ones(2))
-    one = ProgramPairs(problems=("p",), launch_features=dict([ours]))
-    other = ProgramPairs(problems=("p",), launch_features=dict([theirs]))
+    one, other = (ProgramPairs(problems=("p",), launch_features={k: v}) for k, v in (ours, theirs))
     assert one.joined(other).launch_features == dict([ours, theirs])
