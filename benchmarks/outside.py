@@ -30,11 +30,12 @@ def main() -> None:
     shipped, stranger = open_archive(arguments.shipped), open_archive(arguments.stranger)
     training = load_training_pairs(shipped)
     asked = load_asked_pairs(stranger, arguments.split)
-    launches = load_launch_features(
+    features = load_launch_features(
         shipped, [*training.anchors, *training.candidates], training.gpus
     )
     theirs = load_launch_features(stranger, [*asked.anchors, *asked.candidates], asked.gpus)
-    training, asked = replace(training, launches=launches), replace(asked, launches=theirs)
+    training = replace(training, launch_features=features)
+    asked = replace(asked, launch_features=theirs)
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name, baseline in BASELINES.items():
         if baseline.reads_launches and not theirs:

@@ -280,10 +280,11 @@ def dry_run(searches: list[Search], archive: Archive) -> None:
         known=(None,) * n,
     )
     training = load_training_pairs(archive).of_builders(SPLITS["eval_search"])
-    launches = load_launch_features(
+    features = load_launch_features(
         archive, {*every.candidates, *training.candidates}, (*every.gpus, *training.gpus)
     )
-    every, training = replace(every, launches=launches), replace(training, launches=launches)
+    every = replace(every, launch_features=features)
+    training = replace(training, launch_features=features)
     expected = BASELINES["dry-run"].forecast(every, training, 0) @ np.exp2(np.arange(8) / 2)
     for proposal, value in zip(proposals, expected.tolist(), strict=True):
         proposal.dry_run = value

@@ -46,7 +46,8 @@ LANGUAGES = {"eval": ("triton",), "eval_cuda": ("cuda",)}
 def asked_of(training, rows, spec):
     """Ask for training rows as a split asks for its own."""
     part = training.take(rows)
-    shared = ("problems", "gpus", "anchors", "candidates", "stated_gpus", "launches", "row_ids")
+    shared = ["problems", "gpus", "anchors", "candidates", "row_ids"]
+    shared += ["stated_gpus", "launch_features"]
     shown = {name: getattr(part, name) for name in shared}
     return AskedPairs(split=spec, scheme="paper", known=(None,) * len(rows), **shown)
 
@@ -55,9 +56,8 @@ def compared(archive, training, spec, baselines):
     """Weighted CRPS of every candidate on authors or problems that were left out."""
     training = training.of_builders(spec)
     languages = LANGUAGES.get(spec.name, ("triton", "cuda", "pytorch"))
-    of_languages = [
-        i for i in training.comparable(spec) if language_of(training.candidates[i]) in languages
-    ]
+    comparable = training.comparable_rows(spec)
+    of_languages = [i for i in comparable if language_of(training.candidates[i]) in languages]
     if not of_languages:
         raise SystemExit(f"{spec.name}: no training pair is of its kind")
     rows = np.array(of_languages, dtype=np.intp)
@@ -104,11 +104,11 @@ def _row_facts(archive, part, spec):
     return replace(RowFacts.plain(len(part)), cues=cues)
 
 
-def curve(archive, training, launches):
+def curve(archive, training, features):
     """Pair accuracy and CRPS skill of `dry-run` on `eval` with some of the natural programs."""
     split, asked = load_split(archive, "eval"), load_asked_pairs(archive, "eval")
-    asked = replace(asked, launches=launches)
-    rows = training.comparable(asked.split)
+    asked = replace(asked, launch_features=features)
+    rows = training.comparable_rows(asked.split)
     rows = rows[[language_of(training.candidates[i]) == "triton" for i in rows]]
     rows = rows[[training.problems[i] in set(asked.problems) for i in rows]]
     order = np.random.default_rng(0).permutation(rows)
@@ -136,10 +136,10 @@ def main():
         asked = load_asked_pairs(archive, "eval")
         codes |= {*asked.candidates}
         gpus |= {*asked.gpus}
-    launches = load_launch_features(archive, codes, gpus)
-    training = replace(training, launches=launches)
+    features = load_launch_features(archive, codes, gpus)
+    training = replace(training, launch_features=features)
     if options.curve:
-        curve(archive, training, launches)
+        curve(archive, training, features)
         return
     for name in options.splits:
         n, found = compared(archive, training, FORECAST_SPLITS[name], options.baselines)

@@ -46,8 +46,8 @@ def build(
             rows = [staged.published_rows for staged in run.runs if staged.published_rows]
             published = [io.BytesIO(run.store.read(file)) for file in rows]
             manifest = store_published(new, published, manifest)
-            names = [name for name in SPLIT_TABLES if name not in manifest.splits]
-            manifest = write_manifest(new, make_splits(new, manifest, names=names))
+            others = [name for name in SPLIT_TABLES if name not in manifest.splits]
+            manifest = write_manifest(new, make_splits(new, manifest, split_tables=others))
             write_card(new)
             return run.result(manifest)
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kernel_archive.arithmetic import NO_VALUE, called_name, evaluate, range_trips
+from kernel_archive.baselines.features import MAX_CHARACTERS
 from kernel_archive.ids import by_digest
 
 #: Size of an axis that no literal states.
 UNKNOWN_SIZE: Final = 64.0
 #: Trips of a loop that no literal states: the dry run's count decides between them.
 UNKNOWN_TRIPS: Final = (1.0, 4.0, 16.0, 64.0, 256.0)
-MAX_CHARACTERS: Final = 200_000
 #: Statements and expressions of one kernel that are looked at; then it counts as unknown.
 MAX_STEPS: Final = 20_000
 #: Of a whole program; kernels after that are not looked at.
@@ -44,7 +44,7 @@ class Tile(NamedTuple):
     """The axes that a value lies over, and those along which it is contiguous."""
 
     axes: Axes = frozenset()
-    near: Axes = frozenset()
+    contiguous: Axes = frozenset()
 
 
 class BlockWork(NamedTuple):
@@ -121,14 +121,14 @@ class _Walk:
         """Count what happens here."""
         self.counts[name, self.unknown] += self.times * amount
 
-    def work(self, trips: float) -> BlockWork:
+    def block_work(self, trips: float) -> BlockWork:
         """Return the counts, with this for the trips that are unknown."""
         sums: defaultdict[str, float] = defaultdict(float)
         for (name, unknown), amount in self.counts.items():
             sums[name] += amount * trips**unknown
         return BlockWork(**sums)
 
-    def elements(self, axes: Axes) -> float:
+    def size_of(self, axes: Axes) -> float:
         """Multiply the sizes of axes."""
         return min(_LARGEST, math.prod(self.sizes[axis] for axis in axes))
 
@@ -138,40 +138,41 @@ class _Walk:
         if self.steps > MAX_STEPS:
             raise ValueError("too long a kernel")
 
-    def body(self, statements: list[ast.stmt]) -> None:
+    def walk_statements(self, statements: list[ast.stmt]) -> None:
         """Walk through statements."""
         for node in statements:
             self.step()
             if isinstance(node, (ast.For, ast.While)):
                 self.loop(node)
             elif isinstance(node, ast.If):
-                share = 0.5 if node.orelse else 1.0
-                self.value(node.test)
+                share = 0.5 if node.orelse else 1.0  # of two branches each counts half
+                self.tile_of(node.test)
                 self.times *= share
-                self.body(node.body)
-                self.body(node.orelse)
+                self.walk_statements(node.body)
+                self.walk_statements(node.orelse)
                 self.times /= share
             elif isinstance(node, (ast.Assign, ast.AnnAssign)):
                 for target, value in _assigned(node):
-                    self.bind(target, self.value(value))
+                    self.bind(target, self.tile_of(value))
             elif isinstance(node, ast.AugAssign):
-                self.bind(node.target, _union([self.value(node.target), self.value(node.value)]))
+                tiles = [self.tile_of(node.target), self.tile_of(node.value)]
+                self.bind(node.target, _union(tiles))
             elif isinstance(node, ast.Return) and node.value is not None:
-                self.returned = self.value(node.value)
+                self.returned = self.tile_of(node.value)
             elif isinstance(node, ast.Expr):
-                self.value(node.value)
+                self.tile_of(node.value)
             elif isinstance(node, ast.With):
-                self.body(node.body)
+                self.walk_statements(node.body)
 
     def loop(self, node: ast.For | ast.While) -> None:
         """Walk through the body of a loop, which counts as often as it runs."""
         times, unknown = self.times, self.unknown
         try:
             trips = range_trips(node, self.stated_sizes)
-            self.times = min(1e15, times * max(1, trips))
+            self.times = min(1e15, times * max(1, trips))  # products of it stay finite
         except NO_VALUE:
             self.unknown = min(_MAX_DEPTH, unknown + 1)
-        self.body(node.body)
+        self.walk_statements(node.body)
         self.times, self.unknown = times, unknown
 
     def bind(self, target: ast.expr, tile: Tile) -> None:
@@ -180,17 +181,17 @@ class _Walk:
             if isinstance(each, ast.Name):
                 self.names[each.id] = tile
 
-    def value(self, node: ast.expr) -> Tile:
+    def tile_of(self, node: ast.expr) -> Tile:
         """Find the tile of an expression, and count what it does."""
         self.step()
         if isinstance(node, ast.Name):
             return self.names.get(node.id, Tile())
         if isinstance(node, ast.Subscript):
-            return self.value(node.value)
+            return self.tile_of(node.value)
         if isinstance(node, ast.Call):
             return self.call(node)
         parts = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
-        union = _union([self.value(each) for each in parts])
+        union = _union([self.tile_of(each) for each in parts])
         spreads = isinstance(node, ast.BinOp) and not isinstance(
             node.op, (ast.Add, ast.Sub, ast.Mod)
         )
@@ -205,13 +206,13 @@ class _Walk:
             self.sizes[axis] = max(1.0, size or UNKNOWN_SIZE)
             return Tile(frozenset([axis]), frozenset([axis]))
         method = [node.func.value] if isinstance(node.func, ast.Attribute) else []
-        tiles = [self.value(e) for e in [*node.args, *(k.value for k in node.keywords)]]
-        union = _union([*tiles, *map(self.value, method)])
-        size = self.elements(union.axes)
+        tiles = [self.tile_of(e) for e in [*node.args, *(k.value for k in node.keywords)]]
+        union = _union([*tiles, *map(self.tile_of, method)])
+        size = self.size_of(union.axes)
         if tiles and (name in ("load", "store") or name.startswith("atomic")):
             return self.access(name, tiles[0])
         if name in ("dot", "dot_scaled") and len(tiles) > 1:
-            left, right = (max(256.0, self.elements(t.axes)) for t in tiles[:2])
+            left, right = (max(256.0, self.size_of(t.axes)) for t in tiles[:2])  # 16 x 16 at least
             self.count("flops", 2 * (left * right) ** 0.75)  # m n k of square tiles
             self.count("waits", 0.5)
             return Tile((tiles[0].axes ^ tiles[1].axes) or union.axes)
@@ -226,16 +227,16 @@ class _Walk:
         outer, names = self.names, [argument.arg for argument in function.args.args]
         self.names, self.returned = dict(zip(names, tiles, strict=False)), union
         self.within.append(name)
-        self.body(function.body)
+        self.walk_statements(function.body)
         self.within.pop()
         self.names = outer
         return self.returned
 
     def access(self, name: str, pointer: Tile) -> Tile:
         """Count a load, a store or an atomic."""
-        size, run = self.elements(pointer.axes), self.elements(pointer.near & pointer.axes)
+        size, run = self.size_of(pointer.axes), self.size_of(pointer.contiguous & pointer.axes)
         self.count("elements", size)
-        self.count("sectors", size / run * max(32.0, 4.0 * run))
+        self.count("sectors", size / run * max(32.0, 4.0 * run))  # of 4 bytes an element
         self.count("waits", 0.2 if name == "store" else 1.0)
         self.count("scalars", size == 1.0)
         self.count("atomics", size * name.startswith("atomic"))
@@ -244,7 +245,7 @@ class _Walk:
 
 def _union(tiles: list[Tile]) -> Tile:
     axes = Axes(sorted(Axes().union(*(tile.axes for tile in tiles)))[:_MAX_AXES])
-    return Tile(axes, axes & Axes().union(*(tile.near for tile in tiles)))
+    return Tile(axes, axes & Axes().union(*(tile.contiguous for tile in tiles)))
 
 
 def _defaults(function: ast.FunctionDef) -> dict[str, float]:
@@ -289,10 +290,10 @@ def kernel_work(code: str) -> dict[str, tuple[BlockWork, ...]]:
         if steps > MAX_PROGRAM_STEPS:
             break
         try:
-            walk.body(function.body)
+            walk.walk_statements(function.body)
         except (ValueError, RecursionError):
             continue
         finally:
             steps += walk.steps
-        works[name] = tuple(map(walk.work, UNKNOWN_TRIPS))
+        works[name] = tuple(map(walk.block_work, UNKNOWN_TRIPS))
     return works

@@ -122,11 +122,12 @@ def _split_triton(python: str) -> tuple[str, str]:
     return "".join(host + decorators), "".join(device)
 
 
-def _log(value: float) -> float:
+def _log_count(value: float) -> float:
+    """Take the base-2 logarithm of a count and 1."""
     return math.log2(1.0 + value)
 
 
-def _logs(values: Iterable[int]) -> list[float]:
+def _log_positive(values: Iterable[int]) -> list[float]:
     """Take base-2 logarithms of the positive values; NaN alone without one."""
     return [math.log2(value) for value in values if value > 0] or [math.nan]
 
@@ -154,7 +155,7 @@ def _least_step(text: str) -> float:
     """Return the base-2 logarithm of the least literal step of a ``range``; a missing one is 1."""
     arguments = [match[1].split(",") for match in _STEP.finditer(text)]
     steps = [each[-1].strip() if len(each) > 2 else "1" for each in arguments]
-    return min(_logs(int(step) for step in steps if step.isascii() and step.isdigit()))
+    return min(_log_positive(int(step) for step in steps if step.isascii() and step.isdigit()))
 
 
 @by_digest
@@ -169,20 +170,20 @@ def named_features(code: str) -> dict[str, float]:
     host, device = program.host, program.device
     whole = f"{host}\n{device}"
     texts = {"host": host, "device": device, "both": whole}
-    counts = {name: _log(len(mark.findall(texts[place]))) for name, place, mark in _MARKS}
+    counts = {name: _log_count(len(mark.findall(texts[place]))) for name, place, mark in _MARKS}
     settings = {name: int(value) for name, value in _LAUNCH_SETTING.findall(whole)}
     constants = [(name, int(value)) for name, value in _CONSTANT.findall(whole)]
-    values = _logs(value for _, value in constants)
-    tiles = _logs(value for name, value in constants if _TILE_NAME.search(name))
-    knobs = _logs(value for name, value in constants if not _TILE_NAME.search(name))
+    values = _log_positive(value for _, value in constants)
+    tiles = _log_positive(value for name, value in constants if _TILE_NAME.search(name))
+    knobs = _log_positive(value for name, value in constants if not _TILE_NAME.search(name))
     threads = [int(next(g for g in match if g)) for match in _THREADS.findall(whole)]
     numbers = [int(text) for text in _NUMBER.findall(whole)]
     depth, calls = _host_loops(host)
     triton, cuda = bool(program.triton.strip()), "__global__" in program.cuda
     return counts | {
-        "num_warps": _logs([settings.get("num_warps", 0)])[0],
+        "num_warps": _log_positive([settings.get("num_warps", 0)])[0],
         "num_stages": float(settings.get("num_stages", math.nan)),
-        "n_constants": _log(len(constants)),
+        "n_constants": _log_count(len(constants)),
         "constant_max": max(values),
         "constant_min": min(values),
         "constant_product": sum(values),
@@ -191,19 +192,19 @@ def named_features(code: str) -> dict[str, float]:
         "tile_product": sum(tiles),
         "knob_max": max(knobs),
         "knob_min": min(knobs),
-        "cdiv_max": max(_logs(map(int, _CDIV.findall(whole)))),
-        "threads": max(_logs(threads)),
-        "vector_width": max(_logs(v for name, v in constants if name.startswith("VEC"))),
+        "cdiv_max": max(_log_positive(map(int, _CDIV.findall(whole)))),
+        "threads": max(_log_positive(threads)),
+        "vector_width": max(_log_positive(v for name, v in constants if name.startswith("VEC"))),
         "step_min": _least_step(device),
         "host_step_min": _least_step(host),
         "host_loop_depth": float(depth),
-        "calls_in_host_loops": _log(calls),
-        "powers_of_two_max": max(_logs(n for n in numbers if n > 1 and n & (n - 1) == 0)),
-        "host_lines": _log(sum(map(bool, map(str.strip, host.split("\n"))))),
-        "device_lines": _log(sum(map(bool, map(str.strip, device.split("\n"))))),
-        "characters": _log(len("".join(whole.split()))),
-        "tokens": _log(len(program.tokens)),
-        "distinct_tokens": _log(len(set(program.tokens))),
+        "calls_in_host_loops": _log_count(calls),
+        "powers_of_two_max": max(_log_positive(n for n in numbers if n > 1 and n & (n - 1) == 0)),
+        "host_lines": _log_count(sum(bool(line.strip()) for line in host.split("\n"))),
+        "device_lines": _log_count(sum(bool(line.strip()) for line in device.split("\n"))),
+        "characters": _log_count(len("".join(whole.split()))),
+        "tokens": _log_count(len(program.tokens)),
+        "distinct_tokens": _log_count(len(set(program.tokens))),
         "is_triton": float(triton),
         "is_cuda": float(cuda),
         "is_torch_only": float(not triton and not cuda),
@@ -222,7 +223,7 @@ def program_features(codes: Sequence[str]) -> Floats:
 def gpu_features(gpu: str, stated: Mapping[str, Gpu] | None = None) -> Floats:
     """Return facts of a GPU, its compute capability and operations per byte: (9,), else NaN."""
     facts = gpu_facts(gpu, stated)
-    values = [_logs([getattr(facts, name) or 0])[0] for name in _GPU_FIELDS]
+    values = [_log_positive([getattr(facts, name) or 0])[0] for name in _GPU_FIELDS]
     number = re.fullmatch(r"(\d+(?:\.\d+)?)a?", facts.compute_capability or "")
     capability = math.nan if number is None else float(number[1])
     return np.asarray([*values, capability, values[1] - values[0]])
@@ -233,7 +234,7 @@ def _shared(anchor: Counter[str], candidate: Counter[str]) -> tuple[float, float
     common = (anchor & candidate).total()
     more, less = candidate.total() - common, anchor.total() - common
     union = common + more + less
-    return common / union if union else 1.0, _log(more), _log(less)
+    return common / union if union else 1.0, _log_count(more), _log_count(less)
 
 
 def pair_features(pairs: ProgramPairs) -> Floats:

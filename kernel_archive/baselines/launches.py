@@ -22,16 +22,17 @@ from kernel_archive.problems import PROBLEMS
 from kernel_archive.scoring.arrays import Floats
 from kernel_archive.scoring.cues import multiprocessors_of
 
-_FEATURES: Final = Path(__file__).with_suffix(".sql").read_text(encoding="utf-8")
-_CALLS: Final = """SELECT program_id, problem, "case", kind, name, n, bytes, coalesce(flops, 0),
+_FEATURES_SQL: Final = Path(__file__).with_suffix(".sql").read_text(encoding="utf-8")
+_CALLS_SQL: Final = """SELECT program_id, problem, "case", kind, name, n, bytes, coalesce(flops, 0),
     coalesce(grid_x, 0) * coalesce(grid_y, 1) * coalesce(grid_z, 1), coalesce(warps, 4),
     coalesce(trips, 1)
     FROM launches WHERE kind IN ('launch', 'operator') ORDER BY launch_id"""
 
-# A GPU in round figures, a second: bytes of memory and of its cache, operations of matrix units
-# and of the others, atomics; and what a launch, an operator of torch and a load wait for, seconds.
-_MEMORY, _CACHE, _MATRIX, _VECTOR, _ATOMICS = 4e12, 6e12, 2e14, 1.5e13, 1e10
-_LAUNCH, _OPERATOR, _LOAD = 4e-6, 3e-6, 4e-7
+# A GPU in round figures, and what a launch, an operator of torch and a load wait for. Memory is
+# faster than in the query, whose 3e12 are older: frozen forecasts depend on both.
+_MEMORY_BYTES_PER_S, _CACHE_BYTES_PER_S = 4e12, 6e12
+_MATRIX_FLOPS_PER_S, _VECTOR_OPS_PER_S, _ATOMICS_PER_S = 2e14, 1.5e13, 1e10
+_LAUNCH_S, _OPERATOR_S, _LOAD_S = 4e-6, 3e-6, 4e-7
 #: The costs of :func:`call_costs`, in order.
 COSTS: Final = (
     *("overhead", "memory", "cache", "waits", "products", "vector", "total", "reduced"),
@@ -58,12 +59,12 @@ def call_costs(call: LaunchCall, multiprocessors: int, works: Sequence[BlockWork
     ``works`` are what one block may do: the one whose waits are nearest to the dry run's trips
     counts. Without any, loads are as many as trips.
     """
-    memory = call.bytes / _MEMORY
+    memory = call.bytes / _MEMORY_BYTES_PER_S
     costs = dict.fromkeys(COSTS, 0.0) | {"memory": memory}
     if call.kind == "operator":
-        products = call.flops / _MATRIX
-        costs |= {"overhead": _OPERATOR, "products": products}
-        costs["total"] = max(_OPERATOR, memory, products)
+        products = call.flops / _MATRIX_FLOPS_PER_S
+        costs |= {"overhead": _OPERATOR_S, "products": products}
+        costs["total"] = max(_OPERATOR_S, memory, products)
         return call.n * np.array([*costs.values()])
     blocks = call.blocks
     unknown = BlockWork(sectors=call.bytes / max(1, blocks), waits=call.trips)
@@ -76,20 +77,20 @@ def call_costs(call: LaunchCall, multiprocessors: int, works: Sequence[BlockWork
     filled = max(1e-6, min(1.0, blocks / multiprocessors))
     operations = work.elements + work.reduced + 4 * work.transcendentals
     costs |= {
-        "overhead": _LAUNCH,
-        "cache": blocks * work.sectors / _CACHE / busy,
-        "waits": rounds * work.waits * _LOAD,
-        "products": blocks * work.flops / _MATRIX / filled,
-        "vector": blocks * operations / _VECTOR / busy,
-        "reduced": blocks * work.reduced / _VECTOR / busy,
-        "transcendentals": blocks * work.transcendentals / _VECTOR / busy,
-        "atomics": blocks * work.atomics / _ATOMICS,
-        "scalars": rounds * work.scalars * _LOAD,
-        "elements": blocks * work.elements / _VECTOR,
-        "waits_of_block": work.waits * _LOAD,
+        "overhead": _LAUNCH_S,
+        "cache": blocks * work.sectors / _CACHE_BYTES_PER_S / busy,
+        "waits": rounds * work.waits * _LOAD_S,
+        "products": blocks * work.flops / _MATRIX_FLOPS_PER_S / filled,
+        "vector": blocks * operations / _VECTOR_OPS_PER_S / busy,
+        "reduced": blocks * work.reduced / _VECTOR_OPS_PER_S / busy,
+        "transcendentals": blocks * work.transcendentals / _VECTOR_OPS_PER_S / busy,
+        "atomics": blocks * work.atomics / _ATOMICS_PER_S,
+        "scalars": rounds * work.scalars * _LOAD_S,
+        "elements": blocks * work.elements / _VECTOR_OPS_PER_S,
+        "waits_of_block": work.waits * _LOAD_S,
     }
     slowest = ("memory", "cache", "waits", "products", "vector")
-    costs["total"] = _LAUNCH + max(costs[name] for name in slowest)
+    costs["total"] = _LAUNCH_S + max(costs[name] for name in slowest)
     return call.n * np.array([*costs.values()])
 
 
@@ -113,15 +114,15 @@ def _features(
     """Compute the features of programs by program id and problem."""
     # Of a program in one case: the costs of all calls together, and the total of the longest one.
     sums: dict[tuple[str, str, int], Floats] = defaultdict(lambda: np.zeros(len(COSTS) + 1))
-    for program, problem, case, *row in pl.DataFrame(archive.sql(_CALLS)).iter_rows():
+    for program, problem, case, *row in pl.DataFrame(archive.sql(_CALLS_SQL)).iter_rows():
         if program in texts:
             call = LaunchCall(*row)
             costs = call_costs(
                 call, multiprocessors, kernel_work(texts[program]).get(call.name, ())
             )
-            total = sums[program, problem, case]
-            total[:-1] += costs
-            total[-1] = max(total[-1], costs[COSTS.index("total")])
+            of_case = sums[program, problem, case]
+            of_case[:-1] += costs
+            of_case[-1] = max(of_case[-1], costs[COSTS.index("total")])
     least_work = [
         {"problem": problem.name, "case": number}
         | {"least_bytes": float(work.bytes_read + work.bytes_written)}
@@ -130,10 +131,10 @@ def _features(
         for number, work in enumerate(case.least_work for case in problem.cases)
     ]
     by_program: dict[tuple[str, str], list[Floats]] = defaultdict(list)
-    rows = pl.DataFrame(archive.sql(_FEATURES, [multiprocessors, least_work])).iter_rows()
+    rows = pl.DataFrame(archive.sql(_FEATURES_SQL, [multiprocessors, least_work])).iter_rows()
     for program, problem, case, moved, flops, features in rows:
         if (program, problem, case) in sums:
-            least = 1e-7 + max(moved / _MEMORY, flops / (2 * _MATRIX))  # s
+            least = 1e-7 + max(moved / _MEMORY_BYTES_PER_S, flops / (2 * _MATRIX_FLOPS_PER_S))  # s
             costs = np.log2(sums[program, problem, case] / least + 1e-3)
             by_program[program, problem].append(np.concatenate([features, costs]))
     return {key: np.mean(cases, axis=0) for key, cases in by_program.items()}

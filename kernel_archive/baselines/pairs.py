@@ -22,7 +22,7 @@ class TrainingPairs(ProgramPairs):
 
     #: Shape (n,), x (anchor time / candidate time).
     speedups: Floats = field(default_factory=lambda: np.empty(0))
-    kinds: tuple[str, ...] = ()  # n of ``seed``, ``parent_edit``, ``pair``
+    pair_types: tuple[str, ...] = ()  # n of ``seed``, ``parent_edit``, ``pair``
     #: n authors of the candidate; its search where the data name none.
     authors: tuple[str, ...] = ()
     builders: tuple[str, ...] = ()  # n builders of the candidate's search
@@ -35,19 +35,20 @@ class TrainingPairs(ProgramPairs):
         Programs of searches, whose authors all wanted speed, are of another kind than those with
         assigned speeds: what orders the ones misleads about the others.
         """
-        rule = load_definition(split.name)
+        definition = load_definition(split.name)
         kept = [
-            builder not in rule.without_builders and (not rule.builders or builder in rule.builders)
+            builder not in definition.without_builders
+            and (not definition.builders or builder in definition.builders)
             for builder in self.builders
         ]
         return self.take(np.flatnonzero(kept)) if any(kept) else self
 
     def same_pair_type(self, split: SplitSpec) -> NDArray[np.bool_]:
-        """Say which pairs are made as the rows of a split are; all of them where none is."""
-        mask = np.asarray([kind == split.pair_type for kind in self.kinds], dtype=bool)
+        """Return a mask, (n,): the pairs of the type of a split's rows; all where none is."""
+        mask = np.asarray([each == split.pair_type for each in self.pair_types], dtype=bool)
         return mask if mask.any() else np.ones(len(self), dtype=bool)
 
-    def comparable(self, split: SplitSpec) -> NDArray[np.intp]:
+    def comparable_rows(self, split: SplitSpec) -> NDArray[np.intp]:
         """Return positions of pairs made as the split's rows are, natural ones alone if any."""
         same_type = self.same_pair_type(split)
         if split.kind == "close":
@@ -86,7 +87,7 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
     return TrainingPairs(
         **columns,
         speedups=np.asarray(rows[spec.value].to_numpy(), dtype=np.float64),
-        kinds=tuple(rows["pair_type"].to_pylist()),
+        pair_types=tuple(rows["pair_type"].to_pylist()),
         authors=tuple(clusters.get(search, search) for search in searches),
         builders=tuple(search.split("/")[0] for search in searches),
         natural=np.array([s in clusters for s in searches], dtype=bool),

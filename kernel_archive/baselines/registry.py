@@ -41,12 +41,12 @@ def prior(asked: AskedPairs, training: TrainingPairs, _: int = 0) -> Floats:
     overall = bin_counts(training.speedups[same_type], asked.scheme) + 1.0
     overall /= overall.sum()
     problems = np.asarray(training.problems)
-    masses = np.empty((len(asked), N_BINS))
+    probabilities = np.empty((len(asked), N_BINS))
     for problem, rows in positions_of(asked.problems).items():
         counts = bin_counts(training.speedups[same_type & (problems == problem)], asked.scheme)
         smoothed = counts + PRIOR_WEIGHT * overall
-        masses[rows] = smoothed / smoothed.sum()
-    return masses
+        probabilities[rows] = smoothed / smoothed.sum()
+    return probabilities
 
 
 @dataclass(frozen=True)
@@ -120,15 +120,16 @@ def make_baseline(
     if baseline.reads_launches:
         pairs = (asked, training)
         codes = {c for each in pairs for side in (each.anchors, each.candidates) for c in side}
-        launches = load_launch_features(archive, codes, (*asked.gpus, *training.gpus))
-        if not launches:
+        features = load_launch_features(archive, codes, (*asked.gpus, *training.gpus))
+        if not features:
             raise DataError(
                 f"the archive in {archive.path} has no dry runs. Make them with: "
                 "kernel-measure dry-run"
             )
-        asked, training = replace(asked, launches=launches), replace(training, launches=launches)
-    masses = baseline.forecast(asked, training, seed) if len(asked) else np.zeros((0, N_BINS))
-    return BaselineForecasts(asked.split, asked.row_ids, masses, n_training=len(training))
+        asked = replace(asked, launch_features=features)
+        training = replace(training, launch_features=features)
+    forecast = baseline.forecast(asked, training, seed) if len(asked) else np.zeros((0, N_BINS))
+    return BaselineForecasts(asked.split, asked.row_ids, forecast, n_training=len(training))
 
 
 def forecast_lines(forecasts: BaselineForecasts) -> Iterable[bytes]:

@@ -67,7 +67,8 @@ def expected_bins(asked: AskedPairs, training: TrainingPairs) -> Floats:
     """
     if asked.split.kind == "eval":
         return np.full(N_BINS, 1.0 / N_BINS)
-    counts = bin_counts(training.speedups[training.comparable(asked.split)], asked.scheme) + 1.0
+    rows = training.comparable_rows(asked.split)
+    counts = bin_counts(training.speedups[rows], asked.scheme) + 1.0
     return np.asarray(counts / counts.sum())
 
 
@@ -76,8 +77,8 @@ def in_languages(
 ) -> NDArray[np.intp]:
     """Return the rows in languages that are asked about; all rows if no row is."""
     languages = set(map(language_of, asked.candidates))
-    spoken = [i for i in rows if language_of(training.candidates[i]) in languages]
-    return np.array(spoken, dtype=np.intp) if spoken else rows
+    found = [i for i in rows if language_of(training.candidates[i]) in languages]
+    return np.array(found, dtype=np.intp) if found else rows
 
 
 def _left_out(
@@ -89,7 +90,7 @@ def _left_out(
     that is the author, and rows of these problems are ordered; else it is the problem. Training
     data of one author leave out problems, of one problem authors.
     """
-    rows = in_languages(asked, training, training.comparable(asked.split))
+    rows = in_languages(asked, training, training.comparable_rows(asked.split))
     problems, authors = np.asarray(training.problems), np.asarray(training.authors)
     known = np.isin(asked.problems, problems[rows])
     if 2 * known.sum() <= len(known):
@@ -136,23 +137,24 @@ def learnt_strength(ranker: Ranker, asked: AskedPairs, training: TrainingPairs) 
     return float(np.clip(correlation * len(x) / (len(x) + PSEUDO_ROWS), 0.0, MAX_STRENGTH))
 
 
-def spread(ranker: Ranker, asked: AskedPairs, training: TrainingPairs) -> Floats:
-    """Forecast with a model that orders: shape (n, 8)."""
+def spread_order(ranker: Ranker, asked: AskedPairs, training: TrainingPairs) -> Floats:
+    """Forecast with a model's order, spread over the expected bins: shape (n, 8)."""
     strength = learnt_strength(ranker, asked, training)
     scores = ranker(training, asked)
     cumulative = np.cumsum(expected_bins(asked, training))[:-1]
-    masses = np.empty((len(asked), N_BINS))
+    probabilities = np.empty((len(asked), N_BINS))
     for rows in positions_of(asked.problems).values():
-        masses[rows] = to_bins(spread_ranks(normal_scores(scores[rows]), cumulative, strength))
-    return masses
+        spread = spread_ranks(normal_scores(scores[rows]), cumulative, strength)
+        probabilities[rows] = to_bins(spread)
+    return probabilities
 
 
 def _described(pairs: ProgramPairs, codes: tuple[str, ...]) -> Floats:
     """Describe programs by what they launch, NaN where that is not known, and by their text."""
-    unknown = np.full(len(next(iter(pairs.launches.values()), ())), np.nan)
+    unknown = np.full(len(next(iter(pairs.launch_features.values()), ())), np.nan)
     keys = zip(map(program_id, codes), pairs.problems, pairs.gpus, strict=True)
-    launches = [pairs.launches.get(key, unknown) for key in keys]
-    return np.hstack([launches, program_features(codes)])
+    features = [pairs.launch_features.get(key, unknown) for key in keys]
+    return np.hstack([features, program_features(codes)])
 
 
 def _with_launches(pairs: ProgramPairs) -> Floats:
@@ -171,7 +173,7 @@ def _launch_difference(pairs: ProgramPairs) -> Floats:
     return _described(pairs, pairs.candidates) - _described(pairs, pairs.anchors)
 
 
-def _order(
+def _forecast_with_model(
     describe: Callable[[ProgramPairs], Floats],
     new_model: Callable[[], Any],
     asked: AskedPairs,
@@ -185,13 +187,13 @@ def _order(
     """
 
     def ranker(pairs: TrainingPairs, wanted: ProgramPairs) -> Floats:
-        pairs = pairs.take(pairs.comparable(asked.split))
+        pairs = pairs.take(pairs.comparable_rows(asked.split))
         features = np.nan_to_num(describe(pairs.joined(wanted)), nan=MISSING)
         n, targets = len(pairs), centred(np.log2(pairs.speedups), pairs.problems)
         model = new_model().fit(features[:n], targets)
         return np.asarray(np.round(model.predict(features[n:]), 6))
 
-    return spread(ranker, asked, training)
+    return spread_order(ranker, asked, training)
 
 
 def _trees(n_trees: int, seed: int) -> Any:
@@ -208,7 +210,7 @@ def _trees(n_trees: int, seed: int) -> Any:
 
 def trees(asked: AskedPairs, training: TrainingPairs, seed: int = 0) -> Floats:
     """Forecast with trees on static features of both programs: shape (n, 8)."""
-    return _order(pair_features, partial(_trees, N_TREES, seed), asked, training)
+    return _forecast_with_model(pair_features, partial(_trees, N_TREES, seed), asked, training)
 
 
 def dry_run(asked: AskedPairs, training: TrainingPairs, seed: int = 0) -> Floats:
@@ -227,5 +229,5 @@ def dry_run(asked: AskedPairs, training: TrainingPairs, seed: int = 0) -> Floats
         return VotingRegressor([("trees", _trees(FEW_TREES, seed)), ("vectors", vectors)])
 
     describe = _launch_difference if asked.split.kind == "close" else _with_launches
-    spoken = in_languages(asked, training, np.arange(len(training)))
-    return _order(describe, new_model, asked, training.take(spoken))  # others were not run dry
+    rows = in_languages(asked, training, np.arange(len(training)))  # others were not run dry
+    return _forecast_with_model(describe, new_model, asked, training.take(rows))

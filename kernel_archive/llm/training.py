@@ -178,7 +178,7 @@ def _rows(archive: Archive, spec: SplitSpec, scheme: Scheme) -> list[TrainingExa
     pairs: ProgramPairs
     if spec.kind == "train":
         pairs = training = load_training_pairs(archive)
-        speedups, kinds = training.speedups, training.kinds
+        speedups, kinds = training.speedups, training.pair_types
     else:
         pairs, labelled = load_asked_pairs(archive, spec.name), load_split(archive, spec.name)
         speedups = labelled.speedups[[labelled.index[row_id] for row_id in pairs.row_ids]]

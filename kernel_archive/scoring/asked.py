@@ -30,7 +30,7 @@ class ProgramPairs:
     #: Facts of GPUs that the archive states.
     stated_gpus: Mapping[str, Gpu] = field(default_factory=dict)
     #: (program id, problem, GPU) -> features of its dry run, for baselines that ask for them.
-    launches: Mapping[tuple[str, str, str], Floats] = field(default_factory=dict)
+    launch_features: Mapping[tuple[str, str, str], Floats] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -49,8 +49,8 @@ class ProgramPairs:
         """Append more pairs; labels are left out."""
         columns = ("problems", "gpus", "anchors", "candidates")
         both = {name: getattr(self, name) + getattr(more, name) for name in columns}
-        launches = {**self.launches, **more.launches}
-        return ProgramPairs(**both, stated_gpus=self.stated_gpus, launches=launches)
+        features = {**self.launch_features, **more.launch_features}
+        return ProgramPairs(**both, stated_gpus=self.stated_gpus, launch_features=features)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -14,7 +14,7 @@ from kernel_archive.selection.definitions import recorded_definition
 from kernel_archive.selection.freeze import check_frozen, compare_split, frozen_columns, is_release
 from kernel_archive.selection.inputs import check_inputs
 from kernel_archive.selection.label_order import check_label_order
-from kernel_archive.selection.leakage import leakage_findings, present_members
+from kernel_archive.selection.leakage import leakage_findings, read_leak_ids
 from kernel_archive.selection.make import select_split
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.withheld import check_withheld
@@ -56,8 +56,9 @@ def _recomputed(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> I
             yield Finding(code="split-parameters", message=message, field=name, fix=_AGAIN)
             continue
         rows = selection.rows.select(frozen_columns(split)).rows()
-        parameters = msgspec.structs.replace(selection.facts, parameters=facts.parameters)
-        yield from compare_split(tables.archive, name, rows, parameters, "its definition")
+        # Not the parameters themselves: an older manifest may lack one that has a default now.
+        selected_facts = msgspec.structs.replace(selection.facts, parameters=facts.parameters)
+        yield from compare_split(tables.archive, name, rows, selected_facts, "its definition")
 
 
 def check_splits(archive: Archive) -> list[Finding]:
@@ -74,6 +75,6 @@ def check_splits(archive: Archive) -> list[Finding]:
     findings += [*check_inputs(archive), *check_withheld(archive), *check_label_order(archive)]
     if not is_release(archive):
         tables = ArchiveTables(archive)
-        members = present_members(tables)
+        members = read_leak_ids(tables)
         findings += [*_recomputed(tables, members), *leakage_findings(tables, members)]
     return [*findings, *check_frozen(archive)]

@@ -20,7 +20,7 @@ from kernel_archive.errors import RecipeError, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.problems import HELD_OUT_PROBLEMS, normalise_problem
 from kernel_archive.program_text import LANGUAGE_ORDER
-from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.selection.tables import ArchiveTables, is_listed
 from kernel_archive.splits import SPLITS, SplitSpec, split_of
 from kernel_archive.storage import content_path
 from kernel_archive.untrusted import misfit, read_toml
@@ -48,8 +48,8 @@ STRATA: Final = (0.0, 0.1, 0.5, 1.0, 2.0)
 class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every definition states."""
 
-    #: What all splits of one definition have in common, which their facts record, too.
-    common: ClassVar[Mapping[str, Any]] = {}
+    #: Parameters that every split of this kind has, recorded with those of the file.
+    fixed_parameters: ClassVar[Mapping[str, Any]] = {}
 
     scheme: Scheme
     exclude_flags: list[_Flag]
@@ -60,12 +60,12 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def parameters(self) -> dict[str, Any]:
         """What the facts of a split record of its definition."""
-        return {**msgspec.to_builtins(self), **self.common}
+        return {**msgspec.to_builtins(self), **self.fixed_parameters}
 
     def allows_builder(self, tables: ArchiveTables) -> pl.Expr:
-        """Tell whether the programs of a search's builder count."""
+        """Tell of rows of ``searches`` whether the programs of their builder count."""
         builder, natural = pl.col("builder"), tables.archive.manifest.natural_builders
-        allowed = builder.is_in(self.builders) | (not self.builders)
+        allowed = is_listed("builder", self.builders)
         allowed &= builder.is_in(natural) | (not self.natural)
         return allowed & ~builder.is_in(self.without_builders)
 
@@ -73,7 +73,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class CandidateDefinition(Definition, frozen=True, kw_only=True):
     """Which held-out programs of one GPU may be asked about."""
 
-    common: ClassVar = {"role": HELD_OUT}
+    fixed_parameters: ClassVar = {"role": HELD_OUT}
 
     tasks: list[_Text] | Literal["held_out"]
     gpu: str
@@ -118,7 +118,7 @@ class CloseDefinition(CandidateDefinition, frozen=True, kw_only=True):
 class TransferDefinition(Definition, frozen=True, kw_only=True):
     """Which programs are asked about on another GPU."""
 
-    common: ClassVar = {"role": HELD_OUT}
+    fixed_parameters: ClassVar = {"role": HELD_OUT}
 
     selection_key: _Text
     cap: _Positive
@@ -127,7 +127,7 @@ class TransferDefinition(Definition, frozen=True, kw_only=True):
 class DiscoveryDefinition(Definition, frozen=True, kw_only=True):
     """Which parent-child edges become discovery pairs."""
 
-    common: ClassVar = {"unfinished": True, "cutoffs": list(SPLITS["discovery"].cutoffs)}
+    fixed_parameters: ClassVar = {"unfinished": True, "cutoffs": list(SPLITS["discovery"].cutoffs)}
 
     methods: Annotated[list[_Text], _AtLeastOne]
     roles: Annotated[list[Literal["held_out", "archive"]], _AtLeastOne]
@@ -137,7 +137,7 @@ class DiscoveryDefinition(Definition, frozen=True, kw_only=True):
 class TrainDefinition(Definition, frozen=True, kw_only=True):
     """Which pairs a trainer gets."""
 
-    common: ClassVar = {
+    fixed_parameters: ClassVar = {
         "role": "training",
         "priority": ["seed", "parent_edit", "pair"],
         "strata": list(STRATA),
@@ -147,9 +147,9 @@ class TrainDefinition(Definition, frozen=True, kw_only=True):
     seed: _Natural
 
 
-_Struct = TypeVar("_Struct", bound=Definition)
+_AnyDefinition = TypeVar("_AnyDefinition", bound=Definition)
 #: What is asked about the rows of a split -> its definition; nothing is about training pairs.
-_TYPES: Final[dict[str, type[Definition]]] = {
+_DEFINITION_TYPES: Final[dict[str, type[Definition]]] = {
     "forecast": EvalDefinition,
     "validity": ValidityDefinition,
     "close": CloseDefinition,
@@ -159,7 +159,7 @@ _TYPES: Final[dict[str, type[Definition]]] = {
 }
 
 
-def _converted(fields: Mapping[str, Any], kind: type[_Struct], place: str) -> _Struct:
+def _converted(fields: Mapping[str, Any], kind: type[_AnyDefinition], place: str) -> _AnyDefinition:
     """Make the definition with these fields; a wrong one is an error that names ``place``."""
     try:
         return msgspec.convert(fields, kind)
@@ -190,11 +190,13 @@ def load_definition(name: str, path: str | Path | None = None) -> Definition:
     fail = partial(RecipeError.of, code="bad-definition", file=str(file))
     fix = "Copy one of splits/*.toml and change it"
     fields = read_toml(file, fail, "there is no such split definition", fix)
-    return _converted(fields, _TYPES[split.ask], str(file))
+    return _converted(fields, _DEFINITION_TYPES[split.ask], str(file))
 
 
-def with_changes(definition: _Struct, **changes: Any) -> _Struct:
+def with_changes(definition: _AnyDefinition, **changes: Any) -> _AnyDefinition:
     """Replace fields of a definition, and check it again; ``None`` leaves a field as it is.
+
+    Fields are named as in the file: ``measured``, not ``min_measurements``.
 
     Raises:
         RecipeError: a value is wrong.
@@ -212,8 +214,8 @@ def recorded_definition(split: SplitSpec, parameters: Mapping[str, Any]) -> Defi
     Raises:
         RecipeError: the parameters are not those of a definition.
     """
-    kind = _TYPES[split.ask]
-    fields = {name: value for name, value in parameters.items() if name not in kind.common}
+    kind = _DEFINITION_TYPES[split.ask]
+    fields = {key: value for key, value in parameters.items() if key not in kind.fixed_parameters}
     if "preferred_gpu" in fields:
         # The GPU that was chosen stands under "gpu", the definition's own one beside it.
         fields["gpu"] = fields.pop("preferred_gpu")

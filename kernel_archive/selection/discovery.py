@@ -67,19 +67,20 @@ def find_edges(
     keys = ["search_id", "parent_node_id", "parent_distance"]
     rows = logged.rename({"kernel_id": "child_kernel_id"})
     rows = rows.join(parents, on=keys, how="left", maintain_order="left")
-    exclusions = child, parent = pl.col("excluded"), pl.col("parent_excluded")
-    allowed = pl.all_horizontal(e.is_null() | e.is_in(list(OVERRULED)) for e in exclusions)
-
-    reasons = {
+    child_excluded, parent_excluded = pl.col("excluded"), pl.col("parent_excluded")
+    allowed = pl.all_horizontal(
+        each.is_null() | each.is_in(list(OVERRULED)) for each in (child_excluded, parent_excluded)
+    )
+    reasons_of_evaluation = {
         "root": pl.col("is_root") | pl.col("parent_node_id").is_null(),
         "child_failed": pl.col("outcome") != "success",
         "parent_not_in_log": pl.col("parent_outcome").is_null(),
         "parent_failed": pl.col("parent_outcome") != "success",
-        "overruled_on_one_side": allowed & (child.is_null() != parent.is_null()),
+        "overruled_on_one_side": allowed & (child_excluded.is_null() != parent_excluded.is_null()),
         "excluded": ~allowed,
     }
     dropped: Counter[str] = Counter()
-    rows = leave_out(rows, reasons, dropped)  # before the columns of both kernels are joined
+    rows = leave_out(rows, reasons_of_evaluation, dropped)  # before both kernels are joined
     for side in ("child", "parent"):
         columns = kernels.select(pl.all().name.prefix(f"{side}_"))
         rows = rows.join(columns, on=f"{side}_kernel_id", how="left", maintain_order="left")
@@ -88,7 +89,7 @@ def find_edges(
     def differ(column: str) -> pl.Expr:
         return pl.col(f"child_{column}").ne_missing(pl.col(f"parent_{column}"))
 
-    reasons = {
+    reasons_of_edge = {
         "not_in_kernels": pl.col("child_speedup").is_null() | pl.col("parent_speedup").is_null(),
         "self_edge": ~differ("kernel_id"),
         "other_problem_or_gpu": differ("problem") | differ("gpu"),
@@ -96,7 +97,7 @@ def find_edges(
         "ratio_out_of_range": ~(ratio.is_finite() & (ratio > 0)),
         **refuse,
     }
-    rows = leave_out(rows, reasons, dropped)
+    rows = leave_out(rows, reasons_of_edge, dropped)
     edges = rows.filter(pair_key("child_kernel_id", "parent_kernel_id").is_first_distinct())
     if len(edges) < len(rows):
         dropped["repeat"] += len(rows) - len(edges)
@@ -149,18 +150,18 @@ def cutoff_counts(
     return {count.pop("family"): count for count in counts.to_dicts()}
 
 
-def select_discovery(tables: ArchiveTables, rule: DiscoveryDefinition) -> ChosenRows:
+def select_discovery(tables: ArchiveTables, definition: DiscoveryDefinition) -> ChosenRows:
     """Select the discovery pairs (docs/splits.md); ``row_id`` is made from the two kernel ids."""
-    counted = tables.of_searches(
-        pl.col("role").is_in(rule.roles),
-        pl.col("generation_method").is_in(rule.methods),
-        rule.allows_builder(tables),
+    is_counted = tables.of_searches(
+        pl.col("role").is_in(definition.roles),
+        pl.col("generation_method").is_in(definition.methods),
+        definition.allows_builder(tables),
     )
-    evaluations = tables.read("evaluations", EDGE_COLUMNS, where=counted)
-    flags = [has_flag(rule.exclude_flags, f"{side}_flags") for side in ("parent", "child")]
+    evaluations = tables.read("evaluations", EDGE_COLUMNS, where=is_counted)
+    flags = [has_flag(definition.exclude_flags, f"{side}_flags") for side in ("parent", "child")]
     refuse = {
         "flagged": pl.any_horizontal(flags),
-        "measured_too_seldom": pl.col("child_n_measurements") < rule.min_measurements,
+        "measured_too_seldom": pl.col("child_n_measurements") < definition.min_measurements,
     }
     kernels = tables.kernels(columns=[*EDGE_ENDS, "language", "flags", "n_measurements"])
     edges, dropped = find_edges(evaluations, kernels, refuse)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -30,53 +30,61 @@ from kernel_archive.selection.selected import (
     by_hash,
     cell_counts,
     count_values,
-    rows_of,
+    ids_of_kinds,
     with_pair_ids,
 )
 from kernel_archive.selection.similarity import is_near_copy, near_copies
-from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out
+from kernel_archive.selection.tables import ArchiveTables, has_flag, is_listed, leave_out
 
 
 class SplitNotMadeError(UsageError):
     """Raised when an archive's kernels allow no split, or several without saying which."""
 
 
-def reasons_against(tables: ArchiveTables, rule: CandidateDefinition) -> dict[str, pl.Expr]:
+def reasons_against(tables: ArchiveTables, definition: CandidateDefinition) -> dict[str, pl.Expr]:
     """List what keeps a program from being asked about, in the order in which it is counted."""
     own_archive = tables.archive.manifest.eval_rules is not None
     reference = pl.concat_str("reference_id", "problem", separator="\0")
     references = tables.references.select(reference)["reference_id"]
     return {
-        "other_problem": ~pl.col("problem").is_in(rule.problems),
+        "other_problem": ~pl.col("problem").is_in(definition.problems),
         "not_held_out": ~tables.of_searches(pl.col("role") == HELD_OUT),
-        "other_builder": ~tables.of_searches(rule.allows_builder(tables)),
-        "other_language": ~pl.col("language").is_in(rule.languages) & bool(rule.languages),
+        "other_builder": ~tables.of_searches(definition.allows_builder(tables)),
+        "other_language": ~is_listed("language", definition.languages),
         "unknown_reference": ~reference.is_in(references.implode()) & (not own_archive),
         # The shipped definitions keep what they selected before this rule.
         "reference_itself": (pl.col("program_id") == pl.col("reference_id")) & own_archive,
-        "flagged": has_flag(rule.exclude_flags),
-        "measured_too_seldom": pl.col("n_measurements") < rule.min_measurements,
-        "no_goal": pl.col("goal_bin").is_null() & isinstance(rule, CloseDefinition),
+        "flagged": has_flag(definition.exclude_flags),
+        "measured_too_seldom": pl.col("n_measurements") < definition.min_measurements,
+        "no_goal": pl.col("goal_bin").is_null() & isinstance(definition, CloseDefinition),
     }
 
 
-def candidates(
+class EligibleKernels(NamedTuple):
+    """Kernels of one GPU that may be asked about."""
+
+    kernels: pl.DataFrame
+    excluded: Counter[str]  # reason -> programs left out
+    gpu: str | None  # the chosen one; none where no kernel qualifies
+    gpus: Mapping[str, int]  # kernels that qualify on each GPU
+
+
+def find_eligible(
     tables: ArchiveTables,
-    rule: CandidateDefinition,
+    definition: CandidateDefinition,
     gpu: str | None,
     further: Sequence[pl.DataFrame] = (),
-) -> ChosenRows:
-    """Select the kernels of one GPU that a definition's words allow.
+) -> EligibleKernels:
+    """Find the kernels of one GPU that a definition's words allow.
 
-    ``gpu`` is the GPU, where the definition's rule should not choose; ``further`` are programs
-    that count besides kernels. The facts are counts of what was left out, by reason.
+    ``gpu`` is the GPU, unless the definition chooses it; ``further`` are programs besides kernels.
     """
-    dropped: Counter[str] = Counter()
+    excluded: Counter[str] = Counter()
     programs = pl.concat([tables.held_out, *further], how="diagonal")
-    kernels = leave_out(programs, reasons_against(tables, rule), dropped)
+    kernels = leave_out(programs, reasons_against(tables, definition), excluded)
     gpus = count_values(kernels["gpu"])
-    chosen = choose_gpu(gpus, rule.gpu, gpu)
-    return ChosenRows(kernels.filter(pl.col("gpu") == (chosen or "")), dropped, chosen, gpus)
+    chosen = choose_gpu(gpus, definition.gpu, gpu)
+    return EligibleKernels(kernels.filter(pl.col("gpu") == (chosen or "")), excluded, chosen, gpus)
 
 
 def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = None) -> str | None:
@@ -127,28 +135,27 @@ def without_near_training(
 
 
 def _fill_cells(
-    tables: ArchiveTables, rule: EvalDefinition, kernels: pl.DataFrame, dropped: Counter[str]
+    tables: ArchiveTables, definition: EvalDefinition, kernels: pl.DataFrame, excluded: Counter[str]
 ) -> pl.DataFrame:
     """Take the kernels of the smallest hashes of each cell, without near copies of each other."""
     grams = tables.grams(kernels["program_id"])
     cells: dict[tuple[str, int], list[str]] = {}
     chosen: list[str] = []
-    columns = by_hash(kernels, "kernel_id", rule.selection_key).select(
-        "kernel_id", "program_id", "problem", "bin"
-    )
-    for name, program, problem, number in columns.iter_rows():
+    columns = kernels.select("kernel_id", "program_id", "problem", "bin")
+    ordered = by_hash(columns, "kernel_id", definition.selection_key)
+    for name, program, problem, number in ordered.iter_rows():
         cell = cells.setdefault((problem, number), [])
-        if len(cell) >= rule.cap:
+        if len(cell) >= definition.cap:
             continue
-        if any(is_near_copy(grams[program], grams[other], rule.near_copy) for other in cell):
-            dropped["near_copy_in_cell"] += 1
+        if any(is_near_copy(grams[program], grams[other], definition.near_copy) for other in cell):
+            excluded["near_copy_in_cell"] += 1
         else:
             cell.append(program)
             chosen.append(name)
     return kernels.filter(pl.col("kernel_id").is_in(chosen))
 
 
-def select_eval(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None) -> ChosenRows:
+def select_eval(tables: ArchiveTables, definition: EvalDefinition, gpu: str | None) -> ChosenRows:
     """Select an evaluation split (docs/splits.md).
 
     Kernels of the definition's problems, languages and one GPU, measured often enough in searches
@@ -156,25 +163,26 @@ def select_eval(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None) ->
     the smallest hashes, without near copies of each other. Nothing depends on the
     order of the input.
     """
-    kernels, reasons, chosen_gpu, gpus = candidates(tables, rule, gpu)
-    dropped = Counter(reasons)
-    dropped["other_gpu"] = sum(gpus.values()) - len(kernels)
-    allowed = without_near_training(tables, kernels, rule.near_copy)
-    dropped["near_training"] = len(kernels) - len(allowed)
+    kernels, excluded, chosen_gpu, gpus = find_eligible(tables, definition, gpu)
+    excluded["other_gpu"] = sum(gpus.values()) - len(kernels)
+    allowed = without_near_training(tables, kernels, definition.near_copy)
+    excluded["near_training"] = len(kernels) - len(allowed)
     # Speedups that are no number are named only where they matter.
     ids = allowed["kernel_id"].to_list()
-    bins = assign_bins(allowed["speedup"].to_numpy(), rule.scheme, row_ids=ids)
+    bins = assign_bins(allowed["speedup"].to_numpy(), definition.scheme, row_ids=ids)
     allowed = allowed.with_columns(pl.Series("bin", bins, pl.Int8))
-    chosen = _fill_cells(tables, rule, allowed, dropped)
+    chosen = _fill_cells(tables, definition, allowed, excluded)
     facts: dict[str, Any] = {
-        "cells": cell_counts(chosen.select("problem", "bin").iter_rows(), rule.problems),
-        "excluded": dict(sorted(dropped.items())),
+        "cells": cell_counts(chosen.select("problem", "bin").iter_rows(), definition.problems),
+        "excluded": dict(sorted(excluded.items())),
         "gpus": gpus,
     }
     return ChosenRows(with_reference(tables, chosen), facts, chosen_gpu, gpus)
 
 
-def select_validity(tables: ArchiveTables, rule: ValidityDefinition, gpu: str | None) -> ChosenRows:
+def select_validity(
+    tables: ArchiveTables, definition: ValidityDefinition, gpu: str | None
+) -> ChosenRows:
     """Select programs that pass and programs that fail (docs/splits.md).
 
     All that the definition's words allow and that a measurement judged, but for near copies of
@@ -182,17 +190,17 @@ def select_validity(tables: ArchiveTables, rule: ValidityDefinition, gpu: str | 
     """
     columns = ("kernel_id", "program_id", "token_id", "problem", "language", "gpu")
     failures = tables.read("failures", [*columns, "search_id", "reference_id"])
-    programs, reasons, chosen_gpu, gpus = candidates(tables, rule, gpu, [failures])
-    dropped = {**reasons, "other_gpu": sum(gpus.values()) - len(programs)}
+    programs, excluded, chosen_gpu, gpus = find_eligible(tables, definition, gpu, [failures])
+    excluded["other_gpu"] = sum(gpus.values()) - len(programs)
     judged = tables.read("evaluations", ["kernel_id", "outcome", "excluded"]).filter(
         pl.col("excluded").is_null(), pl.col("outcome") != "infrastructure_failure"
     )
     worst = pl.col("outcome").cast(pl.Enum(OUTCOMES)).max().cast(pl.String)
     programs = programs.join(judged.group_by("kernel_id").agg(worst), on="kernel_id")
-    rows = without_near_training(tables, programs, rule.near_copy)
-    dropped["near_training"] = len(programs) - len(rows)
+    rows = without_near_training(tables, programs, definition.near_copy)
+    excluded["near_training"] = len(programs) - len(rows)
     rows = rows.with_columns(passes=(pl.col("outcome") == "success").cast(pl.Int8))
-    facts = {"excluded": dict(sorted(dropped.items())), "gpus": gpus}
+    facts = {"excluded": dict(sorted(excluded.items())), "gpus": gpus}
     return ChosenRows(with_reference(tables, rows), facts, chosen_gpu, gpus)
 
 
@@ -212,7 +220,7 @@ def with_reference(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame
 
 
 def select_transfer(
-    tables: ArchiveTables, rule: TransferDefinition, members: Mapping[str, pl.DataFrame]
+    tables: ArchiveTables, definition: TransferDefinition, members: Mapping[str, pl.DataFrame]
 ) -> ChosenRows:
     """Select the rows of transfer between GPUs (docs/splits.md).
 
@@ -227,18 +235,18 @@ def select_transfer(
         SplitNotMadeError: no program was measured on two GPUs.
     """
     kernels = tables.held_out.filter(
-        tables.of_searches(pl.col("role") == HELD_OUT, rule.allows_builder(tables)),
-        ~has_flag(rule.exclude_flags),
+        tables.of_searches(pl.col("role") == HELD_OUT, definition.allows_builder(tables)),
+        ~has_flag(definition.exclude_flags),
         pl.col("program_id") != pl.col("reference_id"),
         ~pl.col("token_id").is_in(tables.training["token_id"].implode()),
     )
-    kernels = by_hash(kernels, "kernel_id", rule.selection_key)
+    kernels = by_hash(kernels, "kernel_id", definition.selection_key)
     # One program of each class of near duplicates, which share their tokens.
     program = ["problem", "reference_id", "token_id"]
     first = pl.col("program_id").first().over(program)
     kernels = kernels.filter(pl.col("program_id") == first)
     # Neither a kernel that another split asks about nor the programs of a close pair are shown.
-    eval_ids, pairs = rows_of(members, "eval")["row_id"], rows_of(members, "close")
+    eval_ids, pairs = ids_of_kinds(members, "eval")["row_id"], ids_of_kinds(members, "close")
     in_pairs = pl.concat([pairs["anchor_program"], pairs["candidate_program"]])
     shown = kernels.filter(
         ~pl.col("kernel_id").is_in(eval_ids.implode()),
@@ -250,5 +258,6 @@ def select_transfer(
     if rows.is_empty():
         raise SplitNotMadeError("no held-out program was measured on two GPUs")
     rows = with_reference(tables, rows.with_columns(gpus=pl.format("{} to {}", "known_gpu", "gpu")))
-    rows = with_pair_ids(rows, rule.selection_key, "known_kernel_id", "kernel_id").sort("row_id")
-    return ChosenRows(rows.filter(pl.int_range(pl.len()).over("problem", "gpus") < rule.cap), {})
+    rows = with_pair_ids(rows, definition.selection_key, "known_kernel_id", "kernel_id")
+    place = pl.int_range(pl.len()).over("problem", "gpus")
+    return ChosenRows(rows.sort("row_id").filter(place < definition.cap), {})

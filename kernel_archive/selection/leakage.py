@@ -28,12 +28,12 @@ from kernel_archive.errors import Finding, LeakageError, counted, printable
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.problems import HELD_OUT_PROBLEMS
 from kernel_archive.selection.selected import (
-    MEMBER,
+    LEAK_IDS,
     Selection,
-    members_of,
+    ids_of_kinds,
+    leak_ids,
     name_rows,
     pair_keys,
-    rows_of,
     with_ids,
 )
 from kernel_archive.selection.similarity import Grams, near_copies
@@ -54,12 +54,12 @@ def _leaks(
     tables: ArchiveTables, members: Mapping[str, pl.DataFrame], selections: Mapping[str, Selection]
 ) -> Iterator[tuple[str, str, str]]:
     """Look for every kind of leak; yield the kind, the place in training and what is there."""
-    pairs, edges = rows_of(members, "train"), rows_of(members, "close", "discovery")
+    pairs, edges = ids_of_kinds(members, "train"), ids_of_kinds(members, "close", "discovery")
     successes = tables.successes(["kernel_id", "search_id"])
     frames = {
         "kernels": tables.training,
         "pairs": pairs,
-        "asked": rows_of(members, "eval", "validity"),
+        "asked": ids_of_kinds(members, "eval", "validity"),
         "edges": edges,
         "pair_keys": pair_keys(pairs),
         "edge_keys": pair_keys(edges),
@@ -116,8 +116,8 @@ def _near_copies(
     foreign_grams = _foreign_grams(tables, foreign)
     for split in REFERENCE_SPLITS.values():
         chosen = selections.get(split.table)
-        stated = chosen.base_facts if chosen else tables.archive.manifest.splits.get(split.table)
-        limit = None if stated is None else stated.parameters.get("near_copy")
+        facts = chosen.base_facts if chosen else tables.archive.manifest.splits.get(split.table)
+        limit = None if facts is None else facts.parameters.get("near_copy")
         # Parameters of another type select nothing, which the check of splits reports.
         if not isinstance(limit, int | float):
             continue
@@ -135,21 +135,21 @@ def _near_copies(
                     yield place, f"{row} ({similarity:.2f} of row {name})"
 
 
-def present_members(
-    tables: ArchiveTables, names: Iterable[str] = tuple(SPLIT_TABLES)
+def read_leak_ids(
+    tables: ArchiveTables, split_tables: Iterable[str] = tuple(SPLIT_TABLES)
 ) -> dict[str, pl.DataFrame]:
     """Read the rows of the splits that an archive holds, by table, with the ids of their texts."""
     members = {}
-    for name in names:
+    for name in split_tables:
         if name in tables.archive.manifest.tables:
             split = SPLIT_TABLES[name]
             columns = ["row_id", split.problem, "search_id", split.anchor, split.candidate]
             columns += ["pair_type"] if split.kind == "train" else []
             parts = [
-                members_of(split, with_ids(split, pl.DataFrame(batch)))
+                leak_ids(split, with_ids(split, pl.DataFrame(batch)))
                 for batch in tables.archive.batches(name, columns=columns)
             ]
-            members[name] = pl.concat([MEMBER.to_frame(), *parts])
+            members[name] = pl.concat([LEAK_IDS.to_frame(), *parts])
     return members
 
 

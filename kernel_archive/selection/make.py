@@ -39,7 +39,7 @@ from kernel_archive.selection.evaluation import (
     select_validity,
 )
 from kernel_archive.selection.inputs import write_inputs
-from kernel_archive.selection.leakage import present_members, refuse_leaks
+from kernel_archive.selection.leakage import read_leak_ids, refuse_leaks
 from kernel_archive.selection.own_archive import canonical_definition
 from kernel_archive.selection.published import read_published
 from kernel_archive.selection.selected import (
@@ -47,7 +47,7 @@ from kernel_archive.selection.selected import (
     ChosenRows,
     Selection,
     label_rows,
-    members_of,
+    leak_ids,
 )
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.training import select_train
@@ -65,14 +65,14 @@ def select_split(
     split: SplitSpec,
     tables: ArchiveTables,
     members: Mapping[str, pl.DataFrame],
-    rule: Definition | None = None,
+    definition: Definition | None = None,
     gpu: str | None = None,
 ) -> Selection:
     """Select one split of an archive.
 
-    ``members`` are rows of the other splits by table, which training pairs must not touch;
-    ``rule`` is its definition, without one the archive's canonical one; ``gpu`` the GPU of an
-    evaluation split, where its definition should not choose.
+    ``members`` are ids of the rows of the other splits, by table: training pairs must not hold
+    them, transfer rows not show them. Without a ``definition`` the archive's canonical one counts;
+    ``gpu`` is the GPU of a :class:`CandidateDefinition`, where that should not choose.
 
     Raises:
         UsageError: the GPU that was named has no kernel.
@@ -80,40 +80,40 @@ def select_split(
         DataError: a speedup is not finite and above 0.
     """
     standard = canonical_definition(split, tables)
-    rule = rule or standard
-    match rule:
+    definition = definition or standard
+    match definition:
         case EvalDefinition():
-            chosen = select_eval(tables, rule, gpu)
+            chosen = select_eval(tables, definition, gpu)
         case CloseDefinition():
-            chosen = select_close(tables, rule, gpu)
+            chosen = select_close(tables, definition, gpu)
         case ValidityDefinition():
-            chosen = select_validity(tables, rule, gpu)
+            chosen = select_validity(tables, definition, gpu)
         case TransferDefinition():
-            chosen = select_transfer(tables, rule, members)
+            chosen = select_transfer(tables, definition, members)
         case DiscoveryDefinition():
-            chosen = select_discovery(tables, rule)
+            chosen = select_discovery(tables, definition)
         case TrainDefinition():
-            chosen = select_train(tables, rule, members)
+            chosen = select_train(tables, definition, members)
         case _:
-            raise UsageError(f"no rule selects by a {type(rule).__name__}")
-    parameters = rule.parameters
-    if isinstance(rule, CandidateDefinition):
-        parameters |= {"preferred_gpu": rule.gpu, "gpu": chosen.gpu}
-    stated = SplitFacts(
-        name=_name_of(split, rule, standard, chosen, parameters),
+            raise UsageError(f"no rule selects by a {type(definition).__name__}")
+    parameters = definition.parameters
+    if isinstance(definition, CandidateDefinition):
+        parameters |= {"preferred_gpu": definition.gpu, "gpu": chosen.gpu}
+    base_facts = SplitFacts(
+        name=_name_of(split, definition, standard, chosen, parameters),
         origin="selected",
-        scheme=rule.scheme,
+        scheme=definition.scheme,
         logical_digest="",
         rows=len(chosen.rows),
         parameters=parameters,
         facts=dict(chosen.facts),
     )
-    return label_rows(split, chosen.rows, stated, tables)
+    return label_rows(split, chosen.rows, base_facts, tables)
 
 
 def _name_of(
     split: SplitSpec,
-    rule: Definition,
+    definition: Definition,
     standard: Definition,
     choice: ChosenRows,
     parameters: Mapping[str, Any],
@@ -123,7 +123,7 @@ def _name_of(
     if isinstance(standard, CandidateDefinition):
         with suppress(SplitNotMadeError):
             gpu = choose_gpu(choice.gpus, standard.gpu)
-    if (rule, choice.gpu) == (standard, gpu):
+    if (definition, choice.gpu) == (standard, gpu):
         return CANONICAL
     return f"{split.name}-{sha256_hex(canonical_json(parameters))[:8]}"
 
@@ -132,17 +132,17 @@ def _write_selections(
     directory: Path, manifest: Manifest, selections: Iterable[Selection], **reports: Any
 ) -> Manifest:
     """Write the files of splits; return the manifest with them and with further reports."""
-    tables, splits = dict(manifest.tables), dict(manifest.splits)
+    table_facts, split_facts = dict(manifest.tables), dict(manifest.splits)
     for selection in selections:
         name = selection.split.table
         (part,) = TABLES[name].splits
-        tables[name] = write_table(directory, name, {part: selection.parts()})
-        digest = tables[name].logical_digest
-        splits[name] = msgspec.structs.replace(selection.base_facts, logical_digest=digest)
+        table_facts[name] = write_table(directory, name, {part: selection.parts()})
+        digest = table_facts[name].logical_digest
+        split_facts[name] = msgspec.structs.replace(selection.base_facts, logical_digest=digest)
     return msgspec.structs.replace(
         manifest,
-        tables=tables,
-        splits=splits,
+        tables=table_facts,
+        splits=split_facts,
         reports={**manifest.reports, **reports},
     )
 
@@ -151,17 +151,17 @@ def make_splits(
     directory: str | Path,
     manifest: Manifest | None = None,
     *,
-    names: Sequence[str] = tuple(SPLIT_TABLES),
-    rule: Definition | None = None,
+    split_tables: Sequence[str] = tuple(SPLIT_TABLES),
+    definition: Definition | None = None,
     gpu: str | None = None,
 ) -> Manifest:
-    """Make derived tables of an archive directory that nobody else reads yet.
+    """Make the splits with these tables, in an archive directory that nobody else reads yet.
 
     Nothing is written when the splits would leak. A split that an archive's kernels don't allow by
     its canonical definition is left out, with the reason in the manifest, which is returned.
 
     ``manifest`` is one that the caller will write; without it, the stored one is read and written
-    again. ``rule`` and ``gpu`` are those of a single split, as :func:`select_split` takes them.
+    again. ``definition`` and ``gpu`` are of a single split, as :func:`select_split` takes them.
 
     Raises:
         LeakageError: training would hold something of the evaluation; the rows are named.
@@ -170,16 +170,16 @@ def make_splits(
     path = Path(directory)
     archive = Archive(path, manifest) if manifest else open_archive(path)
     tables = ArchiveTables(archive)
-    members = present_members(tables, [n for n in SPLIT_TABLES if n not in names])
+    members = read_leak_ids(tables, [n for n in SPLIT_TABLES if n not in split_tables])
     selections: dict[str, Selection] = {}
     reasons_before = archive.manifest.reports.get("splits_not_made", {})
-    not_made = {name: why for name, why in reasons_before.items() if name not in names}
-    for name in (n for n in SPLIT_TABLES if n in names):
+    not_made = {name: why for name, why in reasons_before.items() if name not in split_tables}
+    for name in (n for n in SPLIT_TABLES if n in split_tables):
         try:
-            selections[name] = select_split(SPLIT_TABLES[name], tables, members, rule, gpu)
-            members[name] = members_of(SPLIT_TABLES[name], selections[name].rows)
+            selections[name] = select_split(SPLIT_TABLES[name], tables, members, definition, gpu)
+            members[name] = leak_ids(SPLIT_TABLES[name], selections[name].rows)
         except SplitNotMadeError as error:
-            if rule is not None:
+            if definition is not None:
                 raise
             not_made[name] = str(error)
     refuse_leaks(tables, members, selections)
@@ -224,17 +224,17 @@ def remade_split(
             why = withheld if present.origin == "withheld" else published
             raise UsageError(f"{table} can't be made again: {why}")
         if definition is None:
-            rule = canonical_definition(split, ArchiveTables(archive))
+            loaded = canonical_definition(split, ArchiveTables(archive))
         else:
-            rule = load_definition(table, definition)
-        rule = with_changes(rule, **changes)
+            loaded = load_definition(table, definition)
+        loaded = with_changes(loaded, **changes)
         with replaced_directory(archive_path, copy=True) as new:
-            manifest = make_splits(new, names=[table], rule=rule, gpu=gpu)
+            manifest = make_splits(new, split_tables=[table], definition=loaded, gpu=gpu)
             # What this split asks about now may not be shown in others.
             others = (s for s in SPLIT_TABLES.values() if s.known and s.table != table)
             showing = [s.table for s in others if s.table in manifest.splits]
             if showing:
-                manifest = make_splits(new, names=showing)
+                manifest = make_splits(new, split_tables=showing)
             yield RemadeSplit(facts=manifest.splits[table], directory=new)
 
 

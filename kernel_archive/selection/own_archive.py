@@ -21,11 +21,12 @@ from kernel_archive.selection.definitions import (
 )
 from kernel_archive.selection.evaluation import reasons_against
 from kernel_archive.selection.selected import count_values
-from kernel_archive.selection.tables import ArchiveTables, has_flag, with_reason
+from kernel_archive.selection.tables import ArchiveTables, has_flag, is_listed, with_reason
 from kernel_archive.splits import SPLITS, SplitSpec
 
 #: A problem with kernels in fewer bins says too little about telling them apart.
 LEAST_BINS: Final = 3
+_UNNAMED: Final = "[eval] tasks does not name it"
 
 
 def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
@@ -35,26 +36,26 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
     definitions would select nothing of it. Its splits follow from them with the problems,
     languages, methods and GPU that it has, and from what its recipe says (``[eval]``).
     """
-    shipped, rules = load_definition(split.name), tables.archive.manifest.eval_rules
-    if rules is not None and split.name == "discovery":
+    shipped, eval_rules = load_definition(split.name), tables.archive.manifest.eval_rules
+    if eval_rules is not None and split.name == "discovery":
         methods = sorted(set(tables.searches["generation_method"])) or ["none"]
         return with_changes(shipped, natural=False, methods=methods)
-    if rules is None or split.name != "eval":
+    if eval_rules is None or split.name != "eval":
         return shipped
-    languages = rules.get("languages") or []
+    languages = eval_rules.get("languages") or []
     kernels = tables.held_out.filter(
         tables.of_searches(pl.col("role") == HELD_OUT),
-        pl.col("language").is_in(languages) | (not languages),
+        is_listed("language", languages),
         ~has_flag(["unfit"]),
     )
-    gpu = canonical_gpu(rules.get("gpu") or "")
+    gpu = canonical_gpu(eval_rules.get("gpu") or "")
     per_gpu = count_values(kernels["gpu"])
     if gpu not in per_gpu:
         gpu = max(per_gpu, key=lambda name: per_gpu[name], default=gpu)
-    if "tasks" in rules:
-        tasks = _named(rules["tasks"], tables)
+    if "tasks" in eval_rules:
+        tasks = _named(eval_rules["tasks"], tables)
     else:
-        tasks = _in_enough_bins(kernels.filter(pl.col("gpu") == gpu), rules)
+        tasks = _in_enough_bins(kernels.filter(pl.col("gpu") == gpu), eval_rules)
     return with_changes(
         shipped,
         natural=False,
@@ -63,18 +64,18 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
         exclude_flags=["unfit"],  # which only readings of its own recipes give
         measured=1,
         gpu=gpu,
-        cap=rules.get("cap"),
+        cap=eval_rules.get("cap"),
     )
 
 
-def _in_enough_bins(kernels: pl.DataFrame, rules: Mapping[str, Any]) -> list[str]:
+def _in_enough_bins(kernels: pl.DataFrame, eval_rules: Mapping[str, Any]) -> list[str]:
     """List the problems with kernels in enough bins.
 
     All where the recipe does not say how many are enough, and none has :data:`LEAST_BINS`.
     """
     counts = _with_bins(kernels).group_by("problem").agg(pl.col("bin").n_unique()).sort("problem")
-    enough = counts.filter(pl.col("bin") >= (rules.get("bins") or LEAST_BINS))
-    if enough.is_empty() and not rules.get("bins"):
+    enough = counts.filter(pl.col("bin") >= (eval_rules.get("bins") or LEAST_BINS))
+    if enough.is_empty() and not eval_rules.get("bins"):
         enough = counts
     return enough["problem"].to_list()
 
@@ -99,36 +100,32 @@ def problems_left_out(archive: Archive) -> list[dict[str, Any]]:
 
     ``rows`` are kernels, or evaluations where no program passed.
     """
-    facts, rules = archive.manifest.splits.get("eval"), archive.manifest.eval_rules
-    if facts is None or facts.origin != "selected" or rules is None:
+    facts, eval_rules = archive.manifest.splits.get("eval"), archive.manifest.eval_rules
+    if facts is None or facts.origin != "selected" or eval_rules is None:
         return []
     asked = [problem for problem, cells in facts.facts["cells"].items() if sum(cells)]
-    rule = cast("EvalDefinition", recorded_definition(SPLITS["eval"], facts.parameters))
-    gpu, tables = facts.parameters["gpu"] or rule.gpu, ArchiveTables(archive)
-    against = reasons_against(tables, rule)
-    unnamed, others = (
-        "[eval] tasks does not name it",
-        "all are flagged, or near copies of training programs",
-    )
+    definition = cast("EvalDefinition", recorded_definition(SPLITS["eval"], facts.parameters))
+    gpu, tables = facts.parameters["gpu"] or definition.gpu, ArchiveTables(archive)
+    against = reasons_against(tables, definition)
     reasons = {
         "its searches are not held out": against["not_held_out"],
-        f"none is written in {', '.join(rule.languages)}": against["other_language"],
+        f"none is written in {', '.join(definition.languages)}": against["other_language"],
         f"none was measured on {gpu}": pl.col("gpu") != gpu,
-        unnamed: against["other_problem"],
-        others: pl.lit(value=True),
+        _UNNAMED: against["other_problem"],
+        "all are flagged, or near copies of training programs": pl.lit(value=True),
     }
     columns = ["kernel_id", "problem", "language", "gpu", "speedup", "search_id"]
     kernels = tables.kernels(columns=columns).filter(~pl.col("problem").is_in(asked))
     rows = with_reason(_with_bins(kernels), reasons)
-    # The reason for a problem is the last one that a kernel of it gets as far as.
+    # The later its reason, the further a kernel got; a problem has that of its furthest kernel.
     reason = pl.col("reason").cast(pl.Enum([*reasons]))
-    bins = pl.col("bin").filter(reason >= unnamed).n_unique()
+    bins = pl.col("bin").filter(reason >= _UNNAMED).n_unique()
     problems = rows.group_by("problem").agg(reason.max().cast(pl.String), bins=bins, rows=pl.len())
-    if "tasks" not in rules:
-        least = pl.lit(rules.get("bins") or LEAST_BINS)
+    if "tasks" not in eval_rules:
+        least = pl.lit(eval_rules.get("bins") or LEAST_BINS)
         few = "its speedups fall in {} of 8 bins, and {} are needed ([eval] bins)"
-        reason = pl.when(pl.col("reason") == unnamed).then(pl.format(few, "bins", least))
-        problems = problems.with_columns(reason.otherwise("reason").alias("reason"))
+        too_few_bins = pl.when(pl.col("reason") == _UNNAMED).then(pl.format(few, "bins", least))
+        problems = problems.with_columns(reason=too_few_bins.otherwise("reason"))
     failed = tables.read("evaluations", ["problem"])
     failed = failed.filter(~pl.col("problem").is_in([*asked, *problems["problem"]]))
     failed = failed.group_by("problem").agg(reason=pl.lit("no program counts"), rows=pl.len())

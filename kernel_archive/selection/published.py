@@ -84,7 +84,7 @@ def published_split(split: SplitSpec, rows: pl.DataFrame) -> Selection:
     if split.kind == "train":
         facts["kinds"] = count_values(table["pair_type"])
     gpus, files = table["gpu"].unique(), sorted(rows["source_file"].unique())
-    stated = SplitFacts(
+    base_facts = SplitFacts(
         name=CANONICAL,
         origin="published",
         scheme="released",  # the rule that the published labels follow
@@ -93,7 +93,7 @@ def published_split(split: SplitSpec, rows: pl.DataFrame) -> Selection:
         parameters={"files": files, "gpu": gpus.item() if len(gpus) == 1 else None},
         facts=facts,
     )
-    return label_rows(split, table, stated)
+    return label_rows(split, table, base_facts)
 
 
 def _kernel_ids(rows: pl.DataFrame, side: str, reference: pl.Expr) -> pl.Series:

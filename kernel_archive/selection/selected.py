@@ -35,19 +35,19 @@ CANONICAL: Final = "canonical"
 PART_ROWS: Final = 4_000
 #: Name this many rows in a message; the rest is counted.
 NAMED: Final = 10
-_MEMBER_COLUMNS: Final = (
+_LEAK_ID_COLUMNS: Final = (
     *("row_id", "problem", "search_id", "pair_type"),
     *("anchor_program", "anchor_token", "candidate_program", "candidate_token"),
 )
-#: What the check of leaks knows of a row: the ids of both programs and of their near-duplicate
+#: Columns by which the check of leaks knows a row: ids of both programs and of their near-duplicate
 #: classes; ``pair_type`` is null but in training pairs, ``search_id`` empty where unknown.
-MEMBER: Final = pl.Schema(dict.fromkeys(_MEMBER_COLUMNS, pl.String))
+LEAK_IDS: Final = pl.Schema(dict.fromkeys(_LEAK_ID_COLUMNS, pl.String))
 
 
 class ChosenRows(NamedTuple):
     """What a definition selects of an archive, without labels."""
 
-    rows: pl.DataFrame  # with ``row_id``, the value of the split and the ids of MEMBER
+    rows: pl.DataFrame  # with ``row_id``, the value of the split and the ids of LEAK_IDS
     facts: Mapping[str, Any]  # facts of the choice
     gpu: str | None = None  # GPU of the rows, where there is one only
     gpus: Mapping[str, int] = {}  # kernels that qualify on each GPU, where one of them was chosen
@@ -58,14 +58,14 @@ class Selection:
     """Rows chosen for a split, in their defined order."""
 
     split: SplitSpec
-    #: Every column but the canary, and the ids of MEMBER; texts only where no source has them.
+    #: Every column but the canary, and the ids of LEAK_IDS; texts only where no source has them.
     rows: pl.DataFrame
     source: ArchiveTables | None = None  # has the texts of the programs, by their ids
     base_facts: SplitFacts  # facts of the rows, but for their digest
 
     def parts(self) -> Iterator[pa.Table]:
         """Yield the table in parts, exactly in the schema of its name."""
-        if "table" in vars(self):  # the check of leaks made it
+        if "table" in vars(self):  # cached there once the check of leaks has read it
             yield self.table
             return
         schema = TABLES[self.split.table].schema
@@ -100,34 +100,34 @@ class Selection:
 def label_rows(
     split: SplitSpec,
     rows: pl.DataFrame,
-    stated: SplitFacts,
+    base_facts: SplitFacts,
     source: ArchiveTables | None = None,
 ) -> Selection:
     """Label rows, put them in the order of their table, and add facts of the labels.
 
-    ``stated`` are the other facts. The labels are made from the values, unless the rows have them
-    as ``bin``.
+    ``base_facts`` are the other facts. The labels are made from the values, unless the rows have
+    them as ``bin``.
 
     Raises:
         DataError: a value is not finite and above 0.
     """
-    scheme = checked_scheme(stated.scheme)
-    values, names = rows[split.value].to_numpy(), rows["row_id"].to_list()
+    scheme = checked_scheme(base_facts.scheme)
+    values, row_ids = rows[split.value].to_numpy(), rows["row_id"].to_list()
     values = outcome_speedups(values) if split.asks_outcome else values
-    labels = {name: assign_bins(values, name, row_ids=names) for name in SCHEMES}
+    labels = {each: assign_bins(values, each, row_ids=row_ids) for each in SCHEMES}
     if "bin" not in rows.columns:
         rows = rows.with_columns(pl.Series("bin", labels[scheme], pl.Int8))
     rows = rows.with_columns(bin_scheme=pl.lit(scheme))
-    ends = representatives(values, rows["bin"].to_numpy(), scheme)
+    bin_representatives = representatives(values, rows["bin"].to_numpy(), scheme)
     facts = {
-        "m_1": float(ends[0]),
-        "m_8": float(ends[-1]),
+        "m_1": float(bin_representatives[0]),
+        "m_8": float(bin_representatives[-1]),
         "label_differences": int(np.count_nonzero(labels["paper"] != labels["released"])),
         "cells": cell_counts(rows.select(split.task, "bin").iter_rows()),
         "gpus": count_values(rows["gpu"]),
     }
     rows = rows if split.kind == "train" else by_hash(rows)
-    base_facts = msgspec.structs.replace(stated, facts={**facts, **stated.facts})
+    base_facts = msgspec.structs.replace(base_facts, facts={**facts, **base_facts.facts})
     return Selection(split=split, rows=rows, source=source, base_facts=base_facts)
 
 
@@ -142,7 +142,7 @@ def by_hash(rows: pl.DataFrame, id_column: str = "row_id", key: str = "order:") 
 
 
 def with_ids(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
-    """Add the ids of the rows' own texts (:data:`MEMBER`), whatever ids the table states."""
+    """Add the ids of the rows' own texts (:data:`LEAK_IDS`), whatever ids the table states."""
     for column, side in ((split.anchor, "anchor"), (split.candidate, "candidate")):
         texts = rows.select(pl.col(column).unique())  # each text is read once, however many pairs
         for name, make_id in (("program", program_id), ("token", token_id)):
@@ -152,17 +152,17 @@ def with_ids(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     return rows
 
 
-def members_of(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
-    """Select what the check of leaks needs of rows with ids: :data:`MEMBER`."""
+def leak_ids(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
+    """Select the columns of rows that the check of leaks needs: :data:`LEAK_IDS`."""
     kind = pl.col("pair_type") if split.kind == "train" else None
     rows = rows.with_columns(problem=split.problem, pair_type=kind)
-    return rows.select(MEMBER.names()).cast(MEMBER)
+    return rows.select(LEAK_IDS.names()).cast(LEAK_IDS)
 
 
-def rows_of(members: Mapping[str, pl.DataFrame], *kinds: Kind) -> pl.DataFrame:
-    """Concatenate the rows of splits of these kinds; ``members`` are by table."""
+def ids_of_kinds(members: Mapping[str, pl.DataFrame], *kinds: Kind) -> pl.DataFrame:
+    """Concatenate the ids of the rows of splits of these kinds; ``members`` are by table."""
     chosen = (rows for name, rows in members.items() if SPLIT_TABLES[name].kind in kinds)
-    return pl.concat([MEMBER.to_frame(), *chosen])
+    return pl.concat([LEAK_IDS.to_frame(), *chosen])
 
 
 def pair_keys(rows: pl.DataFrame) -> pl.DataFrame:

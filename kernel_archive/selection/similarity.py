@@ -69,7 +69,7 @@ def is_near_copy(a: Grams, b: Grams, limit: float) -> bool:
 def near_copies(
     programs: Mapping[str, Grams], training: Mapping[str, Grams], limit: float
 ) -> dict[str, tuple[str, float]]:
-    """Map the programs with one at least that similar in training to the nearest, and how near."""
+    """Map each program that has a near copy in training to the nearest one and their similarity."""
     nearest: dict[str, tuple[str, float]] = {}
     for other, name, similarity in _near_pairs(programs, training, limit):
         if name not in nearest or similarity > nearest[name][1]:
@@ -78,19 +78,19 @@ def near_copies(
 
 
 def near_copy_classes(programs: Mapping[str, Grams], limit: float) -> dict[str, str]:
-    """Map each program to the first one that it is linked with by near copies; maybe itself."""
-    first = {name: name for name in programs}
+    """Map each program to the least name of its class: programs linked by chains of near copies."""
+    first_of = {name: name for name in programs}
     for other, name, _ in _near_pairs(programs, programs, limit):
-        one, two = first[other], first[name]
-        if one != two:
-            first = {name: min(one, two) if f in (one, two) else f for name, f in first.items()}
-    return first
+        kept, merged = sorted((first_of[other], first_of[name]))
+        if kept != merged:
+            first_of = {each: kept if f == merged else f for each, f in first_of.items()}
+    return first_of
 
 
 def _near_pairs(
     programs: Mapping[str, Grams], others: Mapping[str, Grams], limit: float
 ) -> Iterator[tuple[str, str, float]]:
-    """Yield one of the others, a program and their Jaccard index, where it is the limit or more."""
+    """Yield (other, program, Jaccard index) where the index is the limit or more."""
     if not others:
         return
     names = list(programs)

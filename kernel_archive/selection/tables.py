@@ -173,6 +173,11 @@ def has_flag(flags: Sequence[str], column: str = "flags") -> pl.Expr:
     return named.list.any().fill_null(value=False)
 
 
+def is_listed(column: str, names: Sequence[str]) -> pl.Expr:
+    """Tell whether a column holds one of these names; always where there are none."""
+    return pl.col(column).is_in(names) if names else pl.lit(value=True)
+
+
 def pair_key(first: str, second: str) -> pl.Expr:
     """Write the ids of two columns as one text, whichever comes first."""
     ids = (first, second)

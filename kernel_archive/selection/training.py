@@ -19,19 +19,19 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from kernel_archive.selection.definitions import TrainDefinition
+from kernel_archive.selection.definitions import HELD_OUT, TrainDefinition
 from kernel_archive.selection.discovery import EDGE_COLUMNS, EDGE_ENDS, find_edges
 from kernel_archive.selection.selected import (
     ChosenRows,
     count_values,
+    ids_of_kinds,
     pair_keys,
-    rows_of,
     with_pair_ids,
 )
 from kernel_archive.selection.tables import ArchiveTables, has_flag, leave_out, pair_key
 
 #: Least ratios of the strata: 2 to the power of :data:`~.definitions.STRATA`, correctly rounded.
-FACTORS: Final = (1.0, 1.0717734625362931, 1.4142135623730951, 2.0, 4.0)
+STRATUM_RATIOS: Final = (1.0, 1.0717734625362931, 1.4142135623730951, 2.0, 4.0)
 #: Hash at most this many pairs of a stratum; of more, only those whose slower program has a small
 #: mark.
 MAX_HASHED: Final = 400_000
@@ -53,8 +53,8 @@ _COLUMNS: Final = {
 _EDGES_AT_A_TIME: Final = 5_000
 
 
-class HeldOut(NamedTuple):
-    """What no trainer may see."""
+class Forbidden(NamedTuple):
+    """What training may not hold."""
 
     programs: pl.Series  # ids of programs of ``kernels/train`` that are held out
     pairs: pl.Series  # pair_key of two program ids, and of token ids, that are asked about
@@ -66,24 +66,25 @@ class HeldOut(NamedTuple):
         return pl.any_horizontal(key.is_in(self.pairs.implode()) for key in keys)
 
 
-def held_out_programs(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> HeldOut:
-    """Collect what held-out searches ran, failures included, and what other splits hold."""
-    evaluated, pairs = rows_of(members, "eval"), rows_of(members, "close", "discovery")
-    is_held_out = tables.of_searches(pl.col("role") == "held_out")
+def find_forbidden(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> Forbidden:
+    """Collect what held-out searches ran, failures included, and what other splits ask about."""
+    # A validity split asks about programs of held-out searches alone, which ``ran`` holds.
+    evaluated, pairs = ids_of_kinds(members, "eval"), ids_of_kinds(members, "close", "discovery")
+    is_held_out = tables.of_searches(pl.col("role") == HELD_OUT)
     ran = tables.read("evaluations", ["search_id", "program_id"], where=is_held_out)
     programs = pl.concat([ran["program_id"], evaluated["candidate_program"]]).implode()
     ids = ["program_id", "token_id"]
     texts = pl.concat([tables.read(table, ids) for table in ("kernels", "failures")])
     texts = texts.filter(pl.col("program_id").is_in(programs))
     tokens = pl.concat([texts["token_id"], evaluated["candidate_token"]]).implode()
-    forbidden = tables.training.filter(
+    leaking = tables.training.filter(
         pl.col("program_id").is_in(programs) | pl.col("token_id").is_in(tokens)
     )
-    return HeldOut(forbidden["program_id"].unique(), pair_keys(pairs)["key"].unique())
+    return Forbidden(leaking["program_id"].unique(), pair_keys(pairs)["key"].unique())
 
 
 def select_train(
-    tables: ArchiveTables, rule: TrainDefinition, members: Mapping[str, pl.DataFrame]
+    tables: ArchiveTables, definition: TrainDefinition, members: Mapping[str, pl.DataFrame]
 ) -> ChosenRows:
     """Select the training pairs (docs/splits.md).
 
@@ -91,23 +92,23 @@ def select_train(
     search and candidate. The same pairs come out for any order of the input, on any machine.
     ``members`` are the rows of other splits by table, which training must not touch.
     """
-    held_out = held_out_programs(tables, members)
+    forbidden = find_forbidden(tables, members)
     dropped: Counter[str] = Counter()
-    of_role = tables.of_searches(pl.col("role") == "training", rule.allows_builder(tables))
+    of_role = tables.of_searches(pl.col("role") == "training", definition.allows_builder(tables))
     reasons = {
         "other_role": ~of_role,
-        "held_out": pl.col("program_id").is_in(held_out.programs.implode()),
+        "held_out": pl.col("program_id").is_in(forbidden.programs.implode()),
         "unknown_reference": pl.col("reference_id").fill_null("") == "",
-        "flagged": has_flag(rule.exclude_flags),
+        "flagged": has_flag(definition.exclude_flags),
     }
     kernels = tables.kernels("train", [*EDGE_ENDS, "flags"]).sort("kernel_id")
     kernels = leave_out(kernels, reasons, dropped).select(EDGE_ENDS)
     evaluations = tables.read("evaluations", EDGE_COLUMNS, where=of_role)
-    edges, no_edges = find_edges(evaluations, kernels, {"discovery_pair": held_out.has_edge})
+    edges, no_edges = find_edges(evaluations, kernels, {"discovery_pair": forbidden.has_edge})
     kinds = {
-        "seed": _seeds(tables, kernels, held_out, dropped),
+        "seed": _seeds(tables, kernels, forbidden, dropped),
         "parent_edit": edges,
-        "pair": _sampled(rule, kernels, held_out, edges),
+        "pair": _sampled(definition, kernels, forbidden, edges),
     }
     rows = pl.concat(
         edges.select(pair_type=pl.lit(kind), rank=pl.lit(rank), **_COLUMNS)
@@ -132,7 +133,7 @@ def select_train(
 
 
 def _seeds(
-    tables: ArchiveTables, kernels: pl.DataFrame, held_out: HeldOut, dropped: Counter[str]
+    tables: ArchiveTables, kernels: pl.DataFrame, forbidden: Forbidden, dropped: Counter[str]
 ) -> pl.DataFrame:
     """Make edges from every kernel's reference to it."""
     references = tables.references.select(
@@ -145,14 +146,14 @@ def _seeds(
     reasons = {
         "reference_without_code": pl.col("parent_token_id").is_null(),
         "reference_itself": pl.col("child_program_id") == pl.col("parent_program_id"),
-        "discovery_pair": held_out.has_edge,
+        "discovery_pair": forbidden.has_edge,
     }
     rows = rows.join(references, on=keys, how="left", maintain_order="left")
     return leave_out(rows, reasons, dropped)
 
 
 def _sampled(
-    rule: TrainDefinition, kernels: pl.DataFrame, held_out: HeldOut, edges: pl.DataFrame
+    definition: TrainDefinition, kernels: pl.DataFrame, forbidden: Forbidden, edges: pl.DataFrame
 ) -> pl.DataFrame:
     """Draw edges between any two programs, task by task, spread evenly over the strata.
 
@@ -161,20 +162,20 @@ def _sampled(
     """
     # A pair with the reference is a seed pair, or one the wrong way round.
     kernels = kernels.filter(pl.col("program_id") != pl.col("reference_id"))
-    marks = [program_mark(rule.seed, name) for name in kernels["kernel_id"]]
+    marks = [kernel_mark(definition.seed, name) for name in kernels["kernel_id"]]
     kernels = kernels.with_columns(pl.Series("mark", marks, pl.UInt64))
     key = pair_key("parent_kernel_id", "child_kernel_id")
     ratio = pl.col("ratio")
     allowed = (
-        ~held_out.has_edge
+        ~forbidden.has_edge
         & ~key.is_in(edges.select(key.alias("pair"))["pair"].implode())
         & (ratio.is_finite() & (ratio > 0) & (1 / ratio).is_finite())
     )
     # No stratum gives more than all are to give together.
-    wanted = rule.pairs_per_task
+    wanted = definition.pairs_per_task
     drawn = [stratum_pairs(kernels.clear(), 1, math.inf, allowed, wanted)]
     for programs in kernels.partition_by("problem"):
-        ends = pairwise([*FACTORS, math.inf])
+        ends = pairwise([*STRATUM_RATIOS, math.inf])
         strata = [stratum_pairs(programs, *e, allowed, wanted) for e in ends]
         shares = quotas([len(rows) for rows in strata], wanted)
         drawn += [rows.head(n) for rows, n in zip(strata, shares, strict=True)]
@@ -187,7 +188,7 @@ def stratum_pairs(
     """Pair a task's programs of one reference and GPU, the pairs with the least hashes first.
 
     Args:
-        programs: kernels of one task with their :func:`program_mark` as ``mark``.
+        programs: kernels of one task with their :func:`kernel_mark` as ``mark``.
         low: least ratio of the faster speedup to the slower one.
         high: the ratio that is too large.
         allowed: which edges count.
@@ -200,10 +201,12 @@ def stratum_pairs(
     programs = programs.sort("reference_id", "gpu", "speedup", "kernel_id").with_row_index("place")
     speedup, comparable = pl.col("speedup"), ("reference_id", "gpu")
     begin = pl.col("place").min().over(comparable)
-    least, end = (begin + speedup.search_sorted(speedup * x).over(comparable) for x in (low, high))
+    least = begin + speedup.search_sorted(speedup * low).over(comparable)
+    end = begin + speedup.search_sorted(speedup * high).over(comparable)
     first = pl.max_horizontal(least, pl.col("place") + 1)
     slower = programs.select("place", "mark", first=first, end=end)
     slower = slower.filter(pl.col("first") < pl.col("end"))
+    # Halve the programs that may be the slower one until few enough pairs are left to hash.
     bits = 64
     while slower.select((pl.col("end") - pl.col("first")).sum()).item() > MAX_HASHED and bits > 1:
         bits -= 1
@@ -211,10 +214,10 @@ def stratum_pairs(
     pairs = slower.select("mark", slow="place", fast=pl.int_ranges("first", "end")).explode("fast")
     marks = programs["mark"].gather(pairs["fast"])
     pairs = pairs.with_columns(hash=_pair_hash(pl.col("mark"), pl.lit(marks))).sort("hash")
-    turned = pl.col("hash") % 2 == 1
+    is_swapped = pl.col("hash") % 2 == 1
     pairs = pairs.select(
-        parent=pl.when(turned).then("fast").otherwise("slow"),
-        child=pl.when(turned).then("slow").otherwise("fast"),
+        parent=pl.when(is_swapped).then("fast").otherwise("slow"),
+        child=pl.when(is_swapped).then("slow").otherwise("fast"),
     )
     edges = [_edges(programs, pairs.clear())]
     for part in pairs.iter_slices(_EDGES_AT_A_TIME):
@@ -245,10 +248,10 @@ def _pair_hash(slow: pl.Expr, fast: pl.Expr) -> pl.Expr:
     return x ^ x // 2**31
 
 
-def program_mark(seed: int, kernel_id: str) -> int:
+def kernel_mark(seed: int, kernel_id: str) -> int:
     """Make a number of a kernel, evenly spread over 64 bits.
 
-    >>> program_mark(0, "a") == program_mark(0, "a") != program_mark(1, "a")
+    >>> kernel_mark(0, "a") == kernel_mark(0, "a") != kernel_mark(1, "a")
     True
     """
     return int.from_bytes(hashlib.sha256(f"pairs:{seed}:{kernel_id}".encode()).digest()[:8], "big")

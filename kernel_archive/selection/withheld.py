@@ -129,7 +129,7 @@ def _write_public(archive: Archive, new: Path, labels: Path, hidden: Sequence[st
         findings={**manifest.findings, "first": []},
     )
     others = [name for name in SPLIT_TABLES if name not in hidden]
-    manifest = make_splits(new, manifest, names=others)
+    manifest = make_splits(new, manifest, split_tables=others)
     counts = [{n: s.rows for n, s in m.splits.items()} for m in (archive.manifest, manifest)]
     emptied = [name for name in others if counts[0].get(name) and not counts[1].get(name)]
     reports = {**manifest.reports, "withheld": {"splits": list(hidden), "emptied": emptied}}

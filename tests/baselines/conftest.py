@@ -24,12 +24,12 @@ def shown(values, problems):
 def training_pairs():
     """Makes training pairs of speedups and problems."""
 
-    def make(speedups, problems, *, natural=None, kinds="seed", authors=None, builders=None):
+    def make(speedups, problems, *, natural=None, pair_types="seed", authors=None, builders=None):
         n = len(speedups)
         return TrainingPairs(
             **shown(speedups, problems),
             speedups=np.asarray(speedups, dtype=float),
-            kinds=(kinds,) * n if isinstance(kinds, str) else kinds,
+            pair_types=(pair_types,) * n if isinstance(pair_types, str) else pair_types,
             authors=tuple(authors or problems),
             builders=tuple(builders or ["mine"] * n),
             natural=np.zeros(n, bool) if natural is None else np.asarray(natural),

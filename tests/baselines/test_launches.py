@@ -55,7 +55,7 @@ def test_features_by_hand(tmp_path):
     assert values[:10] == pytest.approx([math.log2(1 + x) for x in expected])
     on_other = features[key["program_id"], key["problem"], "A100-80GB"]
     assert on_other[2] == pytest.approx(math.log2(1 + 2 * 108 / 33))
-    pairs = ProgramPairs(problems=(key["problem"],), gpus=("H200",), launches=features)
+    pairs = ProgramPairs(problems=(key["problem"],), gpus=("H200",), launch_features=features)
     described = _described(pairs, ("import unknown",))
     assert np.isnan(described[:, : len(values)]).all()
     assert described.shape == (1, len(values) + len(PROGRAM_FEATURES))

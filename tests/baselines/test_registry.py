@@ -65,15 +65,15 @@ def test_the_same_archive_and_seed_give_the_same_lines(archive):
 
 def test_prior_is_the_smoothed_frequency_of_native_pairs(asked_pairs, training_pairs):
     """Worked by hand: two seed pairs of p in bin 5, one of q in bin 8; the edit does not count."""
-    kinds = ("seed", "seed", "seed", "parent_edit")
-    pairs = training_pairs([1.2, 1.3, 9.0, 0.1], "ppqp", kinds=kinds)
+    pair_types = ("seed", "seed", "seed", "parent_edit")
+    pairs = training_pairs([1.2, 1.3, 9.0, 0.1], "ppqp", pair_types=pair_types)
     p, q, unknown = prior(asked_pairs([1.0] * 3, "pqr"), pairs)
     everything = (np.array([0, 0, 0, 0, 2, 0, 0, 1]) + 1) / 11
     assert p == pytest.approx((np.array([0, 0, 0, 0, 2, 0, 0, 0]) + 4 * everything) / 6)
     assert q == pytest.approx((np.array([0, 0, 0, 0, 0, 0, 0, 1]) + 4 * everything) / 5)
     assert unknown == pytest.approx(everything)
     # The anchor of a discovery row is a parent, so parent edits are its like.
-    pairs = training_pairs([9.0, 0.1], "pp", kinds=("seed", "parent_edit"))
+    pairs = training_pairs([9.0, 0.1], "pp", pair_types=("seed", "parent_edit"))
     assert prior(asked_pairs([1.0], "p", "discovery"), pairs)[0].argmax() == 0
 
 

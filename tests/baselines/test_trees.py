@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 
-from kernel_archive.baselines.trees import PSEUDO_ROWS, expected_bins, learnt_strength, spread
+from kernel_archive.baselines.trees import PSEUDO_ROWS, expected_bins, learnt_strength, spread_order
 from kernel_archive.bins import N_BINS, assign_bins
 from kernel_archive.splits import SPLITS
 
@@ -87,20 +87,20 @@ def test_natural_programs_alone_are_left_out(rng, asked_pairs, training_pairs):
 
     assert learnt_strength(fooled, asked_pairs([1.0], ["new"]), mixed) == 0.0
     assert learnt_strength(fooled, asked_pairs([1.0], ["new"]), mixed.take(np.arange(40))) > 0.6
-    assert mixed.comparable(SPLITS["eval"]).tolist() == list(range(40, 80))
+    assert mixed.comparable_rows(SPLITS["eval"]).tolist() == list(range(40, 80))
 
 
 def test_forecasts_are_spread_inside_each_task(training, rng, asked_pairs):
     """In the order of the scores, over even bins; without any order learnt the bins alone."""
     scores = rng.normal(size=40) + 5
     to = asked_pairs(scores, ["a"] * 20 + ["b"] * 20)
-    p = spread(knowing, to, training)
+    p = spread_order(knowing, to, training)
     assert p.sum(axis=1) == pytest.approx(1.0)
     for at in (slice(0, 20), slice(20, 40)):
         mean_bin = p[at] @ np.arange(N_BINS)
         assert (np.argsort(mean_bin) == np.argsort(scores[at])).all()
         assert p[at].mean(axis=0) == pytest.approx(np.full(8, 0.125), abs=0.02)
-    flat = spread(lambda _, w: np.zeros(len(w)), to, training)
+    flat = spread_order(lambda _, w: np.zeros(len(w)), to, training)
     assert flat == pytest.approx(np.full((40, 8), 0.125), abs=1e-5)
 
 
@@ -109,7 +109,7 @@ def test_bins_that_can_be_expected(asked_pairs, training_pairs):
     natural ones where there are any.
     """
     edits = training_pairs(
-        [1.1] * 6 + [9.0] * 2, ["p"] * 8, kinds="parent_edit", natural=[True] * 6 + [False] * 2
+        [1.1] * 6 + [9.0] * 2, ["p"] * 8, pair_types="parent_edit", natural=[True] * 6 + [False] * 2
     )
     assert expected_bins(asked_pairs([1.0], ["p"]), edits).tolist() == [0.125] * 8
     found = expected_bins(asked_pairs([1.0], ["p"], "discovery"), edits)

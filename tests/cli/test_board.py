@@ -91,7 +91,7 @@ def test_withheld_labels_are_refused(tmp_path, run):
     """No command makes a board of them, with or without the labels, and nothing is written."""
     runs = [Run("held", program(f"p{i}"), 0.2 * 1.7**i) for i in range(6)]
     place = make_archive(tmp_path / "a", [Search("held")], runs, version="1.0")
-    make_splits(place, names=["eval"])
+    make_splits(place, split_tables=["eval"])
     secret, board = load_split(place, "eval"), tmp_path / "b"
     file = write_lines(tmp_path / "f.jsonl", secret, informed(secret, 2.0))
     add_submission(file, secret, name="before", board=board, draws=DRAWS)

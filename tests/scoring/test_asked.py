@@ -23,5 +23,5 @@ def test_what_is_asked_holds_no_label(archive):
 def test_pairs_of_two_archives_keep_the_launches_of_both():
     """Those asked about may be of another archive than those learnt from."""
     ours, theirs = (("a", "p"), np.zeros(2)), (("b", "p"), np.ones(2))
-    one, other = (ProgramPairs(problems=("p",), launches=dict([each])) for each in (ours, theirs))
-    assert one.joined(other).launches == dict([ours, theirs])
+    one, other = (ProgramPairs(problems=("p",), launch_features={k: v}) for k, v in (ours, theirs))
+    assert one.joined(other).launch_features == dict([ours, theirs])

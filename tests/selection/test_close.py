@@ -15,7 +15,7 @@ from kernel_archive.selection.definitions import load_definition, with_changes
 from kernel_archive.selection.make import select_split
 from kernel_archive.splits import SPLITS
 
-RULE = load_definition("eval_close")
+DEFINITION = load_definition("eval_close")
 CODES = [program(f"c{i}") for i in range(40)]
 
 
@@ -28,13 +28,13 @@ def measured(speedups, *, search="s", spread=0.0, parent=None, first=0):
     ]
 
 
-def select(runs, goals=None, rule=RULE, searches=None, rng=None):
+def select(runs, goals=None, definition=DEFINITION, searches=None, rng=None):
     """The close pairs of a hand-made archive; ``goals`` by program text, 4 for the others."""
     tables = make_tables(searches or [Search("s")], runs)
     kernels = tables["kernels/test"]
     listed = [(goals or {}).get(code, 4) for code in kernels["code"].to_pylist()]
     tables["kernels/test"] = with_column(kernels, "goal_bin", listed)
-    return select_split(SPLITS["eval_close"], memory_tables(tables, rng=rng), {}, rule)
+    return select_split(SPLITS["eval_close"], memory_tables(tables, rng=rng), {}, definition)
 
 
 def test_the_table_and_a_pair_by_hand():
@@ -88,7 +88,8 @@ def test_near_copies_make_one_pair_with_another_program():
     copy = text.replace("pid + 15)", "pid + 100)")
     assert jaccard(text, copy) >= 0.7
     near = [Run("s", c, s, node=f"{c}{k}") for c, s in ((text, 1.2), (copy, 1.3)) for k in "abc"]
-    pairs = select([*measured([1.0]), *near], rule=with_changes(RULE, pairs_per_program=9))
+    repeated = with_changes(DEFINITION, pairs_per_program=9)
+    pairs = select([*measured([1.0]), *near], definition=repeated)
     # The copies make a pair of their own; of theirs with the third program one is taken.
     assert len(pairs.rows) == 2
 
@@ -110,7 +111,7 @@ def test_drawing_by_hand():
     )
 
     def draw(classes=None, **changes):
-        return draw_pairs(pairs, classes or {}, with_changes(RULE, **changes))
+        return draw_pairs(pairs, classes or {}, with_changes(DEFINITION, **changes))
 
     assert draw() == ["1", "4", "2", "3"]
     assert draw(pairs=3) == ["1", "4", "2"]

@@ -80,5 +80,5 @@ def test_every_key_is_explained():
     """In ``keys.toml``, and nothing else is."""
     tables = toml_beside(definitions.__file__, "keys.toml").values()
     explained = {key for meanings in tables for key in meanings}
-    rules = map(load_definition, SPLITS)
-    assert explained == {key for rule in rules for key in rule.__struct_encode_fields__}
+    shipped = map(load_definition, SPLITS)
+    assert explained == {key for each in shipped for key in each.__struct_encode_fields__}

@@ -20,13 +20,13 @@ from kernel_archive.selection.discovery import case_ratio, case_times, find_edge
 from kernel_archive.selection.make import select_split
 from kernel_archive.splits import SPLITS
 
-RULE = load_definition("discovery")
+DEFINITION = load_definition("discovery")
 CODES = [program(f"d{i}") for i in range(24)]
 A, B, C, D = CODES[:4]
 S, T = Search("s"), Search("t")
 
 
-def select(searches, runs, definition=RULE, rng=None):
+def select(searches, runs, definition=DEFINITION, rng=None):
     """The pairs of a hand-made archive."""
     tables = memory_tables(make_tables(searches, runs), rng=rng)
     return select_split(SPLITS["discovery"], tables, {}, definition)
@@ -182,16 +182,16 @@ def test_which_searches_count(search, rows):
 @pytest.mark.parametrize(("without", "rows"), [([], 1), (["a"], 0), (["b"], 1)])
 def test_builders_that_have_pairs_of_their_own(without, rows):
     """A definition may leave the programs of builders to another split."""
-    rule = with_changes(RULE, natural=False, without_builders=without)
+    definition = with_changes(DEFINITION, natural=False, without_builders=without)
     runs = [Run("s", A), Run("s", B, parent="n0")]
-    assert len(select([Search("s", builder="a")], runs, rule).rows) == rows
+    assert len(select([Search("s", builder="a")], runs, definition).rows) == rows
 
 
 def test_variants_leave_out_flagged_programs():
     """A definition may list flags of either program; such a split is a variant."""
     runs = [Run("s", A), Run("s", B, parent="n0")]
     runs += [Run("t", C, flags=("reference_drift",)), Run("t", D, parent="n0")]
-    got = select([S, T], runs, with_changes(RULE, exclude_flags=["reference_drift"]))
+    got = select([S, T], runs, with_changes(DEFINITION, exclude_flags=["reference_drift"]))
     assert got.rows["search_id"].to_list() == ["s"]
     assert got.facts.facts["excluded"]["flagged"] == 1
     assert got.facts.name.startswith("discovery-")
@@ -205,7 +205,7 @@ def test_children_that_were_measured_too_seldom():
         Run("s", B, parent="n0"),
         Run("s", C, parent="n0"),
     ]
-    got = select([S], runs, with_changes(RULE, measured=2))
+    got = select([S], runs, with_changes(DEFINITION, measured=2))
     assert got.rows["child_kernel_id"].n_unique() == 1
     assert got.facts.facts["excluded"]["measured_too_seldom"] == 1
 

@@ -30,7 +30,7 @@ from kernel_archive.selection.make import select_split
 from kernel_archive.selection.own_archive import canonical_definition
 from kernel_archive.splits import SPLITS
 
-RULE = with_changes(load_definition("eval"), measured=1)
+DEFINITION = with_changes(load_definition("eval"), measured=1)
 S = Search("s")
 # One program per run keeps what the examples cost small; texts are made once.
 CODES = [program(f"e{i}") for i in range(64)]
@@ -44,7 +44,7 @@ def select(searches, runs, **options):
 def select_tables(tables, rng=None, gpu=None, **changes):
     """The split of an archive with these tables."""
     tables = memory_tables(tables, rng=rng)
-    return select_split(SPLITS["eval"], tables, {}, with_changes(RULE, **changes), gpu)
+    return select_split(SPLITS["eval"], tables, {}, with_changes(DEFINITION, **changes), gpu)
 
 
 def excluded(selection):
@@ -165,10 +165,10 @@ def test_variants_have_names_of_their_own():
     searches = [Search("a", gpu="A100-80GB"), Search("b", gpu="H200")]
     tables = make_tables(searches, [Run("a", CODES[0], 1.2), Run("b", CODES[1], 5.0)])
     own = memory_tables(tables, eval_rules=EVALUATION)
-    rule = canonical_definition(SPLITS["eval"], own)
+    base = canonical_definition(SPLITS["eval"], own)
 
     def name(gpu=None, **changes):
-        return select_split(SPLITS["eval"], own, {}, with_changes(rule, **changes), gpu).facts.name
+        return select_split(SPLITS["eval"], own, {}, with_changes(base, **changes), gpu).facts.name
 
     assert {name(), name("NVIDIA A100-SXM4-80GB")} == {"canonical"}
     changes = [{"cap": 20}, {"scheme": "released"}, {"tasks": ["trimul"]}, {"selection_key": "o:"}]

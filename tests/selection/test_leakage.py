@@ -14,9 +14,9 @@ from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import LeakageError
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.selection.check import check_splits
-from kernel_archive.selection.leakage import leakage_findings, present_members
+from kernel_archive.selection.leakage import leakage_findings, read_leak_ids
 from kernel_archive.selection.make import make_splits
-from kernel_archive.selection.selected import MEMBER
+from kernel_archive.selection.selected import LEAK_IDS
 from kernel_archive.selection.tables import ArchiveTables
 
 A, B, C, D, E, F = (program(x) for x in "ABCDEF")
@@ -109,7 +109,7 @@ def row(row_id, search, *codes, seed=False):
     anchor, candidate = (reference("trimul"), *codes)[-2:]
     ids = [make_id(code) for code in (anchor, candidate) for make_id in (program_id, token_id)]
     values = (row_id, "trimul", search, "seed" if seed else "pair", *ids)
-    return pl.DataFrame([values], schema=MEMBER, orient="row")
+    return pl.DataFrame([values], schema=LEAK_IDS, orient="row")
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_near_copy_planted_in_training(tmp_path, table, where, values):
     make_splits(place)
     replant(place, table, lambda rows: [*rows, {**rows[-1], **values}], part="train")
     tables = ArchiveTables(open_archive(place))
-    (finding,) = leakage_findings(tables, present_members(tables))
+    (finding,) = leakage_findings(tables, read_leak_ids(tables))
     assert (finding.code, finding.field) == ("near-copy-leak", where)
     assert finding.value.startswith(KERNEL_OF_BIG)
     assert "row planted" in finding.message

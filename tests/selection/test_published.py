@@ -51,8 +51,8 @@ def store(place, tmp_path, rows):
     """Store published rows in an archive directory, and make the other splits."""
     manifest = open_archive(place).manifest
     stored = store_published(place, [staged(tmp_path, rows)], manifest)
-    names = [name for name in SPLIT_TABLES if name not in stored.splits]
-    return write_manifest(place, make_splits(place, stored, names=names))
+    others = [name for name in SPLIT_TABLES if name not in stored.splits]
+    return write_manifest(place, make_splits(place, stored, split_tables=others))
 
 
 def test_ids_texts_and_labels_stay(selections):

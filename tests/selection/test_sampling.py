@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from kernel_archive.selection.definitions import STRATA
 from kernel_archive.selection.training import (
-    FACTORS,
     MAX_HASHED,
-    program_mark,
+    STRATUM_RATIOS,
+    kernel_mark,
     quotas,
     stratum_pairs,
 )
 
-ENDS = [*FACTORS, math.inf]
+ENDS = [*STRATUM_RATIOS, math.inf]
 SPEEDUPS = st.lists(
     st.sampled_from([0.25, 0.5, 0.7, 1.0, 1.05, 1.0717734625362931, 1.5, 2.0, 4.0, 9.0]),
     max_size=9,
@@ -31,7 +31,7 @@ def kernels(groups, seed=0):
     rows = [(f"r{i}", "H200", s, "s") for i, group in enumerate(groups) for s in group]
     names = ["reference_id", "gpu", "speedup", "search_id"]
     table = pl.DataFrame(rows, schema=names, orient="row", schema_overrides={"speedup": pl.Float64})
-    marks = [program_mark(seed, str(i)) for i in range(len(rows))]
+    marks = [kernel_mark(seed, str(i)) for i in range(len(rows))]
     ids = pl.Series(range(len(rows)), dtype=pl.Int64)
     return table.with_columns(pl.Series("mark", marks, pl.UInt64), kernel_id=ids)
 
@@ -61,10 +61,10 @@ def test_every_pair_is_in_its_stratum_once(groups, seed):
 def test_factors_are_correctly_rounded():
     """2 to the power of a stratum's end is the double nearest to the true value."""
     getcontext().prec = 60
-    for low, factor in zip(STRATA, FACTORS, strict=True):
+    for low, ratio in zip(STRATA, STRATUM_RATIOS, strict=True):
         true = (Decimal(str(low)) * Decimal(2).ln()).exp()
-        neighbours = [math.nextafter(factor, 0), factor, math.nextafter(factor, 99)]
-        assert min(neighbours, key=lambda x: abs(Decimal(x) - true)) == factor
+        neighbours = [math.nextafter(ratio, 0), ratio, math.nextafter(ratio, 99)]
+        assert min(neighbours, key=lambda x: abs(Decimal(x) - true)) == ratio
 
 
 @given(available=st.lists(st.integers(0, 60), min_size=1, max_size=6), wanted=st.integers(0, 200))

@@ -16,18 +16,18 @@ from kernel_archive.ids import program_id, token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.definitions import load_definition, with_changes
 from kernel_archive.selection.make import select_split
-from kernel_archive.selection.selected import MEMBER
-from kernel_archive.selection.training import held_out_programs
+from kernel_archive.selection.selected import LEAK_IDS
+from kernel_archive.selection.training import find_forbidden
 from kernel_archive.splits import SPLITS
 
-RULE = load_definition("train")
+DEFINITION = load_definition("train")
 CODES = [program(f"t{i}") for i in range(48)]
 A, B, C, D = CODES[:4]
 TRAIN = Search("t", role="training", method="local_search")
 REFERENCE = reference("trimul")
 
 
-def select(searches, runs, definition=RULE, members=None):
+def select(searches, runs, definition=DEFINITION, members=None):
     """The pairs of a hand-made archive; ``members`` are rows of other splits, by table."""
     tables = memory_tables(make_tables(searches, runs))
     return select_split(SPLITS["train"], tables, members or {}, definition)
@@ -83,7 +83,7 @@ def test_only_training_searches_successes_and_what_no_flag_keeps_out():
         Run("h", C),
         Run("o", D),
     ]
-    found = kinds(select(searches, runs, with_changes(RULE, exclude_flags=["unstable"])))
+    found = kinds(select(searches, runs, with_changes(DEFINITION, exclude_flags=["unstable"])))
     assert found == {"seed": {(REFERENCE, A)}, "parent_edit": set(), "pair": set()}
 
 
@@ -101,8 +101,8 @@ def test_programs_of_held_out_searches_are_never_touched():
         Run("h", program("t2", comment="another"), None),
         Run("h", C, 2.0, excluded="wrong"),
     ]
-    held = held_out_programs(memory_tables(make_tables(searches, runs)), {})
-    assert {*held.programs} == {program_id(code) for code in (A, C, program("t2", comment="one"))}
+    found = find_forbidden(memory_tables(make_tables(searches, runs)), {})
+    assert {*found.programs} == {program_id(code) for code in (A, C, program("t2", comment="one"))}
     got = select(searches, runs)
     assert kinds(got)["seed"] == {(REFERENCE, B)}
     assert got.facts.facts["excluded"]["held_out"] == 3
@@ -110,7 +110,7 @@ def test_programs_of_held_out_searches_are_never_touched():
 
 def test_programs_of_a_published_eval_are_never_touched():
     """Rows of an evaluation split that no search here explains are held out too."""
-    published = pl.DataFrame([member(("reference", program_id(A)), ("y", "x"))], schema=MEMBER)
+    published = pl.DataFrame([member(("reference", program_id(A)), ("y", "x"))], schema=LEAK_IDS)
     got = select([TRAIN], [Run("t", A), Run("t", B)], members={"eval": published})
     assert kinds(got)["seed"] == {(REFERENCE, B)}
 
@@ -128,7 +128,7 @@ def test_discovery_pairs_are_never_trained_on(swap, near):
 
     runs = [Run("t", A), Run("t", B, 3.0, parent="n0"), Run("t", C, 5.0)]
     rows = [pair(A, B), pair(A, C), pair(REFERENCE, C)]
-    splits = {"discovery_pairs": pl.DataFrame(rows, schema=MEMBER)}
+    splits = {"discovery_pairs": pl.DataFrame(rows, schema=LEAK_IDS)}
     found = kinds(select([TRAIN], runs, members=splits))
     assert found["seed"] == {(REFERENCE, A), (REFERENCE, B)}
     assert found["parent_edit"] == set()
@@ -154,7 +154,7 @@ def test_only_what_is_comparable_is_paired():
 def test_quota_and_strata():
     """So many pairs per task, evenly over the strata."""
     runs = [Run("t", c, 2.0 ** (0.11 * i)) for i, c in enumerate(CODES)]
-    got = select([TRAIN], runs, with_changes(RULE, pairs_per_task=50))
+    got = select([TRAIN], runs, with_changes(DEFINITION, pairs_per_task=50))
     assert got.facts.facts["kinds"] == {"pair": 50, "seed": 48}
     ratios = got.rows.filter(pl.col("pair_type") == "pair")["speedup"].log(2).abs()
     # Programs that are 1 to 4, 5 to 9, 10 to 18 and more places apart.
@@ -166,7 +166,7 @@ def test_quota_and_strata():
 def test_seed_changes_the_sample_and_its_name():
     """Another seed draws other pairs and is a variant; the same seed draws the same."""
     runs = [Run("t", c, 2.0 ** (i / 8)) for i, c in enumerate(CODES)]
-    small = with_changes(RULE, pairs_per_task=20)
+    small = with_changes(DEFINITION, pairs_per_task=20)
     first, again, other = (
         select([TRAIN], runs, d) for d in (small, small, with_changes(small, seed=1))
     )
@@ -187,7 +187,7 @@ def test_any_row_order_gives_the_same_pairs(speedups, seed):
         for i, (c, s) in enumerate(zip(CODES, speedups, strict=False))
     ]
     tables = make_tables([TRAIN], runs)
-    small = with_changes(RULE, pairs_per_task=8)
+    small = with_changes(DEFINITION, pairs_per_task=8)
     first, second = (
         select_split(SPLITS["train"], rows, {}, small)
         for rows in (memory_tables(tables), memory_tables(tables, rng=random.Random(seed)))
@@ -201,7 +201,7 @@ def test_another_task_does_not_change_a_tasks_pairs():
     """The sample of a task depends on that task alone."""
     runs = [Run("t", c, 2.0 ** (i / 8)) for i, c in enumerate(CODES[:30])]
     other = [Run("u", c, 2.0 ** (i / 8)) for i, c in enumerate(CODES[30:])]
-    small = with_changes(RULE, pairs_per_task=20)
+    small = with_changes(DEFINITION, pairs_per_task=20)
     searches = [TRAIN, Search("u", "fp8_quant", role="training")]
     alone = kinds(select([TRAIN], runs, small))["pair"]
     both = kinds(select(searches, [*runs, *other], small))["pair"]

@@ -90,9 +90,9 @@ def write_archive(
     EVERYTHING["eval"]["tasks"] = list(problems)
     for table, changes in EVERYTHING.items():
         if table != "train_pairs" or train_pairs:
-            rule = with_changes(load_definition(table), **changes)
+            definition = with_changes(load_definition(table), **changes)
             with suppress(SplitNotMadeError):
-                make_splits(directory, names=[table], rule=rule)
+                make_splits(directory, split_tables=[table], definition=definition)
     manifest = read_manifest(directory)
     canonical = {
         table: msgspec.structs.replace(facts, name="canonical")  # a board takes no others
