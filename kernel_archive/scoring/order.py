@@ -19,7 +19,7 @@ CUTOFFS: Final = SPLITS["discovery"].cutoffs
 #: Pairs whose speedups differ by no more than this factor don't count.
 MIN_RATIO: Final = 1.05
 #: Close pairs lie at most this far apart.
-CLOSE: Final = 2.0
+MAX_CLOSE_RATIO: Final = 2.0
 #: A probability this near to 1/2 names no side: sums of eight numbers differ in their last digits.
 SIDE_TOLERANCE: Final = 1e-9
 #: Of a larger candidate set this many rows enter pairs, evenly spaced in order of row id.
@@ -48,7 +48,7 @@ def order_keys(*, expected: Floats, stated: Floats) -> Ints:
 def close_pairs(speedups: Floats, goals: Floats | None = None) -> Bools:
     """Say which pairs are at most 2x apart, and of one goal where goals are known: (n, n)."""
     ratio = np.divide.outer(speedups, speedups)
-    close: Bools = (ratio <= CLOSE) & (ratio >= 1.0 / CLOSE)
+    close: Bools = (ratio <= MAX_CLOSE_RATIO) & (ratio >= 1.0 / MAX_CLOSE_RATIO)
     return close if goals is None else close & np.equal.outer(goals, goals)
 
 

@@ -15,7 +15,7 @@ from kernel_archive.splits import Kind, SplitSpec, split_of
 #: Raised when a definition changes; scores of different versions are never ranked together.
 METRIC_VERSION: Final = "2"
 #: With fewer clusters an interval says little, and is shown with a remark.
-FEW: Final = 15
+FEW_CLUSTERS: Final = 15
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -133,7 +133,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
         >>> Drawn(unit="problems", n=12).said
         '12 problems, few: the true figure is outside more often than 1 time in 20'
         """
-        few = self.unit != "rows" and self.n < FEW
+        few = self.unit != "rows" and self.n < FEW_CLUSTERS
         remark = ", few: the true figure is outside more often than 1 time in 20" if few else ""
         return f"{self.n:,} {self.unit}{remark}"
 

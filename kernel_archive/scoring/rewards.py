@@ -61,7 +61,7 @@ def reward(
     usable &= True if parsed is None else np.asarray(parsed, bool)
     normal = normalise(raw=np.where(usable[..., None], p, 1.0 / N_BINS))
     if kind == "log":
-        value = 1.0 + rules.nll(probabilities=normal, bins=y) / np.log(rules.LEAST)
+        value = 1.0 + rules.nll(probabilities=normal, bins=y) / np.log(rules.MIN_PROBABILITY)
     else:
         named = None if stated_bins is None else np.asarray(stated_bins)
         value = (predicted_bins(probabilities=normal, stated_bins=named) == y).astype(float)
