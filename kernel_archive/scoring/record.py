@@ -120,17 +120,17 @@ class ControlFigures(msgspec.Struct, frozen=True):
     metrics: dict[str, float | None]
 
 
-class Drawn(msgspec.Struct, frozen=True, kw_only=True):
+class DrawnUnits(msgspec.Struct, frozen=True, kw_only=True):
     """What the draws of intervals and comparisons are of."""
 
     unit: str  # ``authors``, ``chains``, ``problems`` or ``rows``
     n: int
 
     @property
-    def said(self) -> str:
-        """Say it, and where there are few how little an interval carries.
+    def text(self) -> str:
+        """Number and unit in words, with a warning where they are few.
 
-        >>> Drawn(unit="problems", n=12).said
+        >>> DrawnUnits(unit="problems", n=12).text
         '12 problems, few: the true figure is outside more often than 1 time in 20'
         """
         few = self.unit != "rows" and self.n < FEW_CLUSTERS
@@ -149,7 +149,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     predicted_bin: str  # ``argmax`` or ``stated``
     seed: int
     draws: int  # 0 when there are no intervals
-    drawn: Drawn | None = None
+    drawn: DrawnUnits | None = None
 
     @property
     def spec(self) -> SplitSpec:

@@ -257,8 +257,8 @@ def terms_of(split: Split, predicted_bin: str, *, seed: int, draws: int) -> dict
     """State what figures are computed under: the fields of :class:`Terms`."""
     unit = split.clusters.unit if split.clusters else "rows"
     facts = {"kind": split.kind, "split": split.identity, "scheme": split.scheme}
-    drawn = {"seed": seed, "draws": draws, "drawn": records.Drawn(unit=unit, n=split.n_clusters)}
-    return {**facts, "predicted_bin": predicted_bin, **drawn}
+    drawn = records.DrawnUnits(unit=unit, n=split.n_clusters)
+    return {**facts, "predicted_bin": predicted_bin, "seed": seed, "draws": draws, "drawn": drawn}
 
 
 def forecast_facts(forecasts: Forecasts) -> ForecastFacts:

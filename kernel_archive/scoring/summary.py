@@ -54,7 +54,7 @@ def score_sheets(record: Score) -> list[Sheet]:
     first = dict.fromkeys((*shown_first(record.spec), "pair_accuracy"))
     names = [name for name in first if name in record.metrics]
     facts = record.forecasts
-    of = f" of {record.drawn.said}" if record.drawn else ""
+    of = f" of {record.drawn.text}" if record.drawn else ""
     intervals = f"Intervals: 95 %, {record.draws:,} bootstrap draws{of}; seed {record.seed}"
     notes = [
         f"{counted(facts.n_repeats, 'repeat')}, {_shares(facts)}",
@@ -162,7 +162,7 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
         title = info.title.replace("Average precision", "AP")  # the table fits 80 columns
         title = f"{title}, {info.unit.strip()}" if info.unit else title
         rows.append([title, *sides, difference, p, side[d.better]])
-    of = f" of {comparison.drawn.said}" if comparison.drawn else ""
+    of = f" of {comparison.drawn.text}" if comparison.drawn else ""
     draws = f"{comparison.draws:,} bootstrap draws and as many swaps{of}"
     families = "over the paper's metrics and over the further ones of this project"
     notes = [
