@@ -34,7 +34,7 @@ class Figures(NamedTuple):
     recovery: Floats | None  # curve, shape (100, D), where its area was asked for
 
 
-def measure(
+def compute_metrics(
     samples: Iterable[RowSample],
     names: Collection[str] | None = None,
     *,
@@ -68,13 +68,13 @@ def _joined(parts: Mapping[str, Sequence[Floats]]) -> dict[str, Floats]:
     return {name: np.concatenate(values, axis=-1) for name, values in parts.items()}
 
 
-def repeats_of(
+def metrics_by_repeat(
     rows: ForecastRows, names: Collection[str] | None = None, *, groups: bool = True
 ) -> Figures:
     """Compute the metrics of every repeat: a "draw" is one repeat with every row once."""
     of_groups = [name for name, metric in METRICS.items() if metric.groups != "none" and groups]
     samples = (RowSample.single(rows.repeat(r)) for r in range(rows.n_repeats))
-    return measure(samples, names, groups=of_groups)
+    return compute_metrics(samples, names, groups=of_groups)
 
 
 def bootstrap(
@@ -90,7 +90,8 @@ def bootstrap(
     With ``groups`` also those of single groups that have an interval: groups of several clusters.
     """
     of_groups = [name for name, metric in METRICS.items() if metric.groups == "interval" and groups]
-    drawn = measure(RowSample.bootstrap(rows, seed=seed, draws=draws), names, groups=of_groups)
+    samples = RowSample.bootstrap(rows, seed=seed, draws=draws)
+    drawn = compute_metrics(samples, names, groups=of_groups)
     several = {g: v for g, v in drawn.groups.items() if rows.by_group[g].split.n_clusters > 1}
     return drawn._replace(groups=several)
 

@@ -21,9 +21,9 @@ from kernel_archive.scoring.figures import (
     TAILS,
     Figures,
     bootstrap,
+    compute_metrics,
     interval,
-    measure,
-    repeats_of,
+    metrics_by_repeat,
 )
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.load import load_split
@@ -74,7 +74,7 @@ def score_with_draws(
         n = forecasts.parsed.shape[1]
         raise UsageError(f"rows of the forecasts: {n:,}, of the split: {len(split):,}")
     rows = ForecastRows.of(split, forecasts, predicted_bin)
-    figures = repeats_of(rows)
+    figures = metrics_by_repeat(rows)
     drawn = bootstrap(rows, seed=seed, draws=draws)
     controls = split.cached(control_figures)
     scored = Score(
@@ -136,7 +136,7 @@ def control_figures(split: Split) -> tuple[ControlFigures, ...]:
     """Compute what controls and bounds reach on a split's rows."""
 
     def of(control: Control) -> ControlFigures:
-        figures = repeats_of(ForecastRows.of(split, control.forecasts), groups=False).overall
+        figures = metrics_by_repeat(ForecastRows.of(split, control.forecasts), groups=False).overall
         return ControlFigures(control.name, control.title, control.bound, means(figures))
 
     return tuple(map(of, split.cached(controls_of)))
@@ -245,7 +245,7 @@ def deferral_of(rows: ForecastRows, deferred: Bools) -> records.Deferral | None:
     answered = deferred & rows.parsed
     names = [name for name, info in metrics_of(rows.split.kind).items() if info.per_row]
     remaining = (rows.repeat(r).take(np.flatnonzero(~own)) for r, own in enumerate(deferred))
-    accepted = measure(map(RowSample.single, remaining), names)
+    accepted = compute_metrics(map(RowSample.single, remaining), names)
     return records.Deferral(
         accepted=_metrics(accepted.overall, {}),
         deferred_accuracy=float(rows.hits[answered].mean()) if answered.any() else None,
