@@ -78,10 +78,10 @@ def compare(
     seed, draws = options.get("seed", 0), options.get("draws", 10_000)
     if draws < 1:
         raise UsageError("a comparison needs draws")
-    rows, rule = load_split(archive, split, bins), options.get("predicted_bin", "argmax")
-    forecasts = [read_forecasts(source, rows) for source in (a, b)]
-    names = COMPARED[rows.kind]
-    sides = [ForecastRows.of(rows, each, rule) for each in forecasts]
+    loaded, rule = load_split(archive, split, bins), options.get("predicted_bin", "argmax")
+    forecasts = [read_forecasts(source, loaded) for source in (a, b)]
+    names = COMPARED[loaded.kind]
+    sides = [ForecastRows.of(loaded, each, rule) for each in forecasts]
     values = [means(metrics_by_repeat(side, names, groups=False).overall) for side in sides]
     drawn = [
         bootstrap(side, seed=seed, draws=draws, names=names, groups=False).overall for side in sides
@@ -106,7 +106,7 @@ def compare(
             better=_better(name, difference, corrected.get(name)),
         )
     return Comparison(
-        **terms_of(rows, rule, seed=seed, draws=draws),
+        **terms_of(loaded, rule, seed=seed, draws=draws),
         a=forecast_facts(forecasts[0]),
         b=forecast_facts(forecasts[1]),
         differences=table,

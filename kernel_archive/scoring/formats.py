@@ -84,9 +84,9 @@ class LineError(ForecastError):
         super().__init__(faults[0].message, findings=faults)
 
 
-def fields_of(split: SplitSpec) -> dict[str, str]:
+def fields_of(spec: SplitSpec) -> dict[str, str]:
     """List the fields of a forecast of a split, and what each holds."""
-    others = _OF_SPEEDS if split.asks_outcome else _OF_OUTCOMES
+    others = _OF_SPEEDS if spec.asks_outcome else _OF_OUTCOMES
     return {name: meaning for name, meaning in FIELDS.items() if name not in others}
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from kernel_archive.scoring import order, recovery
 from kernel_archive.scoring.arrays import Bools, Floats, Ints, product, row_sums
 from kernel_archive.scoring.controls import zero_of
-from kernel_archive.scoring.forecasts import Forecasts
+from kernel_archive.scoring.forecasts import Forecasts, PredictedBinRule
 from kernel_archive.scoring.rules import confidence, expected_speedup, forecast_errors
 from kernel_archive.scoring.split import Split
 
@@ -40,7 +40,9 @@ class ForecastRows:
     zero_crps: Floats  # shape (n,), of what a skill of 0 stands for
 
     @classmethod
-    def of(cls, split: Split, forecasts: Forecasts, predicted_bin: str = "argmax") -> ForecastRows:
+    def of(
+        cls, split: Split, forecasts: Forecasts, rule: PredictedBinRule = "argmax"
+    ) -> ForecastRows:
         """Put the rows of a split and their forecasts in canonical order: no file order matters."""
         rows = split.canonical_order
         forecasts = forecasts.take(rows)
@@ -48,7 +50,7 @@ class ForecastRows:
             split=split.ordered,
             probabilities=forecasts.probabilities,
             parsed=forecasts.parsed,
-            predicted=forecasts.predicted(predicted_bin),
+            predicted=forecasts.predicted(rule),
             stated_speedups=np.where(forecasts.parsed, forecasts.expected_speedups, np.nan),
             zero_crps=split.cached(zero_of)[1][rows],
         )

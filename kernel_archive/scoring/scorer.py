@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, get_args
+from typing import Any, TypedDict, Unpack, get_args
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ from kernel_archive.scoring.figures import (
     interval,
     metrics_by_repeat,
 )
-from kernel_archive.scoring.forecasts import Forecasts
+from kernel_archive.scoring.forecasts import Forecasts, PredictedBinRule
 from kernel_archive.scoring.load import load_split
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.order import CUTOFFS, precision_recall
@@ -37,15 +37,13 @@ from kernel_archive.scoring.rules import confusion
 from kernel_archive.scoring.samples import ForecastRows, RowSample
 from kernel_archive.scoring.split import Split
 
-PredictedBin = Literal["argmax", "stated"]
-
 
 class ScoreOptions(TypedDict, total=False):
     """How forecasts are scored; every option may be left out."""
 
     seed: int  # of the bootstrap; 0 when not given
     draws: int  # bootstrap draws, 10,000 when not given; 0 for no intervals
-    predicted_bin: PredictedBin  # whether the most probable bin is scored, or the stated one
+    predicted_bin: PredictedBinRule  # whether the most probable bin is scored, or the stated one
 
 
 def score(split: Split, forecasts: Forecasts, **options: Unpack[ScoreOptions]) -> Score:
@@ -63,12 +61,12 @@ def score_with_draws(
     *,
     seed: int = 0,
     draws: int = 10_000,
-    predicted_bin: PredictedBin = "argmax",
+    predicted_bin: PredictedBinRule = "argmax",
 ) -> tuple[Score, dict[str, Floats]]:
     """Score forecasts, and return the draws of the intervals, which a board pairs with others."""
     if draws < 0 or seed < 0:
         raise UsageError("draws and seed must not be negative")
-    if predicted_bin not in get_args(PredictedBin):
+    if predicted_bin not in get_args(PredictedBinRule):
         raise UsageError(f"unknown predicted bin rule {predicted_bin!r}; choose argmax or stated")
     if forecasts.parsed.shape[1] != len(split):
         n = forecasts.parsed.shape[1]
@@ -123,8 +121,8 @@ def score_file(
     >>> score_file(rows, split, draws=100).metrics["accuracy"].mean
     0.5
     """
-    rows = load_split(archive, split, bins)
-    return score(rows, read_forecasts(forecasts, rows, name=name), **options)
+    loaded = load_split(archive, split, bins)
+    return score(loaded, read_forecasts(forecasts, loaded, name=name), **options)
 
 
 def means(values: Mapping[str, Floats]) -> dict[str, float | None]:

@@ -7,11 +7,7 @@ import pytest
 from support.made_forecasts import make_forecasts, make_split
 
 from kernel_archive.scoring import Forecasts, samples, score
-from kernel_archive.scoring.figures import (
-    bootstrap,
-    interval,
-    metrics_by_repeat,
-)
+from kernel_archive.scoring.figures import bootstrap, interval, metrics_by_repeat
 from kernel_archive.scoring.samples import ForecastRows, RowSample
 from kernel_archive.scoring.split import Clusters
 
