@@ -51,14 +51,14 @@ def compute_metrics(
         every = metrics_of(sample.rows.split.kind).items()
         for name, metric in every:
             if names is None or name in names:
-                overall[name].append(metric.of(sample))
+                overall[name].append(metric.compute(sample))
         if "recovery_area" in overall:
             curves.append(sample.curve)
         for group in sample.rows.split.group_rows if groups and not sample.whole_tasks else ():
             part, figures = sample.of_group(group), by_group.setdefault(group, defaultdict(list))
             for name, metric in every:
                 if name in groups:
-                    figures[name].append(metric.of(part))
+                    figures[name].append(metric.compute(part))
     joined_groups = {group: _joined(figures) for group, figures in by_group.items()}
     recovery = np.concatenate(curves, axis=-1) if curves else None
     return Figures(_joined(overall), joined_groups, recovery)
