@@ -45,6 +45,7 @@ class ForecastRows:
     ) -> ForecastRows:
         """Put the rows of a split and their forecasts in canonical order: no file order matters."""
         rows = split.canonical_order
+        _, zero_crps = split.cached(zero_of)
         forecasts = forecasts.take(rows)
         return cls(
             split=split.ordered,
@@ -52,7 +53,7 @@ class ForecastRows:
             parsed=forecasts.parsed,
             predicted=forecasts.predicted(rule),
             stated_speedups=np.where(forecasts.parsed, forecasts.expected_speedups, np.nan),
-            zero_crps=split.cached(zero_of)[1][rows],
+            zero_crps=zero_crps[rows],
         )
 
     def __len__(self) -> int:
