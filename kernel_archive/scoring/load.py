@@ -80,6 +80,7 @@ def load_split(
     rows = {name: table[name].to_pylist() for name in columns}
     if withheld:
         rows, facts = _with_labels(opened, spec, rows, facts, labels)
+    # Representatives frozen with the split: a foreign manifest may lack them, or hold no numbers.
     ends = [float(v) for v in map(facts.facts.get, ("m_1", "m_8")) if isinstance(v, (int, float))]
     loaded = Split.from_arrays(
         row_ids=rows["row_id"],
