@@ -57,9 +57,9 @@ class PairTable:
 
     def __init__(self, keys: Ints, speedups: Floats, spreads: Floats, goals: Floats | None) -> None:
         """Compare n rows by keys of shape (R, n); the others have shape (n,)."""
-        n, m = len(speedups), min(len(speedups), MAX_ROWS)
+        n, m = len(speedups), min(len(speedups), MAX_ROWS)  # m of them enter pairs
         rows = np.linspace(0, n - 1, m).astype(np.intp)
-        #: Those that enter pairs, from the fastest to the slowest.
+        #: Positions of these, from the fastest to the slowest.
         self.rows = rows[np.argsort(-speedups[rows], kind="stable")]
         s, spread = speedups[self.rows], np.maximum(spreads[self.rows], MIN_RATIO)
         # The pairs that count: the upper half of a table of shape (m, m).
@@ -70,10 +70,10 @@ class PairTable:
         for key in keys[:, self.rows]:
             self.points += np.sign(np.subtract.outer(key, key))
         # Over all repeats a right order scores 2, a tie 1: whole numbers, so that sums are exact.
-        self._most = 2.0 * len(keys)
+        self._points_per_pair = 2.0 * len(keys)
         tables = [self.points * self.countable, self.countable, self.points * close, close]
-        number = np.float32 if self._most * m * m < _EXACT else np.float64
-        self._tables: Floats = np.array(tables, number)
+        dtype = np.float32 if self._points_per_pair * m * m < _EXACT else np.float64
+        self._tables: Floats = np.array(tables, dtype)
 
     def count(self, weights: Floats) -> Floats:
         """Count pairs in the right order (a tie half) and all, then close ones: shape (4, D).
@@ -87,13 +87,13 @@ class PairTable:
         # w' A w of every table A
         forms: list[Floats] = [np.einsum("id,tid->td", w, self._tables @ w) for w in parts]
         counts = np.concatenate(forms, axis=1).astype(np.float64)
-        counts[::2] /= self._most
+        counts[::2] /= self._points_per_pair
         return counts
 
-    def share_right(self, within: Bools) -> tuple[float, int]:
+    def count_right(self, within: Bools) -> tuple[float, int]:
         """Count those of some pairs that are in the right order (a tie half), and all of them."""
         chosen = self.countable & within
-        return float(self.points[chosen].sum()) / self._most, int(chosen.sum())
+        return float(self.points[chosen].sum()) / self._points_per_pair, int(chosen.sum())
 
 
 def shares_above(cutoff: float, scheme: Scheme) -> Floats:

@@ -104,7 +104,7 @@ class ForecastRows:
         return expected_speedup(probabilities=self.probabilities, representatives=m)
 
     @cached_property
-    def keys(self) -> Ints:
+    def order_keys(self) -> Ints:
         """Ranks by S^, and where S^ ties by a stated expected speedup: shape (R, n)."""
         pairs = zip(self.expected, self.stated_speedups, strict=True)
         return np.stack([order.order_keys(expected=s, stated=t) for s, t in pairs])
@@ -115,7 +115,7 @@ class ForecastRows:
         goals, spreads = self.split.row_facts.goals, self.split.row_facts.spreads
         return {
             name: order.PairTable(
-                self.keys[:, rows],
+                self.order_keys[:, rows],
                 self.split.speedups[rows],
                 spreads[rows],
                 None if goals is None else goals[rows],
@@ -213,6 +213,7 @@ class RowSample:
         total, count = np.zeros((2, self.weights.shape[1]))
         for task, positions in self.rows.split.task_rows.items():
             figure = value(task, positions)
+            # Of several budgets all are NaN or none: the first one tells.
             known = ~np.isnan(figure.reshape(-1, figure.shape[-1])[0])
             copies = known * (self.weights[positions[0]] if self.whole_tasks else 1.0)
             total = total + np.where(copies > 0, copies * figure, 0.0)
@@ -234,7 +235,7 @@ class RowSample:
 
     def pair_accuracy(self, *, close: bool) -> Floats:
         """Compute the share of (close) pairs in the right order: (D,); NaN without a pair."""
-        counts = np.zeros((4, self.weights.shape[1]))
+        counts = np.zeros((4, self.weights.shape[1]))  # right and all, then of close pairs
         for pool, positions in self.rows.split.pool_rows.items():
             key = "pairs", pool, len(positions)
             if key not in self.cache:
