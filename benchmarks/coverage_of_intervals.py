@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from kernel_archive.scoring import METRICS, Forecasts, Split
-from kernel_archive.scoring.figures import bootstrap, interval, repeats_of
+from kernel_archive.scoring.figures import bootstrap, interval, metrics_by_repeat
 from kernel_archive.scoring.samples import ForecastRows
 from kernel_archive.scoring.split import Clusters
 
@@ -50,7 +50,7 @@ def simulate(rng, rows, tasks, authors):
 
 def figures(rows):
     """Metric -> value."""
-    overall = repeats_of(rows, NAMES, groups=False).overall
+    overall = metrics_by_repeat(rows, NAMES, groups=False).overall
     return {name: float(overall[name].mean()) for name in NAMES}
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from kernel_archive.bins import SCHEMES
 from kernel_archive.scoring import Forecasts, Split
-from kernel_archive.scoring.figures import bootstrap, interval, repeats_of
+from kernel_archive.scoring.figures import bootstrap, interval, metrics_by_repeat
 from kernel_archive.scoring.samples import ForecastRows
 
 EDGES = np.log2(np.asarray(SCHEMES["paper"].edges))
@@ -76,7 +76,7 @@ def compared(rng, n, better, worse, draws):
     rows = [
         ForecastRows.of(target, cast(rng, target, z, shared, error)) for error in (better, worse)
     ]
-    seen = [repeats_of(r, METRICS, groups=False).overall for r in rows]
+    seen = [metrics_by_repeat(r, METRICS, groups=False).overall for r in rows]
     seed = int(rng.integers(2**31))
     drawn = [
         bootstrap(r, seed=seed, draws=draws, names=METRICS, groups=False).overall for r in rows

@@ -34,7 +34,7 @@ NAIVE = """
 import sys, time
 import numpy as np
 from kernel_archive.scoring import Forecasts, Split, load_split, read_forecasts
-from kernel_archive.scoring.figures import repeats_of
+from kernel_archive.scoring.figures import metrics_by_repeat
 from kernel_archive.scoring.samples import ForecastRows
 target = load_split(sys.argv[1])
 forecasts = read_forecasts(sys.argv[2], target)
@@ -45,7 +45,7 @@ for _ in range(20):
     again = Split.from_arrays(row_ids=[str(i) for i in range(len(rows))], tasks=[target.tasks[i] for
     i in rows],
                                speedups=target.speedups[rows])
-    repeats_of(ForecastRows.of(again, Forecasts.from_arrays(again, forecasts.probabilities[:,
+    metrics_by_repeat(ForecastRows.of(again, Forecasts.from_arrays(again, forecasts.probabilities[:,
     rows])))
 print((time.perf_counter() - start) / 20)
 """

@@ -95,7 +95,7 @@ def render_page(
         bins="; ".join(bins),
         draws=f"{boards[0].terms.draws:,}",
         seed=boards[0].terms.seed,
-        drawn=[(b.split.spec.name, b.terms.drawn.said) for b in boards if b.terms.drawn],
+        drawn=[(b.split.spec.name, b.terms.drawn.text) for b in boards if b.terms.drawn],
         licences=[
             (name, page_file(f"vendor/LICENSE-{name.partition('.')[0]}.txt")) for name in LIBRARIES
         ],

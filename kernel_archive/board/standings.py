@@ -70,7 +70,7 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     @property
     def zero(self) -> tuple[str, str]:
         """The name of the forecast that a skill of 0 stands for, and what it is."""
-        name = self.split.cached(zero_of)[0]
+        name, _ = self.split.cached(zero_of)
         if self.split.zero is not None:
             name = self.split.zero.name
             counted = "launches and of the text" if name == "dry-run" else "the programs"

@@ -21,7 +21,7 @@ TIE: Final = 1e-12
 #: Absolute slack at the edge of a confidence bucket and in the distance to the mean bin.
 EDGE: Final = 1e-9
 #: Up to this many columns numpy's own accumulation down the rows is faster.
-_FEW: Final = 16
+_FEW_COLUMNS: Final = 16
 
 
 def row_sums(values: Floats) -> Floats:
@@ -54,7 +54,7 @@ def product(left: Floats, right: Floats) -> Floats:
 
 def running(operation: np.ufunc, values: Floats) -> Floats:
     """Accumulate a sum or maximum down the rows, in place, faster than ``operation.accumulate``."""
-    if values.shape[1] <= _FEW:
+    if values.shape[1] <= _FEW_COLUMNS:
         operation.accumulate(values, axis=0, out=values)
         return values
     for i in range(1, len(values)):

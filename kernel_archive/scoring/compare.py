@@ -22,7 +22,7 @@ import numpy as np
 from kernel_archive.archive.open import Archive
 from kernel_archive.errors import UsageError
 from kernel_archive.scoring.arrays import Bools, Floats
-from kernel_archive.scoring.figures import bootstrap, interval, measure, repeats_of
+from kernel_archive.scoring.figures import bootstrap, compute_metrics, interval, metrics_by_repeat
 from kernel_archive.scoring.load import load_split
 from kernel_archive.scoring.metrics import COMPARED, METRICS
 from kernel_archive.scoring.reader import ForecastSource, read_forecasts
@@ -78,11 +78,11 @@ def compare(
     seed, draws = options.get("seed", 0), options.get("draws", 10_000)
     if draws < 1:
         raise UsageError("a comparison needs draws")
-    rows, rule = load_split(archive, split, bins), options.get("predicted_bin", "argmax")
-    forecasts = [read_forecasts(source, rows) for source in (a, b)]
-    names = COMPARED[rows.kind]
-    sides = [ForecastRows.of(rows, each, rule) for each in forecasts]
-    values = [means(repeats_of(side, names, groups=False).overall) for side in sides]
+    loaded, rule = load_split(archive, split, bins), options.get("predicted_bin", "argmax")
+    forecasts = [read_forecasts(source, loaded) for source in (a, b)]
+    names = COMPARED[loaded.kind]
+    sides = [ForecastRows.of(loaded, each, rule) for each in forecasts]
+    values = [means(metrics_by_repeat(side, names, groups=False).overall) for side in sides]
     drawn = [
         bootstrap(side, seed=seed, draws=draws, names=names, groups=False).overall for side in sides
     ]
@@ -106,7 +106,7 @@ def compare(
             better=_better(name, difference, corrected.get(name)),
         )
     return Comparison(
-        **terms_of(rows, rule, seed=seed, draws=draws),
+        **terms_of(loaded, rule, seed=seed, draws=draws),
         a=forecast_facts(forecasts[0]),
         b=forecast_facts(forecasts[1]),
         differences=table,
@@ -163,12 +163,12 @@ def _swapped_differences(
 ) -> dict[str, Floats]:
     """Compute the differences when ``swapped`` rows, shape (n, D), are swapped: shape (D,) each."""
     # Lifts differ as average precisions do: the shortcut that both are over is the same.
-    measured = {name: METRICS[name].excess_of or name for name in names}
+    computed = {name: METRICS[name].excess_of or name for name in names}
     sides = []
     for from_b in (swapped, ~swapped):
         weights = np.concatenate([~from_b, from_b]).astype(np.float64)
-        sides.append(measure([RowSample(both, weights)], set(measured.values())).overall)
-    return {name: sides[0][own] - sides[1][own] for name, own in measured.items()}
+        sides.append(compute_metrics([RowSample(both, weights)], set(computed.values())).overall)
+    return {name: sides[0][own] - sides[1][own] for name, own in computed.items()}
 
 
 def _side_by_side(a: ForecastRows, b: ForecastRows) -> ForecastRows:

@@ -85,11 +85,11 @@ def _line(answer: dict[str, Any]) -> ForecastLine:
 def _fractions(fields: dict[str, Any]) -> dict[str, Any]:
     """Divide percentages by 100: all have the sign, or all are numbers that sum to about 100."""
     names = [name for name in TOOL_FIELDS if name in fields]
-    masses = [fields[name] for name in names] or fields.get("probabilities")
-    if not isinstance(masses, list) or len(masses) != N_BINS:
+    stated = [fields[name] for name in names] or fields.get("probabilities")
+    if not isinstance(stated, list) or len(stated) != N_BINS:
         return fields
-    texts = [_PERCENT_TEXT.fullmatch(mass) for mass in masses if isinstance(mass, str)]
-    numbers = [mass for mass in masses if type(mass) in (int, float) and -1e6 < mass < 1e6]
+    texts = [_PERCENT_TEXT.fullmatch(value) for value in stated if isinstance(value, str)]
+    numbers = [value for value in stated if type(value) in (int, float) and -1e6 < value < 1e6]
     if len(texts) == N_BINS and all(texts):
         numbers = [float(text[1]) for text in texts if text]
     elif len(numbers) != N_BINS or not _PERCENT[0] <= sum(numbers) <= _PERCENT[1]:

@@ -101,12 +101,12 @@ def by_cue(cue: Floats, split: Split) -> Floats:
         spread = (spread_ranks(scores[task][fitted], cumulative, rho) for rho in STRENGTHS)
         losses[task] = np.array([((p - below) ** 2).mean() * n for p in spread])
     total = np.sum(list(losses.values()), axis=0)
-    masses = np.empty((len(split), N_BINS))
+    probabilities = np.empty((len(split), N_BINS))
     for task, rows in split.task_rows.items():
         best = STRENGTHS[int(np.argmin(total - losses[task]))]
         strength = best if len(losses) > 1 else 0.0
-        masses[rows] = to_bins(spread_ranks(scores[task], cumulative, strength))
-    return masses
+        probabilities[rows] = to_bins(spread_ranks(scores[task], cumulative, strength))
+    return probabilities
 
 
 def _frequencies(split: Split) -> Floats:
@@ -122,24 +122,24 @@ def controls_of(split: Split) -> tuple[Control, ...]:
     no_cue = "the split's bin frequencies for every row: a random order"
     if split.spec.asks_outcome:
         no_cue = "the split's share of programs that pass for every row: a random order"
-    masses = {
+    titled = {
         "uniform": ("even odds: the unedited template", np.tile(split.uniform, (n, 1))),
         "frequencies": (no_cue, np.tile(_frequencies(split), (n, 1))),
     }
-    masses |= {name: (titles[name], by_cue(cue, split)) for name, cue in row_facts.cues.items()}
+    titled |= {name: (titles[name], by_cue(cue, split)) for name, cue in row_facts.cues.items()}
     if split.zero is not None:
         title = f"the zero of CRPS skill: the baseline {split.zero.name}, from training programs"
-        masses[zero_name(split)] = title, split.zero.probabilities
+        titled[zero_name(split)] = title, split.zero.probabilities
     if row_facts.goals is not None:
         goals = np.nan_to_num(row_facts.goals, nan=float(np.nanmean(row_facts.goals)))
         title = "the range of speedups that the author was told to land in"
-        masses["goal"] = title, by_cue(goals, split)
-    masses["oracle_bins"] = "certain of every true bin", certain
-    masses["oracle_speedups"] = "the same, and states every measured speedup", certain
+        titled["goal"] = title, by_cue(goals, split)
+    titled["oracle_bins"] = "certain of every true bin", certain
+    titled["oracle_speedups"] = "the same, and states every measured speedup", certain
     controls = []
-    for name, (title, p) in masses.items():
+    for name, (title, probabilities) in titled.items():
         stated = split.speedups if name == "oracle_speedups" else None
-        forecasts = Forecasts.from_arrays(split, p, name=name, expected_speedups=stated)
+        forecasts = Forecasts.from_arrays(split, probabilities, name=name, expected_speedups=stated)
         controls.append(Control(name=name, title=title, bound=name in BOUNDS, forecasts=forecasts))
     return tuple(controls)
 
@@ -161,7 +161,7 @@ def best_cue(split: Split) -> tuple[str, Floats]:
 
 
 def zero_of(split: Split) -> tuple[str, Floats]:
-    """Return what a skill of 0 stands for, and its CRPS of every row.
+    """Return the control that a skill of 0 stands for, and its CRPS of every row, shape (n,).
 
     Where none is fixed it is the best cue; of two outcomes the base rate.
     """

@@ -78,7 +78,7 @@ MAX_MEASURED: Final = 5
 #: Multiprocessors of an H100 or H200, assumed of a GPU of which nobody states them.
 _MULTIPROCESSORS: Final = 132
 #: Program and problem -> the cue ``launch_idle``, mean over the cases; $1 are multiprocessors.
-_IDLE: Final = """
+_IDLE_SQL: Final = """
 SELECT program_id, problem, avg(idle) FROM (
     SELECT program_id, problem, "case", sum(n * greatest(1, $1 /
         greatest(1::DOUBLE, grid_x) / greatest(1, grid_y) / greatest(1, grid_z))) AS idle
@@ -90,13 +90,9 @@ def read_row_facts(
     archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[Any]]
 ) -> RowFacts:
     """Read the facts of rows from their columns, and from the archive's kernels and dry runs."""
-    codes = rows[spec.candidate]
-    where = rows[spec.problem], rows["gpu"]
-    cues = read_cues(archive, codes, *where)
-    languages = tuple(map(language_of, codes))
-    row_facts = replace(RowFacts.plain(len(codes)), languages=languages, cues=cues)
-    if spec.known:
-        cues["same"] = np.array(rows[spec.known], np.float64)
+    languages = tuple(map(language_of, rows[spec.candidate]))
+    cues = _row_cues(archive, spec, rows)
+    row_facts = replace(RowFacts.plain(len(languages)), languages=languages, cues=cues)
     if spec.kind == "eval":
         columns = ("speedup_min", "speedup_max", "goal_bin")
         low, high, goals = _of_kernels(archive, rows[spec.kernel], columns)
@@ -108,22 +104,33 @@ def read_row_facts(
             goals=None if np.isnan(goals).all() else goals,
             measured=_repeated(archive, rows[spec.kernel]),
         )
-    if spec.asks_outcome:
-        return row_facts
-    first = read_cues(archive, rows[spec.anchor], *where)
-    if spec.kind == "close":  # what the second program has more than the first one
-        cues = {name: cue - first[name] for name, cue in cues.items()}
-        of_second, of_first = (
-            _repeated(archive, rows[n]) for n in (spec.kernel, spec.anchor_kernel)
-        )
-        measured = None if of_second is None or of_first is None else of_second / of_first
-        return replace(row_facts, cues=cues, measured=measured)
+    if spec.kind == "close":
+        second = _repeated(archive, rows[spec.kernel])
+        first = _repeated(archive, rows[spec.anchor_kernel])
+        measured = None if second is None or first is None else second / first
+        return replace(row_facts, measured=measured)
+    return row_facts
+
+
+def _row_cues(
+    archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[Any]]
+) -> dict[str, Floats]:
+    """Compute the cues of rows; of close pairs what the second program has more than the first."""
+    problems, gpus = rows[spec.problem], rows["gpu"]
+    cues = read_cues(archive, rows[spec.candidate], problems, gpus)
+    if spec.known:
+        cues["same"] = np.array(rows[spec.known], np.float64)
+    if spec.kind == "eval" or spec.asks_outcome:
+        return cues
+    first = read_cues(archive, rows[spec.anchor], problems, gpus)
+    if spec.kind == "close":
+        return {name: cue - first[name] for name, cue in cues.items()}
     cues["language_change"] = (cues["language"] != first["language"]).astype(np.float64)
     cues["length_change"] = np.log((cues["code_length"] + 1) / (first["code_length"] + 1))
     (parents,) = _of_kernels(archive, rows[spec.anchor_kernel], ("speedup",))
     if not np.isnan(parents).any():
         cues["parent_speedup"] = -parents
-    return row_facts
+    return cues
 
 
 def program_cues(codes: Sequence[str]) -> dict[str, Floats]:
@@ -142,9 +149,9 @@ def read_cues(
     A program that the dry run did not follow has the median of ``launch_idle``.
     """
     cues = program_cues(codes)
-    sums = {gpu: _idle_sums(archive, multiprocessors_of(archive, gpu)) for gpu in set(gpus)}
+    known = {gpu: _mean_idle(archive, multiprocessors_of(archive, gpu)) for gpu in set(gpus)}
     rows = zip(map(program_id, codes), problems, gpus, strict=True)
-    idle = np.array([sums[gpu].get((program, problem), np.nan) for program, problem, gpu in rows])
+    idle = np.array([known[gpu].get((program, problem), np.nan) for program, problem, gpu in rows])
     if not np.isnan(idle).all():
         cues["launch_idle"] = np.where(np.isnan(idle), np.nanmedian(idle), idle)
     return cues
@@ -156,13 +163,13 @@ def multiprocessors_of(archive: Archive, gpu: str) -> int:
 
 
 @lru_cache(maxsize=4)  # read once for all splits
-def _idle_sums(archive: Archive, multiprocessors: int) -> dict[tuple[str, str], float]:
-    """Map program and problem to the sum over launches; empty without dry runs."""
+def _mean_idle(archive: Archive, multiprocessors: int) -> dict[tuple[str, str], float]:
+    """Map program and problem to the cue ``launch_idle``; empty without dry runs."""
     if "launches" not in archive.tables:
         return {}
-    columns = archive.sql(_IDLE, [multiprocessors]).columns
-    programs, problems, sums = (column.to_pylist() for column in columns)
-    return dict(zip(zip(programs, problems, strict=True), sums, strict=True))
+    columns = archive.sql(_IDLE_SQL, [multiprocessors]).columns
+    programs, problems, idle = (column.to_pylist() for column in columns)
+    return dict(zip(zip(programs, problems, strict=True), idle, strict=True))
 
 
 def _of_kernels(archive: Archive, kernels: Sequence[str], columns: Sequence[str]) -> Floats:

@@ -34,7 +34,7 @@ class Figures(NamedTuple):
     recovery: Floats | None  # curve, shape (100, D), where its area was asked for
 
 
-def measure(
+def compute_metrics(
     samples: Iterable[RowSample],
     names: Collection[str] | None = None,
     *,
@@ -51,14 +51,14 @@ def measure(
         every = metrics_of(sample.rows.split.kind).items()
         for name, metric in every:
             if names is None or name in names:
-                overall[name].append(metric.of(sample))
+                overall[name].append(metric.compute(sample))
         if "recovery_area" in overall:
             curves.append(sample.curve)
         for group in sample.rows.split.group_rows if groups and not sample.whole_tasks else ():
             part, figures = sample.of_group(group), by_group.setdefault(group, defaultdict(list))
             for name, metric in every:
                 if name in groups:
-                    figures[name].append(metric.of(part))
+                    figures[name].append(metric.compute(part))
     joined_groups = {group: _joined(figures) for group, figures in by_group.items()}
     recovery = np.concatenate(curves, axis=-1) if curves else None
     return Figures(_joined(overall), joined_groups, recovery)
@@ -68,13 +68,13 @@ def _joined(parts: Mapping[str, Sequence[Floats]]) -> dict[str, Floats]:
     return {name: np.concatenate(values, axis=-1) for name, values in parts.items()}
 
 
-def repeats_of(
+def metrics_by_repeat(
     rows: ForecastRows, names: Collection[str] | None = None, *, groups: bool = True
 ) -> Figures:
     """Compute the metrics of every repeat: a "draw" is one repeat with every row once."""
     of_groups = [name for name, metric in METRICS.items() if metric.groups != "none" and groups]
     samples = (RowSample.single(rows.repeat(r)) for r in range(rows.n_repeats))
-    return measure(samples, names, groups=of_groups)
+    return compute_metrics(samples, names, groups=of_groups)
 
 
 def bootstrap(
@@ -90,7 +90,8 @@ def bootstrap(
     With ``groups`` also those of single groups that have an interval: groups of several clusters.
     """
     of_groups = [name for name, metric in METRICS.items() if metric.groups == "interval" and groups]
-    drawn = measure(RowSample.bootstrap(rows, seed=seed, draws=draws), names, groups=of_groups)
+    samples = RowSample.bootstrap(rows, seed=seed, draws=draws)
+    drawn = compute_metrics(samples, names, groups=of_groups)
     several = {g: v for g, v in drawn.groups.items() if rows.by_group[g].split.n_clusters > 1}
     return drawn._replace(groups=several)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,8 @@ from kernel_archive.scoring.arrays import Bools, Floats, row_sums
 from kernel_archive.scoring.rules import normalise, predicted_bins
 from kernel_archive.scoring.split import Split
 
+#: Whether the most probable bin is scored, or the stated one.
+PredictedBinRule = Literal["argmax", "stated"]
 #: A raw sum outside these bounds is a parse failure, not a forecast.
 RAW_SUM_BOUNDS: Final = (0.5, 1.5)
 #: A board lists an entry that covers less of the rows and repeats, and does not rank it.
@@ -132,7 +134,7 @@ class Forecasts:
             "parse_rate": self.parse_rate,
         }
 
-    def predicted(self, rule: str = "argmax") -> NDArray[np.int8]:
+    def predicted(self, rule: PredictedBinRule = "argmax") -> NDArray[np.int8]:
         """Predict bins, shape (R, n), 0 without a distribution; by ``stated`` those named."""
         best = predicted_bins(probabilities=self.probabilities, stated_bins=self.stated_bins)
         if rule == "stated":

@@ -84,9 +84,9 @@ class LineError(ForecastError):
         super().__init__(faults[0].message, findings=faults)
 
 
-def fields_of(split: SplitSpec) -> dict[str, str]:
+def fields_of(spec: SplitSpec) -> dict[str, str]:
     """List the fields of a forecast of a split, and what each holds."""
-    others = _OF_SPEEDS if split.asks_outcome else _OF_OUTCOMES
+    others = _OF_SPEEDS if spec.asks_outcome else _OF_OUTCOMES
     return {name: meaning for name, meaning in FIELDS.items() if name not in others}
 
 
@@ -157,15 +157,15 @@ def read_line(fields: Mapping[str, Any], form: str = "probabilities") -> Forecas
         raise LineError(*_faults(present)) from None
     if line.p_passes is not None:  # of two outcomes, at the ends of the scale
         line.probabilities = [1.0 - line.p_passes, *[0.0] * (N_BINS - 2), line.p_passes]
-    masses, field = line.probabilities, "probabilities"
-    if masses is not None and line.parse_failed:
+    probabilities, field = line.probabilities, "probabilities"
+    if probabilities is not None and line.parse_failed:
         message = "parse_failed is true and there are probabilities"
         raise LineError(fault_of("contradiction", message, field, fix="Drop one of the two"))
     fix = "Write parse_failed: true where the forecaster gave no distribution"
-    if masses is not None and not any(masses):
+    if probabilities is not None and not any(probabilities):
         message = "the probabilities must not all be 0"
-        raise LineError(fault_of("zero-sum", message, field, masses, fix))
-    if masses is None and not (line.parse_failed or line.defer):
+        raise LineError(fault_of("zero-sum", message, field, probabilities, fix))
+    if probabilities is None and not (line.parse_failed or line.defer):
         message = "there are no probabilities" if form == field else f"there is no {form}"
         raise LineError(fault_of("missing-field", message, form, fix=fix))
     return line
@@ -184,22 +184,22 @@ def _one_form(fields: dict[str, Any]) -> dict[str, Any]:
                 raise LineError(fault_of("missing-field", message, name))
         renamed["probabilities"] = [fields[name] for name in TOOL_FIELDS]
     if "bin_probabilities" in fields:
-        renamed["probabilities"] = _masses_by_bin(fields["bin_probabilities"])
+        renamed["probabilities"] = _probabilities_by_bin(fields["bin_probabilities"])
     return renamed
 
 
-def _masses_by_bin(masses: Any) -> list[Any] | None:
+def _probabilities_by_bin(stated: Any) -> list[Any] | None:
     """Order the probabilities of a list of {bin, p}, or of a map; ``None`` where it is empty."""
     field = "bin_probabilities"
     try:
-        pairs = masses.items() if isinstance(masses, dict) else [(m["bin"], m["p"]) for m in masses]
+        pairs = stated.items() if isinstance(stated, dict) else [(s["bin"], s["p"]) for s in stated]
     except (KeyError, TypeError):
-        fault = fault_of("wrong-shape", "must be a list of {bin, p} or a map", field, masses)
+        fault = fault_of("wrong-shape", "must be a list of {bin, p} or a map", field, stated)
         raise LineError(fault) from None
-    by_bin = {str(label): mass for label, mass in pairs}
+    by_bin = {str(label): probability for label, probability in pairs}
     labels = [str(label) for label in range(1, N_BINS + 1)]
     if by_bin and (len(pairs) != N_BINS or sorted(by_bin) != labels):
-        fault = fault_of("wrong-length", "must hold the bins 1 to 8, each once", field, masses)
+        fault = fault_of("wrong-length", "must hold the bins 1 to 8, each once", field, stated)
         raise LineError(fault)
     return [by_bin[label] for label in labels] if by_bin else None
 
@@ -215,18 +215,18 @@ def _faults(fields: Mapping[str, Any]) -> Iterator[Finding]:
             msgspec.convert(value, _TYPES[name])
         except msgspec.ValidationError:
             if name == "probabilities" and isinstance(value, list) and len(value) == N_BINS:
-                yield from _mass_faults(value)
+                yield from _probability_faults(value)
             else:
                 code, message = _STATED[name]["fault"]
                 yield fault_of(code, message, name, value)
 
 
-def _mass_faults(masses: list[Any]) -> Iterator[Finding]:
+def _probability_faults(probabilities: list[Any]) -> Iterator[Finding]:
     field = "probabilities"
-    for number, mass in enumerate(masses, 1):
-        if type(mass) not in (int, float):
-            yield fault_of("not-a-number", f"bin {number} must be a number", field, repr(mass))
-        elif mass < 0:
-            yield fault_of("negative", f"bin {number} must not be negative", field, mass)
-        elif not mass < 1e300:
-            yield fault_of("not-finite", f"bin {number} must be finite", field, mass)
+    for number, value in enumerate(probabilities, 1):
+        if type(value) not in (int, float):
+            yield fault_of("not-a-number", f"bin {number} must be a number", field, repr(value))
+        elif value < 0:
+            yield fault_of("negative", f"bin {number} must not be negative", field, value)
+        elif not value < 1e300:
+            yield fault_of("not-finite", f"bin {number} must be finite", field, value)

@@ -80,6 +80,7 @@ def load_split(
     rows = {name: table[name].to_pylist() for name in columns}
     if withheld:
         rows, facts = _with_labels(opened, spec, rows, facts, labels)
+    # Representatives frozen with the split: a foreign manifest may lack them, or hold no numbers.
     ends = [float(v) for v in map(facts.facts.get, ("m_1", "m_8")) if isinstance(v, (int, float))]
     loaded = Split.from_arrays(
         row_ids=rows["row_id"],
@@ -125,16 +126,16 @@ def read_zero(digest: str, version: str, spec: SplitSpec, row_ids: Sequence[str]
     return Zero(name=stored["forecast"], probabilities=normalise(raw=p))
 
 
-def _other_splits(path: Path, split: SplitSpec) -> dict[str, set[str]]:
+def _other_splits(path: Path, spec: SplitSpec) -> dict[str, set[str]]:
     """Map the other splits of the archive in a directory to the ids of their rows."""
     archive = open_archive(path)
-    others = [other for other in FORECAST_SPLITS.values() if other.table != split.table]
+    others = [other for other in FORECAST_SPLITS.values() if other.table != spec.table]
     return {o.name: {row for (row,) in table_rows(archive, o.table, "row_id")} for o in others}
 
 
 def _with_labels(
     archive: Archive,
-    split: SplitSpec,
+    spec: SplitSpec,
     rows: dict[str, list[Any]],
     facts: SplitFacts,
     labels: str | Path | None,
@@ -143,10 +144,10 @@ def _with_labels(
     from kernel_archive.selection.withheld import labelled
 
     if labels is not None:
-        whole, facts = labelled(archive, split.table, Path(labels))
+        whole, facts = labelled(archive, spec.table, Path(labels))
         return {name: whole[name].to_pylist() for name in rows}, facts
     n, blind_bin = len(rows["bin"]), int(assign_bins([1.0], checked_scheme(facts.scheme))[0])
-    return rows | {split.value: [1.0] * n, "bin": [blind_bin] * n}, facts
+    return rows | {spec.value: [1.0] * n, "bin": [blind_bin] * n}, facts
 
 
 def read_clusters(

@@ -78,20 +78,21 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def per_row(self) -> bool:
         """Whether it is the mean of a value that every row has."""
-        return self.name in _ROWS
+        return self.name in _ROW_FORMULAS
 
-    def of(self, sample: RowSample) -> Floats:
+    def compute(self, sample: RowSample) -> Floats:
         """Compute the metric in every draw of rows, mean over the repeats: shape (D,)."""
         if self.name not in sample.figures:
             if self.per_row:
-                figure = sample.mean_over_rows(_ROWS[self.name](sample.rows))
+                figure = sample.mean_over_rows(_ROW_FORMULAS[self.name](sample.rows))
             else:
-                figure = _DRAWS[self.name](sample)
+                figure = _DRAW_FORMULAS[self.name](sample)
             sample.figures[self.name] = figure
         return sample.figures[self.name]
 
 
 def _recovered(sample: RowSample, budgets: tuple[int, ...] = BUDGETS) -> Floats:
+    """Average the recovery curve over budgets, which are percent of the candidates."""
     mean: Floats = sample.curve[[c - 1 for c in budgets]].mean(axis=0)
     return mean
 
@@ -117,17 +118,19 @@ def _of_confidence(
 
 
 def _precision(sample: RowSample, scores: Floats, positive: Bools) -> Floats:
+    """Compute the average precision of positive rows, shape (n,), by scores, shape (R, n)."""
     precision = partial(order.average_precision, positive=positive, weights=sample.weights)
     return sample.mean(lambda r: precision(scores=scores[r]))
 
 
 def _average_precision(sample: RowSample, cutoff: float) -> Floats:
+    """Compute the average precision of finding speedups of at least a cutoff, in x."""
     positive = sample.rows.split.speedups >= cutoff
     return _precision(sample, sample.rows.exceedance(cutoff), positive)
 
 
 def _fastest_tenth(sample: RowSample) -> Floats:
-    """Average precision of finding the fastest tenth of a task's rows, mean over the tasks."""
+    """Compute the average precision of finding a task's fastest tenth, mean over the tasks."""
     rows = sample.rows
 
     def precision_of(_: str, positions: Ints) -> Floats:
@@ -148,23 +151,25 @@ def _lift(sample: RowSample, cutoff: float) -> Floats:
         return np.full(sample.weights.shape[1], np.nan)
     once = np.ones((len(split), 1))
     better = max(cues, key=lambda cue: precision(scores=cue, weights=once).item())
-    value = METRICS[f"average_precision_{cutoff:g}"].of(sample)
+    value = METRICS[f"average_precision_{cutoff:g}"].compute(sample)
     return value - precision(scores=better, weights=sample.weights)
 
 
 def _skill(sample: RowSample) -> Floats:
-    value = METRICS["crps"].of(sample)
+    """Compare the CRPS with that of the zero: 1 is perfect."""
+    value = METRICS["crps"].compute(sample)
     zero = sample.mean_over_rows(sample.rows.zero_crps[None])
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(zero > 0, 1.0 - value / zero, np.nan)
 
 
 def _of_probabilities(formula: Callable[..., Floats], rows: ForecastRows) -> Floats:
+    """Apply a formula of the probabilities and the true bins: shape (R, n)."""
     return formula(probabilities=rows.probabilities, bins=rows.split.bins)
 
 
 #: Metric -> its value for every row, shape (R, n), where the metric is the mean over the rows.
-_ROWS: Final[dict[str, Callable[[ForecastRows], Floats | Bools]]] = {
+_ROW_FORMULAS: Final[dict[str, Callable[[ForecastRows], Floats | Bools]]] = {
     "forecast_error": lambda r: r.errors,
     "faster": lambda r: order.named_faster(above=r.exceedance(1.0), speedups=r.split.speedups),
     "accuracy": lambda r: r.hits,
@@ -175,7 +180,7 @@ _ROWS: Final[dict[str, Callable[[ForecastRows], Floats | Bools]]] = {
     "entropy": lambda r: rules.entropy(probabilities=r.probabilities),
 }
 #: Metric -> its value in every draw of rows, mean over the repeats, where it is no such mean.
-_DRAWS: Final[dict[str, Callable[[RowSample], Floats]]] = {
+_DRAW_FORMULAS: Final[dict[str, Callable[[RowSample], Floats]]] = {
     "speedup_recovered": _recovered,
     **{f"speedup_recovered_at_{c}": partial(_recovered, budgets=(c,)) for c in BUDGETS},
     "simple_regret": lambda s: 100.0 - _recovered(s, (1,)),

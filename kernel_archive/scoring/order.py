@@ -19,7 +19,7 @@ CUTOFFS: Final = SPLITS["discovery"].cutoffs
 #: Pairs whose speedups differ by no more than this factor don't count.
 MIN_RATIO: Final = 1.05
 #: Close pairs lie at most this far apart.
-CLOSE: Final = 2.0
+MAX_CLOSE_RATIO: Final = 2.0
 #: A probability this near to 1/2 names no side: sums of eight numbers differ in their last digits.
 SIDE_TOLERANCE: Final = 1e-9
 #: Of a larger candidate set this many rows enter pairs, evenly spaced in order of row id.
@@ -48,7 +48,7 @@ def order_keys(*, expected: Floats, stated: Floats) -> Ints:
 def close_pairs(speedups: Floats, goals: Floats | None = None) -> Bools:
     """Say which pairs are at most 2x apart, and of one goal where goals are known: (n, n)."""
     ratio = np.divide.outer(speedups, speedups)
-    close: Bools = (ratio <= CLOSE) & (ratio >= 1.0 / CLOSE)
+    close: Bools = (ratio <= MAX_CLOSE_RATIO) & (ratio >= 1.0 / MAX_CLOSE_RATIO)
     return close if goals is None else close & np.equal.outer(goals, goals)
 
 
@@ -57,9 +57,9 @@ class PairTable:
 
     def __init__(self, keys: Ints, speedups: Floats, spreads: Floats, goals: Floats | None) -> None:
         """Compare n rows by keys of shape (R, n); the others have shape (n,)."""
-        n, m = len(speedups), min(len(speedups), MAX_ROWS)
+        n, m = len(speedups), min(len(speedups), MAX_ROWS)  # m of them enter pairs
         rows = np.linspace(0, n - 1, m).astype(np.intp)
-        #: Those that enter pairs, from the fastest to the slowest.
+        #: Positions of these, from the fastest to the slowest.
         self.rows = rows[np.argsort(-speedups[rows], kind="stable")]
         s, spread = speedups[self.rows], np.maximum(spreads[self.rows], MIN_RATIO)
         # The pairs that count: the upper half of a table of shape (m, m).
@@ -70,10 +70,10 @@ class PairTable:
         for key in keys[:, self.rows]:
             self.points += np.sign(np.subtract.outer(key, key))
         # Over all repeats a right order scores 2, a tie 1: whole numbers, so that sums are exact.
-        self._most = 2.0 * len(keys)
+        self._points_per_pair = 2.0 * len(keys)
         tables = [self.points * self.countable, self.countable, self.points * close, close]
-        number = np.float32 if self._most * m * m < _EXACT else np.float64
-        self._tables: Floats = np.array(tables, number)
+        dtype = np.float32 if self._points_per_pair * m * m < _EXACT else np.float64
+        self._tables: Floats = np.array(tables, dtype)
 
     def count(self, weights: Floats) -> Floats:
         """Count pairs in the right order (a tie half) and all, then close ones: shape (4, D).
@@ -87,13 +87,13 @@ class PairTable:
         # w' A w of every table A
         forms: list[Floats] = [np.einsum("id,tid->td", w, self._tables @ w) for w in parts]
         counts = np.concatenate(forms, axis=1).astype(np.float64)
-        counts[::2] /= self._most
+        counts[::2] /= self._points_per_pair
         return counts
 
-    def share_right(self, within: Bools) -> tuple[float, int]:
+    def count_right(self, within: Bools) -> tuple[float, int]:
         """Count those of some pairs that are in the right order (a tie half), and all of them."""
         chosen = self.countable & within
-        return float(self.points[chosen].sum()) / self._most, int(chosen.sum())
+        return float(self.points[chosen].sum()) / self._points_per_pair, int(chosen.sum())
 
 
 def shares_above(cutoff: float, scheme: Scheme) -> Floats:

@@ -28,7 +28,7 @@ def pair_bands(rows: ForecastRows) -> tuple[PairBand, ...]:
         return ()
     totals: dict[str, Floats] = {}
     counts = _rows_in_bands(rows) if rows.split.kind == "close" else _pairs_in_bands(rows)
-    for title, *numbers in counts:
+    for title, numbers in counts:
         totals[title] = totals.get(title, np.zeros(4)) + numbers
     return tuple(
         PairBand(
@@ -47,8 +47,8 @@ def _bands(ratio: Floats) -> dict[str, Bools]:
     return {title: (ratio > low) & (ratio <= high) for title, (low, high) in _DISTANCES.items()}
 
 
-def _rows_in_bands(rows: ForecastRows) -> Iterator[tuple[str, float, int, int, int]]:
-    """Yield title, right rows, all rows, and measurements that agree and all; a row is a pair."""
+def _rows_in_bands(rows: ForecastRows) -> Iterator[tuple[str, Floats]]:
+    """Yield title and counts, shape (4,): right rows, all, measurements that agree, and all."""
     speedups, measured = rows.split.speedups, rows.split.row_facts.measured
     right = named_faster(above=rows.exceedance(1.0), speedups=speedups).mean(axis=0)
     single, others = np.full((2, len(rows), 1), np.nan)
@@ -57,11 +57,12 @@ def _rows_in_bands(rows: ForecastRows) -> Iterator[tuple[str, float, int, int, i
     known = ~np.isnan(single) & ~np.isnan(others)
     agreed = known & (np.sign(single) == np.sign(others))
     for title, within in _bands(np.maximum(speedups, 1.0 / speedups)).items():
-        yield title, right[within].sum(), within.sum(), agreed[within].sum(), known[within].sum()
+        parts = (right[within], within, agreed[within], known[within])
+        yield title, np.array([part.sum() for part in parts], np.float64)
 
 
-def _pairs_in_bands(rows: ForecastRows) -> Iterator[tuple[str, float, int, int, int]]:
-    """Yield title, right pairs, all pairs, and measurements that agree and all, of every pool.
+def _pairs_in_bands(rows: ForecastRows) -> Iterator[tuple[str, Floats]]:
+    """Yield title and counts of every pool: right pairs, all, measurements that agree, and all.
 
     Rows of a pool stand from the fastest to the slowest.
     """
@@ -78,7 +79,8 @@ def _pairs_in_bands(rows: ForecastRows) -> Iterator[tuple[str, float, int, int, 
         bands["close pairs"] = close_pairs(speedups, goals)
         for title, within in bands.items():
             pairs = table.countable & within
-            yield title, *table.share_right(within), agreed[pairs].sum(), compared[pairs].sum()
+            right, n = table.count_right(within)
+            yield title, np.array([right, n, agreed[pairs].sum(), compared[pairs].sum()])
 
 
 def _of_others(measured: Floats) -> Floats:

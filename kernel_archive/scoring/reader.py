@@ -37,7 +37,7 @@ ForecastSource: TypeAlias = Any
 KEPT_FINDINGS: Final = 20_000
 #: Lies beside the forecasts of a submission (:mod:`kernel_archive.board.submissions`).
 _SUBMISSION_FILE: Final = "submission.toml"
-#: Remember this many labels, unknown ids and unknown fields; a file with more is hostile.
+#: Remember this many forecasters, unknown ids and unknown fields; a file with more is hostile.
 _MAX_NAMES: Final = 100
 #: Refuse a file in which a smaller share of the lines can be read as forecasts.
 _LEAST_READ: Final = 0.05
@@ -51,6 +51,25 @@ _SUMS: Final = {
     "raw-sum": "Without a sum of 0.5 to 1.5 each of these lines counts as no forecast",
     "scaled": "They are scaled to 1",
 }
+
+
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in a forecast file, and what is wrong with it."""
+
+    file: str  # made printable
+    ok: bool  # it can be scored
+    n_rows: int
+    n_repeats: int
+    n_lines: int  # lines with a forecast, faulty ones included
+    n_present: int  # row and repeat cells with a good line
+    n_parsed: int  # of those, cells with a distribution
+    n_deferred: int
+    coverage: float  # n_present over rows x repeats
+    parse_rate: float | None  # good lines with a distribution, of those that need one
+    n_errors: int
+    n_warnings: int
+    counts: dict[str, int]  # code -> number of findings
+    findings: tuple[Finding, ...]  # in order of lines: all, or the first KEPT_FINDINGS
 
 
 def read_forecasts(
@@ -126,32 +145,13 @@ def name_of(path: str | Path) -> str:
     return name or "forecasts"
 
 
-class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in a forecast file, and what is wrong with it."""
-
-    file: str  # made printable
-    ok: bool  # it can be scored
-    n_rows: int
-    n_repeats: int
-    n_lines: int  # lines with a forecast, faulty ones included
-    n_present: int  # row and repeat cells with a good line
-    n_parsed: int  # of those, cells with a distribution
-    n_deferred: int
-    coverage: float  # n_present over rows x repeats
-    parse_rate: float | None  # good lines with a distribution, of those that need one
-    n_errors: int
-    n_warnings: int
-    counts: dict[str, int]  # code -> number of findings
-    findings: tuple[Finding, ...]  # in order of lines: all, or the first KEPT_FINDINGS
-
-
 class _Collector:
     """Collects forecasts and faults line by line, then makes arrays and a report of them."""
 
     def __init__(self, file: str, split: Split, raw_sum_bounds: tuple[float, float]) -> None:
         self.file = file
         self.split = split
-        self.form = "p_passes" if split.spec.asks_outcome else "probabilities"
+        self.expected_form = "p_passes" if split.spec.asks_outcome else "probabilities"
         self.raw_sum_bounds = raw_sum_bounds
         # Bound the bytes, uncompressed, and the lines that forecasts of the split can take.
         self.max_bytes = min((16 << 20) + len(split) * (256 << 10), 4 << 30)
@@ -160,11 +160,11 @@ class _Collector:
         self.n_errors = 0
         self.findings: list[Finding] = []
         self.counts: Counter[str] = Counter()
-        self.labels: set[str] = set()
-        self.strangers: set[str] = set()  # ids of no row
-        self.unread: Counter[str] = Counter()
+        self.forecasters: set[str] = set()
+        self.unknown_ids: set[str] = set()  # ids of no row
+        self.unread_fields: Counter[str] = Counter()
         #: Key of ``_SUMS`` -> lines whose probabilities don't sum to 1, and their sums.
-        self.off: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        self.off_sums: dict[str, list[tuple[int, float]]] = defaultdict(list)
         #: (repeat, row) -> number of the line, and its forecast.
         self.cells: dict[tuple[int, int], tuple[int, ForecastLine]] = {}
 
@@ -188,28 +188,37 @@ class _Collector:
         self.n_lines += 1
         try:
             fields = formats.decode_line(text)
-            if len(self.unread) < _MAX_NAMES:
-                self.unread.update(name for name in fields if name not in formats.KNOWN)
-            self._store(formats.read_line(fields, self.form), number)
+            if len(self.unread_fields) < _MAX_NAMES:
+                self.unread_fields.update(name for name in fields if name not in formats.KNOWN)
+            self._store(formats.read_line(fields, self.expected_form), number)
         except LineError as error:
             for fault in error.findings:
                 self.add(replace(fault, file=self.file, line=number))
 
     def _store(self, line: ForecastLine, number: int) -> None:
-        """Keep the forecast of a line in its cell, with the raw sum that counts."""
-        if len(self.labels) < _MAX_NAMES:
-            self.labels.add(str(line.surrogate_label))
+        """Keep the forecast of a line in its cell, and note its forecaster or its unknown id."""
+        if len(self.forecasters) < _MAX_NAMES:
+            self.forecasters.add(str(line.surrogate_label))
         row = self.split.index.get(line.row_id)
         if row is None:
-            if len(self.strangers) < _MAX_NAMES:
-                self.strangers.add(line.row_id)
+            if len(self.unknown_ids) < _MAX_NAMES:
+                self.unknown_ids.add(line.row_id)
             message = f"no row of the {self.split.spec.name} split has this id"
             fix = f"Ids come from: kernel-archive template --split {self.split.spec.name}"
             raise LineError(fault_of("unknown-row", message, "row_id", line.row_id, fix))
         form = "probabilities" if line.p_passes is None else "p_passes"
-        if line.probabilities and form != self.form:
+        if line.probabilities and form != self.expected_form:
             message = f"rows of the {self.split.spec.name} split have another form of forecast"
-            raise LineError(fault_of("other-form", message, form, fix=f"Give {self.form}"))
+            raise LineError(fault_of("other-form", message, form, fix=f"Give {self.expected_form}"))
+        self._judge_sum(line, number)
+        first, _ = self.cells.setdefault((line.repeat, row), (number, line))
+        if first != number:
+            message = f"repeat {line.repeat} of this row was already forecast in line {first}"
+            fix = "Number the repeats, or drop one of the lines"
+            raise LineError(fault_of("repeated-forecast", message, "row_id", line.row_id, fix))
+
+    def _judge_sum(self, line: ForecastLine, number: int) -> None:
+        """Note a sum that is not 1, and drop the probabilities where it is out of bounds."""
         raw_sum = reduce(operator.add, line.probabilities or (np.nan,))
         low, high = self.raw_sum_bounds
         is_off, is_percent = round(abs(raw_sum - 1), 9) > _SUM_SLACK, 95 < raw_sum < 105
@@ -217,15 +226,10 @@ class _Collector:
             raw_sum = line.raw_probability_sum
         if raw_sum < low or raw_sum > high:
             line.probabilities = None
-            self.off["percent" if is_percent else "raw-sum"].append((number, raw_sum))
+            self.off_sums["percent" if is_percent else "raw-sum"].append((number, raw_sum))
         elif is_off:
-            self.off["scaled"].append((number, raw_sum))
+            self.off_sums["scaled"].append((number, raw_sum))
         line.raw_probability_sum = raw_sum
-        first, _ = self.cells.setdefault((line.repeat, row), (number, line))
-        if first != number:
-            message = f"repeat {line.repeat} of this row was already forecast in line {first}"
-            fix = "Number the repeats, or drop one of the lines"
-            raise LineError(fault_of("repeated-forecast", message, "row_id", line.row_id, fix))
 
     def finish(
         self, name: str, source: str = "", digest: str = ""
@@ -248,9 +252,9 @@ class _Collector:
 
     def _check_whole(self) -> None:
         """Add the faults of the file as a whole."""
-        if len(self.labels) > 1:  # which would be why forecasts are repeated
-            message = f"the file holds {len(self.labels)} forecasters: "
-            message += ", ".join(printable(label, 60) for label in sorted(self.labels)[:10])
+        if len(self.forecasters) > 1:  # which would be why forecasts are repeated
+            message = f"the file holds {len(self.forecasters)} forecasters: "
+            message += ", ".join(printable(label, 60) for label in sorted(self.forecasters)[:10])
             fix = "Write the lines of each into a file of its own"
             self.fault("several-forecasters", message, field="surrogate_label", fix=fix)
             self._take_back("repeated-forecast")
@@ -265,7 +269,7 @@ class _Collector:
         if not self.n_lines and not self.n_errors:
             fix = "See: kernel-archive template"
             self.fault("no-forecasts", "the file holds no forecast", fix=fix)
-        for field, count in self.unread.items():
+        for field, count in self.unread_fields.items():
             message = f"nothing reads this field ({counted(count, 'line')})"
             self.fault("unknown-field", message, severity="warning", field=printable(field))
         if not self.n_errors:
@@ -289,15 +293,16 @@ class _Collector:
         """
         stored = [line for _, line in self.cells.values()]
         n_read = sum(line.probabilities is not None for line in stored)
-        unstated = [line.defer for line in stored if np.isnan(line.raw_probability_sum)]
-        n_failed = unstated.count(False)
-        causes = {code: len(lines) for code, lines in self.off.items() if code != "scaled"}
+        without = [line for line in stored if np.isnan(line.raw_probability_sum)]
+        n_deferred = sum(line.defer for line in without)
+        n_failed = len(without) - n_deferred
+        causes = {code: len(lines) for code, lines in self.off_sums.items() if code != "scaled"}
         causes["no-forecasts"] = n_failed
-        is_refused = n_read < _LEAST_READ * (len(stored) - unstated.count(True))
+        is_refused = n_read < _LEAST_READ * (len(stored) - n_deferred)
         cause = max(causes, key=causes.__getitem__) if is_refused else None
         lines_in = counted(self.n_lines, "line")
         refusal = f"{n_read or 'none'} of {lines_in} can be read as a forecast"
-        for code, lines in self.off.items():
+        for code, lines in self.off_sums.items():
             mean = sum(raw_sum for _, raw_sum in lines) / len(lines)
             shown = "about 100" if code == "percent" else f"{mean:.3g} on average"
             message = f"the probabilities of {len(lines):,} of {lines_in} sum to {shown}"
@@ -317,13 +322,13 @@ class _Collector:
         message = f"{n:,} of {self.n_lines:,} ids are not of the {identity.table} split ({version})"
         fix = "Name its split with --split. Is it for another version of the archive?"
         others = self.split.others()
-        fits = {name: len(ids & self.strangers) for name, ids in others.items()}
+        fits = {name: len(ids & self.unknown_ids) for name, ids in others.items()}
         other = max(fits, key=fits.__getitem__, default=None)
-        if other is not None and 2 * fits[other] > len(self.strangers):
+        if other is not None and 2 * fits[other] > len(self.unknown_ids):
             message, fix = f"{message}: they are of {other}", f"Use --split {other}"
         elif self.cells:
             return
-        value = printable(min(self.strangers))
+        value = printable(min(self.unknown_ids))
         self._take_back("unknown-row")
         self.fault("wrong-split", message, field="row_id", value=value, fix=fix)
 

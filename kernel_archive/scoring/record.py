@@ -15,7 +15,7 @@ from kernel_archive.splits import Kind, SplitSpec, split_of
 #: Raised when a definition changes; scores of different versions are never ranked together.
 METRIC_VERSION: Final = "2"
 #: With fewer clusters an interval says little, and is shown with a remark.
-FEW: Final = 15
+FEW_CLUSTERS: Final = 15
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -120,20 +120,20 @@ class ControlFigures(msgspec.Struct, frozen=True):
     metrics: dict[str, float | None]
 
 
-class Drawn(msgspec.Struct, frozen=True, kw_only=True):
+class DrawnUnits(msgspec.Struct, frozen=True, kw_only=True):
     """What the draws of intervals and comparisons are of."""
 
     unit: str  # ``authors``, ``chains``, ``problems`` or ``rows``
     n: int
 
     @property
-    def said(self) -> str:
-        """Say it, and where there are few how little an interval carries.
+    def text(self) -> str:
+        """Number and unit in words, with a warning where they are few.
 
-        >>> Drawn(unit="problems", n=12).said
+        >>> DrawnUnits(unit="problems", n=12).text
         '12 problems, few: the true figure is outside more often than 1 time in 20'
         """
-        few = self.unit != "rows" and self.n < FEW
+        few = self.unit != "rows" and self.n < FEW_CLUSTERS
         remark = ", few: the true figure is outside more often than 1 time in 20" if few else ""
         return f"{self.n:,} {self.unit}{remark}"
 
@@ -149,7 +149,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     predicted_bin: str  # ``argmax`` or ``stated``
     seed: int
     draws: int  # 0 when there are no intervals
-    drawn: Drawn | None = None
+    drawn: DrawnUnits | None = None
 
     @property
     def spec(self) -> SplitSpec:

@@ -120,7 +120,7 @@ def _tie_expectations(
     sizes = np.bincount(cells.ravel(), minlength=len(mixed) * n_draws).reshape(-1, n_draws)
     first = (np.cumsum(sizes, axis=0) - sizes)[mixed]
     sizes = sizes[mixed]
-    # A group matters in the draws in which an asked rank cuts it.
+    # A group matters in the draws in which an asked rank cuts it: first < rank < first + size.
     up_to = np.searchsorted(cuts, np.arange(m + 1), side="right")
     below = np.searchsorted(cuts, np.arange(m + 1), side="left")
     group, draw = np.nonzero(up_to[first] < below[first + sizes])

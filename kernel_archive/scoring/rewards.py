@@ -29,6 +29,8 @@ from kernel_archive.scoring.rules import normalise, predicted_bins
 RewardKind = Literal["correctness", "brier", "crps", "log"]
 #: The rewards by name.
 KINDS: Final[tuple[RewardKind, ...]] = get_args(RewardKind)
+#: Rewards that add one minus a score -> the score.
+_SCORES: Final = {"brier": rules.brier, "crps": rules.crps}
 
 
 def reward(
@@ -53,20 +55,20 @@ def reward(
     >>> reward("correctness", probabilities=p * 2, bins=[6, 5]).tolist()
     [1.0, 0.0]
     """
-    p, y = np.asarray(probabilities, dtype=np.float64), np.asarray(bins)
+    raw, y = np.asarray(probabilities, dtype=np.float64), np.asarray(bins)
     with np.errstate(over="ignore", invalid="ignore"):
-        total = p.sum(axis=-1)  # NaN and infinities stay in it
+        total = raw.sum(axis=-1)  # NaN and infinities stay in it
     low, high = RAW_SUM_BOUNDS
-    usable = (p >= 0).all(axis=-1) & (total >= low) & (total <= high)
+    usable = (raw >= 0).all(axis=-1) & (total >= low) & (total <= high)
     usable &= True if parsed is None else np.asarray(parsed, bool)
-    normal = normalise(raw=np.where(usable[..., None], p, 1.0 / N_BINS))
+    p = normalise(raw=np.where(usable[..., None], raw, 1.0 / N_BINS))
     if kind == "log":
-        value = 1.0 + rules.nll(probabilities=normal, bins=y) / np.log(rules.LEAST)
+        value = 1.0 + rules.nll(probabilities=p, bins=y) / np.log(rules.MIN_PROBABILITY)
     else:
         named = None if stated_bins is None else np.asarray(stated_bins)
-        value = (predicted_bins(probabilities=normal, stated_bins=named) == y).astype(float)
-    if kind in ("brier", "crps"):
-        value += 1.0 - getattr(rules, kind)(probabilities=normal, bins=y)
+        value = (predicted_bins(probabilities=p, stated_bins=named) == y).astype(float)
+    if kind in _SCORES:
+        value += 1.0 - _SCORES[kind](probabilities=p, bins=y)
     return np.where(usable, value, 0.0)
 
 

@@ -15,7 +15,7 @@ from kernel_archive.bins import N_BINS
 from kernel_archive.scoring.arrays import EDGE, TIE, Bools, Floats, Ints, row_sums
 
 #: A probability below this counts as this in the log likelihood.
-LEAST: Final = 1e-12
+MIN_PROBABILITY: Final = 1e-12
 
 
 def normalise(*, raw: Floats) -> Floats:
@@ -84,7 +84,7 @@ def nll(*, probabilities: Floats, bins: Ints) -> Floats:
     p = confidence(
         probabilities=probabilities, predicted=np.broadcast_to(bins, probabilities.shape[:-1])
     )
-    return -np.log(np.maximum(p, LEAST))
+    return -np.log(np.maximum(p, MIN_PROBABILITY))
 
 
 def entropy(*, probabilities: Floats) -> Floats:

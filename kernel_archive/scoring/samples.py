@@ -18,7 +18,7 @@ import numpy as np
 from kernel_archive.scoring import order, recovery
 from kernel_archive.scoring.arrays import Bools, Floats, Ints, product, row_sums
 from kernel_archive.scoring.controls import zero_of
-from kernel_archive.scoring.forecasts import Forecasts
+from kernel_archive.scoring.forecasts import Forecasts, PredictedBinRule
 from kernel_archive.scoring.rules import confidence, expected_speedup, forecast_errors
 from kernel_archive.scoring.split import Split
 
@@ -40,17 +40,20 @@ class ForecastRows:
     zero_crps: Floats  # shape (n,), of what a skill of 0 stands for
 
     @classmethod
-    def of(cls, split: Split, forecasts: Forecasts, predicted_bin: str = "argmax") -> ForecastRows:
+    def of(
+        cls, split: Split, forecasts: Forecasts, rule: PredictedBinRule = "argmax"
+    ) -> ForecastRows:
         """Put the rows of a split and their forecasts in canonical order: no file order matters."""
         rows = split.canonical_order
+        _, zero_crps = split.cached(zero_of)
         forecasts = forecasts.take(rows)
         return cls(
             split=split.ordered,
             probabilities=forecasts.probabilities,
             parsed=forecasts.parsed,
-            predicted=forecasts.predicted(predicted_bin),
+            predicted=forecasts.predicted(rule),
             stated_speedups=np.where(forecasts.parsed, forecasts.expected_speedups, np.nan),
-            zero_crps=split.cached(zero_of)[1][rows],
+            zero_crps=zero_crps[rows],
         )
 
     def __len__(self) -> int:
@@ -101,7 +104,7 @@ class ForecastRows:
         return expected_speedup(probabilities=self.probabilities, representatives=m)
 
     @cached_property
-    def keys(self) -> Ints:
+    def order_keys(self) -> Ints:
         """Ranks by S^, and where S^ ties by a stated expected speedup: shape (R, n)."""
         pairs = zip(self.expected, self.stated_speedups, strict=True)
         return np.stack([order.order_keys(expected=s, stated=t) for s, t in pairs])
@@ -112,7 +115,7 @@ class ForecastRows:
         goals, spreads = self.split.row_facts.goals, self.split.row_facts.spreads
         return {
             name: order.PairTable(
-                self.keys[:, rows],
+                self.order_keys[:, rows],
                 self.split.speedups[rows],
                 spreads[rows],
                 None if goals is None else goals[rows],
@@ -210,6 +213,7 @@ class RowSample:
         total, count = np.zeros((2, self.weights.shape[1]))
         for task, positions in self.rows.split.task_rows.items():
             figure = value(task, positions)
+            # Of several budgets all are NaN or none: the first one tells.
             known = ~np.isnan(figure.reshape(-1, figure.shape[-1])[0])
             copies = known * (self.weights[positions[0]] if self.whole_tasks else 1.0)
             total = total + np.where(copies > 0, copies * figure, 0.0)
@@ -231,7 +235,7 @@ class RowSample:
 
     def pair_accuracy(self, *, close: bool) -> Floats:
         """Compute the share of (close) pairs in the right order: (D,); NaN without a pair."""
-        counts = np.zeros((4, self.weights.shape[1]))
+        counts = np.zeros((4, self.weights.shape[1]))  # right and all, then of close pairs
         for pool, positions in self.rows.split.pool_rows.items():
             key = "pairs", pool, len(positions)
             if key not in self.cache:

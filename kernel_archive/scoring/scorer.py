@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, get_args
+from typing import Any, TypedDict, Unpack, get_args
 
 import msgspec
 import numpy as np
@@ -21,11 +21,11 @@ from kernel_archive.scoring.figures import (
     TAILS,
     Figures,
     bootstrap,
+    compute_metrics,
     interval,
-    measure,
-    repeats_of,
+    metrics_by_repeat,
 )
-from kernel_archive.scoring.forecasts import Forecasts
+from kernel_archive.scoring.forecasts import Forecasts, PredictedBinRule
 from kernel_archive.scoring.load import load_split
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.order import CUTOFFS, precision_recall
@@ -37,15 +37,13 @@ from kernel_archive.scoring.rules import confusion
 from kernel_archive.scoring.samples import ForecastRows, RowSample
 from kernel_archive.scoring.split import Split
 
-PredictedBin = Literal["argmax", "stated"]
-
 
 class ScoreOptions(TypedDict, total=False):
     """How forecasts are scored; every option may be left out."""
 
     seed: int  # of the bootstrap; 0 when not given
     draws: int  # bootstrap draws, 10,000 when not given; 0 for no intervals
-    predicted_bin: PredictedBin  # whether the most probable bin is scored, or the stated one
+    predicted_bin: PredictedBinRule  # whether the most probable bin is scored, or the stated one
 
 
 def score(split: Split, forecasts: Forecasts, **options: Unpack[ScoreOptions]) -> Score:
@@ -63,18 +61,18 @@ def score_with_draws(
     *,
     seed: int = 0,
     draws: int = 10_000,
-    predicted_bin: PredictedBin = "argmax",
+    predicted_bin: PredictedBinRule = "argmax",
 ) -> tuple[Score, dict[str, Floats]]:
     """Score forecasts, and return the draws of the intervals, which a board pairs with others."""
     if draws < 0 or seed < 0:
         raise UsageError("draws and seed must not be negative")
-    if predicted_bin not in get_args(PredictedBin):
+    if predicted_bin not in get_args(PredictedBinRule):
         raise UsageError(f"unknown predicted bin rule {predicted_bin!r}; choose argmax or stated")
     if forecasts.parsed.shape[1] != len(split):
         n = forecasts.parsed.shape[1]
         raise UsageError(f"rows of the forecasts: {n:,}, of the split: {len(split):,}")
     rows = ForecastRows.of(split, forecasts, predicted_bin)
-    figures = repeats_of(rows)
+    figures = metrics_by_repeat(rows)
     drawn = bootstrap(rows, seed=seed, draws=draws)
     controls = split.cached(control_figures)
     scored = Score(
@@ -123,8 +121,8 @@ def score_file(
     >>> score_file(rows, split, draws=100).metrics["accuracy"].mean
     0.5
     """
-    rows = load_split(archive, split, bins)
-    return score(rows, read_forecasts(forecasts, rows, name=name), **options)
+    loaded = load_split(archive, split, bins)
+    return score(loaded, read_forecasts(forecasts, loaded, name=name), **options)
 
 
 def means(values: Mapping[str, Floats]) -> dict[str, float | None]:
@@ -136,7 +134,7 @@ def control_figures(split: Split) -> tuple[ControlFigures, ...]:
     """Compute what controls and bounds reach on a split's rows."""
 
     def of(control: Control) -> ControlFigures:
-        figures = repeats_of(ForecastRows.of(split, control.forecasts), groups=False).overall
+        figures = metrics_by_repeat(ForecastRows.of(split, control.forecasts), groups=False).overall
         return ControlFigures(control.name, control.title, control.bound, means(figures))
 
     return tuple(map(of, split.cached(controls_of)))
@@ -245,7 +243,7 @@ def deferral_of(rows: ForecastRows, deferred: Bools) -> records.Deferral | None:
     answered = deferred & rows.parsed
     names = [name for name, info in metrics_of(rows.split.kind).items() if info.per_row]
     remaining = (rows.repeat(r).take(np.flatnonzero(~own)) for r, own in enumerate(deferred))
-    accepted = measure(map(RowSample.single, remaining), names)
+    accepted = compute_metrics(map(RowSample.single, remaining), names)
     return records.Deferral(
         accepted=_metrics(accepted.overall, {}),
         deferred_accuracy=float(rows.hits[answered].mean()) if answered.any() else None,
@@ -257,8 +255,8 @@ def terms_of(split: Split, predicted_bin: str, *, seed: int, draws: int) -> dict
     """State what figures are computed under: the fields of :class:`Terms`."""
     unit = split.clusters.unit if split.clusters else "rows"
     facts = {"kind": split.kind, "split": split.identity, "scheme": split.scheme}
-    drawn = {"seed": seed, "draws": draws, "drawn": records.Drawn(unit=unit, n=split.n_clusters)}
-    return {**facts, "predicted_bin": predicted_bin, **drawn}
+    drawn = records.DrawnUnits(unit=unit, n=split.n_clusters)
+    return {**facts, "predicted_bin": predicted_bin, "seed": seed, "draws": draws, "drawn": drawn}
 
 
 def forecast_facts(forecasts: Forecasts) -> ForecastFacts:

@@ -1,4 +1,8 @@
-"""The rows of a split as arrays, with the identity of where they come from."""
+"""The rows of a split as arrays, with the identity of where they come from.
+
+In this package a ``spec`` is a :class:`~kernel_archive.splits.SplitSpec`, and a ``split`` is a
+:class:`Split`, or the name of one that is to be loaded.
+"""
 
 from __future__ import annotations
 
@@ -306,18 +310,18 @@ def forecast_split(name: str) -> SplitSpec:
     return spec
 
 
-def split_facts(archive: Archive, split: SplitSpec) -> SplitFacts:
+def split_facts(archive: Archive, spec: SplitSpec) -> SplitFacts:
     """Find what the archive's manifest says of a split.
 
     Raises:
         UsageError: the archive has no such split yet.
     """
-    facts = archive.manifest.splits.get(split.table)
-    if facts is None or split.table not in archive.manifest.tables:
-        lack = f"the archive in {archive.path} has no {split.name} split"
-        if why := archive.manifest.reports.get("splits_not_made", {}).get(split.table):
+    facts = archive.manifest.splits.get(spec.table)
+    if facts is None or spec.table not in archive.manifest.tables:
+        lack = f"the archive in {archive.path} has no {spec.name} split"
+        if why := archive.manifest.reports.get("splits_not_made", {}).get(spec.table):
             raise UsageError(f"{lack}: {printable(why, 500)}")
-        raise UsageError(f"{lack} yet. Make it with: kernel-archive {split.command}")
+        raise UsageError(f"{lack} yet. Make it with: kernel-archive {spec.command}")
     return facts
 
 

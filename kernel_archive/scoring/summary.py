@@ -54,19 +54,20 @@ def score_sheets(record: Score) -> list[Sheet]:
     first = dict.fromkeys((*shown_first(record.spec), "pair_accuracy"))
     names = [name for name in first if name in record.metrics]
     facts = record.forecasts
-    of = f" of {record.drawn.said}" if record.drawn else ""
+    of = f" of {record.drawn.text}" if record.drawn else ""
     intervals = f"Intervals: 95 %, {record.draws:,} bootstrap draws{of}; seed {record.seed}"
+    oracle = "knows every bin; behind a stroke, every speedup"
+    if record.spec.asks_outcome:
+        oracle = "knows which programs pass"
     notes = [
         f"{counted(facts.n_repeats, 'repeat')}, {_shares(facts)}",
+        *([record.spec.note] if record.spec.note else []),
         intervals if record.draws else "No intervals",
         "Best control: the best figure of the forecasts without a language model, metric by metric",
-        "Oracle: the figure of a forecast that knows every bin; behind a stroke, every speedup",
+        f"Oracle: the figure of a forecast that {oracle}",
     ]
     if record.spec.asks_outcome:
-        notes[-1] = "Oracle: the figure of a forecast that knows which programs pass"
         notes.append("Of two outcomes, passing and failing, CRPS is the Brier score")
-    if note := record.spec.note:
-        notes.insert(1, note)
     if any(map(record.is_weak, names)):
         notes.append(_MARK_NOTE)
     lower = [METRICS[name].title for name in names if METRICS[name].better == "lower"]
@@ -162,7 +163,7 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
         title = info.title.replace("Average precision", "AP")  # the table fits 80 columns
         title = f"{title}, {info.unit.strip()}" if info.unit else title
         rows.append([title, *sides, difference, p, side[d.better]])
-    of = f" of {comparison.drawn.said}" if comparison.drawn else ""
+    of = f" of {comparison.drawn.text}" if comparison.drawn else ""
     draws = f"{comparison.draws:,} bootstrap draws and as many swaps{of}"
     families = "over the paper's metrics and over the further ones of this project"
     notes = [
@@ -218,11 +219,11 @@ def _share(value: float | None) -> str:
     return f"{'99.9' if percent == '100.0' and value < 1 else percent} %"
 
 
-def _figure(record: Score, name: str) -> list[str]:
+def _figure(record: Score, name: str) -> tuple[str, str]:
     """Show a figure, marked where it does not beat the best control, and its interval."""
     info, metric = METRICS[name], record.metrics[name]
     mark = " *" if record.is_weak(name) else ""
-    return [info.format(metric.mean) + mark, _span(metric.low, metric.high, info.decimals)]
+    return info.format(metric.mean) + mark, _span(metric.low, metric.high, info.decimals)
 
 
 def _metric_row(record: Score, name: str) -> list[str]:

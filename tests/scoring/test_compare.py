@@ -10,7 +10,7 @@ from support.made_forecasts import make_forecasts, make_split
 from kernel_archive.errors import UsageError
 from kernel_archive.scoring import Forecasts, compare, score
 from kernel_archive.scoring.compare import holm, permutation_p
-from kernel_archive.scoring.figures import repeats_of
+from kernel_archive.scoring.figures import metrics_by_repeat
 from kernel_archive.scoring.metrics import COMPARED, METRICS
 from kernel_archive.scoring.samples import ForecastRows
 from kernel_archive.scoring.scorer import means
@@ -97,7 +97,7 @@ def test_permutations_are_those_of_swapped_forecasts(rng, kind, authors):
             )
             for x, y in ((b, a), (a, b))
         )
-        one, two = (means(repeats_of(ForecastRows.of(split, f)).overall) for f in (one, two))
+        one, two = (means(metrics_by_repeat(ForecastRows.of(split, f)).overall) for f in (one, two))
         return [np.nan if one[n] is None or two[n] is None else one[n] - two[n] for n in names]
 
     swaps = [np.array(swap, bool) for swap in itertools.product([0, 1], repeat=6)]

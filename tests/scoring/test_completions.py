@@ -93,9 +93,9 @@ _NUMBER = st.one_of(
 
 
 @given(st.lists(_NUMBER, min_size=6, max_size=9), st.one_of(st.none(), _NUMBER))
-def test_what_is_read_can_be_scored(masses, stated):
+def test_what_is_read_can_be_scored(probabilities, stated):
     """Whatever a model answers: what comes out as a forecast is one for a forecast file."""
-    read = read_completion({"probabilities": masses, "predicted_bin": stated})
+    read = read_completion({"probabilities": probabilities, "predicted_bin": stated})
     split = rows_of([1.3])
     if read.probabilities is None:
         assert read.parse_error

@@ -7,11 +7,7 @@ import pytest
 from support.made_forecasts import make_forecasts, make_split
 
 from kernel_archive.scoring import Forecasts, samples, score
-from kernel_archive.scoring.figures import (
-    bootstrap,
-    interval,
-    repeats_of,
-)
+from kernel_archive.scoring.figures import bootstrap, interval, metrics_by_repeat
 from kernel_archive.scoring.samples import ForecastRows, RowSample
 from kernel_archive.scoring.split import Clusters
 
@@ -37,7 +33,7 @@ def plain_bootstrap(sample):
             copies = np.concatenate([np.arange(count) for count in counts])
             tasks = tuple(map("{} {}".format, drawn.split.tasks, copies))
             drawn = replace(drawn, split=replace(drawn.split, tasks=tasks))
-        scores.append(repeats_of(drawn, groups=False).overall)
+        scores.append(metrics_by_repeat(drawn, groups=False).overall)
     return {name: np.array([score[name].mean() for score in scores]) for name in scores[0]}
 
 

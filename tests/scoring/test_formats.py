@@ -89,8 +89,8 @@ def test_what_may_be_left_out_or_written_otherwise():
 
 def test_all_faults_of_a_line_are_listed():
     """Not only the first; numbers that JSON does not have name their place."""
-    masses = [math.nan, -1, "x", 0, 0, 0, 0, math.inf]
-    line = json.dumps(good(repeat=-1, probabilities=masses, defer=2)).replace("Infinity", "1e400")
+    given = [math.nan, -1, "x", 0, 0, 0, 0, math.inf]
+    line = json.dumps(good(repeat=-1, probabilities=given, defer=2)).replace("Infinity", "1e400")
     with pytest.raises(LineError) as raised:
         read_line(decode_line(line.encode()))
     assert [(fault.code, fault.field) for fault in raised.value.findings] == [

@@ -98,14 +98,14 @@ def test_the_published_predictions_table(tmp_path, split):
             "comparison_id": name,
             "pack": "t",
             "surrogate_label": label,
-            "predicted_bin": 6 if masses else None,
-            "bin_probabilities": masses,
+            "predicted_bin": 6 if probabilities else None,
+            "bin_probabilities": probabilities,
             "raw_probability_sum": total,
-            "parse_failed": not masses,
+            "parse_failed": not probabilities,
             "elapsed_s": 1.5,
         }
         for label in ("gemini", "other")
-        for name, masses, total in zip(
+        for name, probabilities, total in zip(
             split.row_ids, (full, [], full), (1.0, None, 80.0), strict=True
         )
     ]
@@ -125,7 +125,7 @@ def test_the_published_predictions_table(tmp_path, split):
 
 
 def test_raw_sums_far_from_one_are_parse_failures(write, split):
-    """Whatever raw_probability_sum says of masses that sum to 80; a stated sum of 80 counts too.
+    """Whatever raw_probability_sum says of eight numbers that sum to 80; a stated 80 counts, too.
     They are one warning, percentages another; each names its first line and the count.
     """
     path = write(

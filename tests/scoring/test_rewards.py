@@ -30,7 +30,7 @@ def test_rewards_by_hand():
 
 
 @pytest.mark.parametrize(
-    "masses",
+    "probabilities",
     [
         [0.0] * 8,
         [90 * v for v in P],
@@ -43,13 +43,13 @@ def test_rewards_by_hand():
         [1e308] * 8,
     ],
 )
-def test_arrays_earn_nothing_where_a_file_would_hold_no_forecast(masses):
-    """Sums outside 0.5 to 1.5, all zero, NaN, infinities, negative masses: 0 in all three, and the
-    row beside it stays.
+def test_arrays_earn_nothing_where_a_file_would_hold_no_forecast(probabilities):
+    """Sums outside 0.5 to 1.5, all zero, NaN, infinities, negative numbers: 0 in all three, and
+    the row beside it stays.
     """
     for reward in (rewards.correctness, rewards.brier, rewards.crps):
         (alone,) = reward(probabilities=[P], bins=[6])
-        assert reward(probabilities=[masses, P], bins=[6, 6]).tolist() == [0, alone]
+        assert reward(probabilities=[probabilities, P], bins=[6, 6]).tolist() == [0, alone]
         assert reward(probabilities=[[1.49 * v for v in P]], bins=[6]) == pytest.approx(alone)
 
 

@@ -15,7 +15,7 @@ from kernel_archive.archive.manifest import read_manifest, write_manifest
 from kernel_archive.errors import ArchiveMismatchError, ArchiveNotFoundError, DataError, UsageError
 from kernel_archive.scoring import Split, load_split, score
 from kernel_archive.scoring.load import read_clusters
-from kernel_archive.scoring.record import Drawn
+from kernel_archive.scoring.record import DrawnUnits
 from kernel_archive.splits import SPLITS
 
 
@@ -185,10 +185,10 @@ def test_a_score_says_what_was_drawn(rng):
     """Rows, where the data name no clusters; few clusters are called few."""
     split = make_split(rng)
     record = score(split, make_forecasts(rng, split), draws=10)
-    assert record.drawn == Drawn(unit="rows", n=28)
-    assert record.drawn.said == "28 rows"
-    assert "few" in Drawn(unit="authors", n=6).said
-    assert "few" not in Drawn(unit="authors", n=24).said
+    assert record.drawn == DrawnUnits(unit="rows", n=28)
+    assert record.drawn.text == "28 rows"
+    assert "few" in DrawnUnits(unit="authors", n=6).text
+    assert "few" not in DrawnUnits(unit="authors", n=24).text
 
 
 def test_an_archive_of_eval_alone_has_rows_to_score(archive, tmp_path):
