@@ -115,7 +115,7 @@ def build(builders: tuple[str, ...], **options: Any) -> None:
         result = kernel_archive.build(builders, advance=advance, **options)
     is_empty = not (result.rows.get("kernels") or result.rows.get("eval"))
 
-    def text() -> None:
+    def print_result() -> None:
         common.print_findings(result.shown, total=result.findings)
         facts: dict[str, Any] = {"archive": result.path, "version": result.version}
         facts["logical_digest"] = result.logical_digest
@@ -136,7 +136,7 @@ def build(builders: tuple[str, ...], **options: Any) -> None:
 
             show_left_out(archive.manifest.splits["eval"], problems_left_out(archive))
 
-    common.emit(result, text, ok=not is_empty)
+    common.emit(result, print_result, ok=not is_empty)
 
 
 @click.command()

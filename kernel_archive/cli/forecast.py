@@ -133,7 +133,7 @@ def _export(archive: Archive, options: dict[str, Any]) -> None:
     write_new(file, b"".join(lines), force=options["force"])
     numbers = msgspec.structs.asdict(settings)
     stated = {n.replace("_", "-"): str(v) for n, v in numbers.items() if v is not None}
-    next_options = common.restated_options(split, options["archive_path"], model=model, **stated)
+    next_options = common.restated_options(options["archive_path"], split, model=model, **stated)
     common.emit(
         {
             "file": printable(file, 5000),
