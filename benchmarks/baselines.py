@@ -45,7 +45,7 @@ def entries(board, target):
     return [
         (f"**{submission.name}**", read_forecasts(folder / "forecasts.jsonl.zst", target))
         for folder, submission in mine
-        if Identity.of(target).rows == submission.archive.rows
+        if Identity.of(target).rows_key == submission.archive.rows_key
     ]
 
 

@@ -39,7 +39,7 @@ class Statement(TypedDict, total=False):
     draws: int  # of the bootstrap, 10,000 when not given
 
 
-class Added(msgspec.Struct, frozen=True, kw_only=True):
+class StoredSubmission(msgspec.Struct, frozen=True, kw_only=True):
     """What was stored: the folder, what it says, its score."""
 
     slug: str
@@ -83,10 +83,10 @@ def _lines(path: Path) -> bytes:
         raise DataError.from_findings([error.finding(name)]) from None
 
 
-def run_facts(file: str | Path) -> dict[str, Any] | None:
+def recorded_model_run(file: str | Path) -> dict[str, Any] | None:
     """Take what was asked of which model from ``FILE.run.json``; ``None`` without it.
 
-    Only the fields of :class:`RunFacts` are taken: no key can come along. Of a model that its
+    Only the fields of :class:`ModelRunFacts` are taken: no key can come along. Of a model that its
     service calls by a path on a disk, the file's name is.
     """
     from kernel_archive.llm.run import read_run
@@ -98,7 +98,7 @@ def run_facts(file: str | Path) -> dict[str, Any] | None:
     # PureWindowsPath reads both kinds of path.
     served = (PureWindowsPath(n).name if PureWindowsPath(n).root else n for n in run.served_models)
     recorded["served_model"] = ", ".join(served) or run.model
-    fields = submissions.RunFacts.__struct_fields__
+    fields = submissions.ModelRunFacts.__struct_fields__
     return {name: recorded[name] for name in fields if recorded.get(name) is not None}
 
 
@@ -119,7 +119,7 @@ def add_submission(
     name: str,
     board: str | Path | None = None,
     **statement: Unpack[Statement],
-) -> Added:
+) -> StoredSubmission:
     """Check and score a forecast file and store it as a new submission of a board.
 
     The prompt of a model is read from the forecasts, what was asked from ``FILE.run.json``.
@@ -160,15 +160,15 @@ def add_submission(
             "forecasts_sha256": forecasts.digest.removeprefix("sha256:"),
             "archive": msgspec.to_builtins(submissions.Identity.of(split)),
             "model_facts": msgspec.to_builtins(facts) or None,
-            "model_run": run_facts(file),
+            "model_run": recorded_model_run(file),
         }
     )
     store = store_of(board)
     check_board_folder(store.parent, "--board")
     store.mkdir(parents=True, exist_ok=True)
     with locked(store.parent / LOCK):
-        for left in store.glob(_WORK + "*"):  # of an add that was killed: nobody else works here
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in store.glob(_WORK + "*"):  # of a killed add: nobody else works here
+            shutil.rmtree(leftover, ignore_errors=True)
         folder = store / slug
         if folder.exists() or folder.is_symlink():
             raise TargetExistsError(
@@ -179,17 +179,13 @@ def add_submission(
             dataclasses.replace(forecasts, source=FORECASTS_FILE),
             draws=statement.get("draws", 10_000),
         )
-        _store(folder, lines, submission, scored)
-    return Added(
-        slug=slug,
-        folder=folder,
-        submission=submission,
-        score=scored,
-        remarks=forecasts.remarks,
+        _write_submission(folder, lines, submission, scored)
+    return StoredSubmission(
+        slug=slug, folder=folder, submission=submission, score=scored, remarks=forecasts.remarks
     )
 
 
-def _store(folder: Path, lines: bytes, submission: Submission, scored: Score) -> None:
+def _write_submission(folder: Path, lines: bytes, submission: Submission, scored: Score) -> None:
     """Write the three files of a submission into a hidden folder, which then takes its name."""
     hidden = Path(tempfile.mkdtemp(prefix=_WORK, dir=folder.parent))
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, TypedDict, Unpack
@@ -14,7 +14,7 @@ import msgspec
 from kernel_archive.archive.open import Archive
 from kernel_archive.archive.swap import make_stage, replaced_directory, stage_directory
 from kernel_archive.board.adding import LOCK, STANDINGS_FILE, check_board_folder, store_of
-from kernel_archive.board.entries import Entry, findings_of, score_submission
+from kernel_archive.board.entries import Entry, SplitsByRows, findings_of, score_submission
 from kernel_archive.board.page import render_entry, render_page
 from kernel_archive.board.standings import LeftOut, Standings, make_standings, standings_json
 from kernel_archive.board.submissions import (
@@ -25,7 +25,7 @@ from kernel_archive.board.submissions import (
 )
 from kernel_archive.errors import DataError, Finding, UsageError, counted, printable
 from kernel_archive.executors import Call, iterate_results, open_executor
-from kernel_archive.scoring import Split, load_split
+from kernel_archive.scoring import load_split
 from kernel_archive.scoring.scorer import control_figures
 from kernel_archive.splits import FORECAST_SPLITS
 from kernel_archive.storage import locked
@@ -55,7 +55,7 @@ class BoardResult(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     left_out: list[LeftOut]
 
 
-def load_splits(archive: Archive) -> dict[tuple[str, str], Split]:
+def canonical_splits(archive: Archive) -> SplitsByRows:
     """Load the canonical splits of an archive, by their rows.
 
     Raises:
@@ -66,7 +66,7 @@ def load_splits(archive: Archive) -> dict[tuple[str, str], Split]:
         facts = archive.manifest.splits.get(spec.table)
         if facts is not None and facts.name == "canonical" and facts.rows:
             split = load_split(archive, name)
-            splits[Identity.of(split).rows] = split
+            splits[Identity.of(split).rows_key] = split
     if not splits:
         raise UsageError(
             f"the archive in {archive.path} has no split to rank on. "
@@ -92,7 +92,7 @@ def existing_store(board: str | Path | None) -> Path:
 
 
 def _score(
-    folder: Path, splits: Mapping[tuple[str, str], Split], draws: int, seed: int
+    folder: Path, splits: SplitsByRows, draws: int, seed: int
 ) -> Entry | tuple[Finding, ...]:
     """Score a submission, or say what is wrong with it."""
     try:
@@ -101,20 +101,18 @@ def _score(
         return findings_of(error, folder)
 
 
-def _own_split(
-    folder: Path, splits: Mapping[tuple[str, str], Split]
-) -> dict[tuple[str, str], Split]:
+def _own_split(folder: Path, splits: SplitsByRows) -> SplitsByRows:
     """Pick the split of a submission: the process that scores it is sent no other."""
     try:
-        rows = load_submission(folder).archive.rows
+        rows_key = load_submission(folder).archive.rows_key
     except Exception:  # noqa: BLE001 - what is wrong with a stranger's file its scoring says
         return {}
-    return {rows: splits[rows]} if rows in splits else {}
+    return {rows_key: splits[rows_key]} if rows_key in splits else {}
 
 
-def _evaluate_all(
+def _score_all(
     store: Path,
-    splits: Mapping[tuple[str, str], Split],
+    splits: SplitsByRows,
     options: BoardOptions,
     advance: Callable[[int, int, str], None] | None,
 ) -> tuple[list[Entry], list[LeftOut]]:
@@ -127,16 +125,16 @@ def _evaluate_all(
     calls = [
         Call(folder.name, partial(score, folder, _own_split(folder, splits))) for folder in folders
     ]
-    outcomes: dict[Path, Entry | tuple[Finding, ...]] = {}
+    scored: dict[Path, Entry | tuple[Finding, ...]] = {}
     with open_executor(1 if len(calls) < 4 else options.get("jobs")) as executor:
         for place, outcome in iterate_results(executor, calls):
-            outcomes[folders[place]] = outcome
+            scored[folders[place]] = outcome
             if advance is not None:
-                advance(len(outcomes), len(folders), folders[place].name)
+                advance(len(scored), len(folders), folders[place].name)
     entries: dict[str, Entry] = {}  # by the digest of its forecasts
     left_out = []
     for folder in folders:
-        outcome = outcomes[folder]
+        outcome = scored[folder]
         if isinstance(outcome, Entry):
             first = entries.setdefault(outcome.score.forecasts.digest, outcome)
             if first is outcome:
@@ -167,45 +165,45 @@ def build_board(
         DataError: every submission is at fault.
     """
     store = existing_store(board)
-    splits = load_splits(archive)
+    splits = canonical_splits(archive)
     check_board_folder(store.parent, "--board")
     for split in splits.values():
         split.cached(control_figures)  # here, not in every process that scores
-    entries, left_out = _evaluate_all(store, splits, options, advance)
-    boards = []
-    for rows, split in splits.items():
-        of_split = [entry for entry in entries if entry.submission.archive.rows == rows]
+    entries, left_out = _score_all(store, splits, options, advance)
+    all_standings = []
+    for rows_key, split in splits.items():
+        of_split = [entry for entry in entries if entry.submission.archive.rows_key == rows_key]
         if of_split:
-            boards.append(make_standings(split, of_split))
-    if not boards:
+            all_standings.append(make_standings(split, of_split))
+    if not all_standings:
         findings = [finding for left in left_out for finding in left.findings]
         message = f"every submission of this board is at fault: {counted(len(findings), 'fault')}"
         raise DataError.from_findings(findings, message)
     folder = Path(options.get("out") or store.parent)
-    page = render_page(archive, boards, left_out=left_out).encode()
-    _publish(folder, store, page, boards)
+    page = render_page(archive, all_standings, left_out=left_out).encode()
+    _publish(folder, store, page, all_standings)
     return BoardResult(
         files=[folder / STANDINGS_FILE, folder / PAGE_FILE],
         page_bytes=len(page),
-        boards=boards,
+        boards=all_standings,
         left_out=left_out,
     )
 
 
-def _publish(folder: Path, store: Path, page: bytes, boards: Sequence[Standings]) -> None:
+def _publish(folder: Path, store: Path, page: bytes, all_standings: Sequence[Standings]) -> None:
     """Write a board's files into a folder beside it, and swap the two."""
     check_board_folder(folder, "--out")
     folder.mkdir(parents=True, exist_ok=True)
     stage = make_stage(stage_directory(folder))
     with locked(folder / LOCK):
-        for left in stage.glob("new.*"):  # of builds that were killed
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in stage.glob("new.*"):  # of builds that were killed
+            shutil.rmtree(leftover, ignore_errors=True)
         with replaced_directory(folder, ours=OURS) as new:
-            data = msgspec.json.encode(standings_json(boards))
+            data = msgspec.json.encode(standings_json(all_standings))
             (new / STANDINGS_FILE).write_bytes(msgspec.json.format(data, indent=1) + b"\n")
             (new / PAGE_FILE).write_bytes(page)
             (new / ENTRIES).mkdir()
-            for standings in boards:
+            for standings in all_standings:
                 for entry in standings.entries:
                     path = new / ENTRIES / entry.slug
                     path.with_suffix(".html").write_text(render_entry(standings, entry), "utf-8")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -19,8 +18,10 @@ from kernel_archive.scoring.forecasts import MIN_COVERAGE
 from kernel_archive.scoring.metrics import COMPARED
 from kernel_archive.scoring.scorer import score_with_draws
 
+#: The splits of an archive by their :attr:`Identity.rows_key`.
+SplitsByRows: TypeAlias = dict[tuple[str, str], Split]
 #: A rationale is cut after this many characters on the page.
-RATIONALE_CHARACTERS: Final = 400
+PAGE_RATIONALE_CHARACTERS: Final = 400
 # What became of a row and repeat: bits of Entry.states.
 PRESENT, PARSED, DEFERRED = 1, 2, 4
 #: Probabilities that differ by less are the same forecast: what is left of them in a file.
@@ -88,7 +89,7 @@ def _rationales(forecasts: Forecasts) -> dict[int, str]:
     first: dict[int, str] = {}
     for (_, row), text in sorted(forecasts.rationales.items()):
         if row not in first and text.strip():
-            cut = text[:RATIONALE_CHARACTERS]
+            cut = text[:PAGE_RATIONALE_CHARACTERS]
             first[row] = cut + "…" if len(text) > len(cut) else cut
     return first
 
@@ -99,16 +100,14 @@ def _control_of(split: Split, forecasts: Forecasts) -> str:
         return ""
     for control in split.cached(controls_of):
         other = control.forecasts
-        nearness = np.abs(forecasts.probabilities - other.probabilities).max()
+        distance = np.abs(forecasts.probabilities - other.probabilities).max()
         stated = (forecasts.expected_speedups, other.expected_speedups)
-        if nearness < _SAME and np.allclose(*stated, rtol=_SAME, equal_nan=True):
+        if distance < _SAME and np.allclose(*stated, rtol=_SAME, equal_nan=True):
             return control.name
     return ""
 
 
-def score_submission(
-    folder: Path, splits: Mapping[tuple[str, str], Split], *, draws: int, seed: int
-) -> Entry:
+def score_submission(folder: Path, splits: SplitsByRows, *, draws: int, seed: int) -> Entry:
     """Score a submission of one of the splits, which are mapped by their rows.
 
     Raises:
@@ -116,10 +115,10 @@ def score_submission(
     """
     submission = load_submission(folder)
     identity = submission.archive
-    if identity.rows not in splits:
+    if identity.rows_key not in splits:
         message = f"of another archive or split: {identity.version}, {identity.split}"
         raise DataError.of(code="other-archive", message=message, file=str(folder))
-    split = splits[identity.rows]
+    split = splits[identity.rows_key]
     forecasts = _read_stored(folder, submission, split)
     score, drawn = score_with_draws(split, forecasts, draws=draws, seed=seed)
     states = PRESENT * forecasts.present + PARSED * forecasts.parsed

@@ -64,31 +64,34 @@ def compare_pairs(values: Sequence[float | None], draws: Sequence[Floats]) -> Pa
     compared = np.flatnonzero(~np.isnan(figures)).tolist()
     n_pairs = len(compared) * (len(compared) - 1) // 2
     bound = NormalDist().inv_cdf(1.0 - (1.0 - LEVEL) / (2 * max(n_pairs, 1)))
-    table = np.array([draws[i] for i in compared])
+    drawn_figures = np.array([draws[i] for i in compared])  # shape (entries, draws)
     if compared:
-        table = table[:, ~np.isnan(table).any(axis=0)]
-    for place, i in enumerate(compared[:-1] if table.size else []):
+        drawn_figures = drawn_figures[:, ~np.isnan(drawn_figures).any(axis=0)]
+    # i is an entry's row in the (k, k) arrays, place its row in drawn_figures.
+    for place, i in enumerate(compared[:-1] if drawn_figures.size else []):
         others = compared[place + 1 :]
-        moved = table[place] - table[place + 1 :]
-        low[i, others], high[i, others] = np.quantile(moved, TAILS, axis=1)
+        drawn_differences = drawn_figures[place] - drawn_figures[place + 1 :]
+        low[i, others], high[i, others] = np.quantile(drawn_differences, TAILS, axis=1)
         low[others, i], high[others, i] = -high[i, others], -low[i, others]
-        real[i, others] = np.abs(differences[i, others]) > bound * moved.std(axis=1)
+        limits = bound * drawn_differences.std(axis=1)
+        real[i, others] = np.abs(differences[i, others]) > limits
         real[others, i] = real[i, others]
     return Pairs(known=~np.isnan(figures), differences=differences, low=low, high=high, real=real)
 
 
 def ranks_of(pairs: Pairs, better: Literal["higher", "lower"]) -> list[Rank | None]:
     """Rank entries by one metric; ``None`` for an entry without the figure."""
-    lead = np.nan_to_num(pairs.differences if better == "higher" else -pairs.differences)
+    # Above 0 where the row's entry is better than the column's.
+    ahead = np.nan_to_num(pairs.differences if better == "higher" else -pairs.differences)
     k = int(pairs.known.sum())
     ranks: list[Rank | None] = []
     for i, known in enumerate(pairs.known):
         tied = pairs.known & ~pairs.real[i]
         tied[i] = False
         rank = Rank(
-            rank=1 + int((lead[i] < 0).sum()),
-            best=1 + int(((lead[i] < 0) & pairs.real[i]).sum()),
-            worst=k - int(((lead[i] > 0) & pairs.real[i]).sum()),
+            rank=1 + int((ahead[i] < 0).sum()),
+            best=1 + int(((ahead[i] < 0) & pairs.real[i]).sum()),
+            worst=k - int(((ahead[i] > 0) & pairs.real[i]).sum()),
             tied_with=tuple(np.flatnonzero(tied).tolist()),
         )
         ranks.append(rank if known else None)

@@ -43,7 +43,7 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def lead(self) -> str:
-        """What ranks."""
+        """Name of the metric that entries are ranked by."""
         return self.split.spec.lead
 
     @property
@@ -64,7 +64,7 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def terms(self) -> Terms:
-        """What its figures were computed under."""
+        """Terms of scoring, the same for all entries: those of the first."""
         return self.entries[0].score
 
     @property
@@ -137,6 +137,7 @@ def make_standings(split: Split, entries: Sequence[Entry]) -> Standings:
 
 
 def _entry(entry: Entry, slugs: Sequence[str]) -> dict[str, Any]:
+    """List what ``standings.json`` says of an entry; ``slugs`` name those it is tied with."""
     score = entry.score
     texts = ("name", "url", "model", "notes", "model_facts", "model_run")
     ranks_by_name = {}
@@ -157,28 +158,28 @@ def _entry(entry: Entry, slugs: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def standings_json(boards: Sequence[Standings]) -> dict[str, Any]:
+def standings_json(all_standings: Sequence[Standings]) -> dict[str, Any]:
     """Return what ``standings.json`` publishes, in plain JSON types: one board per split.
 
     ``best`` and ``worst`` of a rank are ``null`` for an entry that is ranked by value alone.
     """
     published = []
-    for board in boards:
-        slugs = [entry.slug for entry in board.entries]
+    for standings in all_standings:
+        slugs = [entry.slug for entry in standings.entries]
         facts: dict[str, Any] = {
-            "archive": board.split.identity,
-            "split": board.split.spec.name,
-            "scheme": board.split.scheme,
+            "archive": standings.split.identity,
+            "split": standings.split.spec.name,
+            "scheme": standings.split.scheme,
             "metric_version": METRIC_VERSION,
             "package": __version__,
-            "seed": board.terms.seed,
-            "draws": board.terms.draws,
-            "drawn": board.terms.drawn,
-            "ranked_by": board.lead,
-            "compared": min(board.n_ranked, ranks.MAX_COMPARED),
-            "entries": [_entry(entry, slugs) for entry in board.entries],
-            "controls": board.controls,
-            "best_controls": board.best_controls,
+            "seed": standings.terms.seed,
+            "draws": standings.terms.draws,
+            "drawn": standings.terms.drawn,
+            "ranked_by": standings.lead,
+            "compared": min(standings.n_ranked, ranks.MAX_COMPARED),
+            "entries": [_entry(entry, slugs) for entry in standings.entries],
+            "controls": standings.controls,
+            "best_controls": standings.best_controls,
         }
         published.append(facts)
     return {"format": 1, "boards": msgspec.to_builtins(published)}

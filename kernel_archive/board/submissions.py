@@ -66,8 +66,8 @@ class Identity(_Strict, frozen=True):
         )
 
     @property
-    def rows(self) -> tuple[str, str]:
-        """The rows by their content; the rest of the archive may differ."""
+    def rows_key(self) -> tuple[str, str]:
+        """Split and digest of its rows: what is ranked together. The rest may differ."""
         return self.split, self.split_digest
 
 
@@ -79,7 +79,7 @@ class ModelFacts(_Strict, frozen=True, omit_defaults=True):
     saw_archive: Seen = "unknown"
 
 
-class RunFacts(_Strict, frozen=True, omit_defaults=True):
+class ModelRunFacts(_Strict, frozen=True, omit_defaults=True):
     """What was asked of which model, as the run that made the forecasts recorded it."""
 
     served_model: _Line = ""  # as the server names it; several with commas between
@@ -105,7 +105,7 @@ class Submission(_Strict, frozen=True):
     notes: Annotated[str, Meta(max_length=2000)] = ""
     bound: _Line = ""  # what it knows that no forecaster may: it is shown, and not ranked
     model_facts: ModelFacts | None = None
-    model_run: RunFacts | None = None
+    model_run: ModelRunFacts | None = None
 
 
 def slug_of(name: str) -> str:

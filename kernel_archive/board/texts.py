@@ -1,7 +1,7 @@
 """Put strangers' text on a page: nothing of it is markup, and what can't be seen is shown.
 
-HTML is made from the templates in ``page/*.html`` with :func:`render` alone, which escapes every
-value that is not marked as markup of ours.
+HTML is made from the templates in ``page/*.html`` with :func:`render_html` alone, which escapes
+every value that is not marked as markup of ours.
 """
 
 from __future__ import annotations
@@ -48,6 +48,6 @@ def _shown(value: Any) -> Any:
 _TEMPLATES: Final = templates_in(_PAGE, autoescape=True, finalize=_shown)
 
 
-def render(template: str, **values: Any) -> str:
+def render_html(template: str, **values: Any) -> str:
     """Fill a template of ``page/`` with values, escaped unless they are ``Markup``."""
     return _TEMPLATES.get_template(template).render(values)

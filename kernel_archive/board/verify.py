@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
 from kernel_archive.archive.open import Archive
-from kernel_archive.board.build import existing_store, load_splits
-from kernel_archive.board.entries import findings_of, score_submission
+from kernel_archive.board.build import canonical_splits, existing_store
+from kernel_archive.board.entries import SplitsByRows, findings_of, score_submission
 from kernel_archive.board.submissions import SCORE_FILE, load_submission, submission_folders
 from kernel_archive.errors import DataError, Finding, UsageError, printable
-from kernel_archive.scoring import Score, Split, read_record
+from kernel_archive.scoring import Score, read_record
 from kernel_archive.storage import write_atomically
 
 #: Stored and new figures may differ by this share: sums of another processor's vector units.
@@ -57,7 +57,7 @@ def verify_board(
     if missing:
         names = ", ".join(map(printable, folders))
         raise UsageError(f"no submission {missing[0]!r} in {store}; there are: {names}")
-    splits = load_splits(archive)
+    splits = canonical_splits(archive)
     verdicts = []
     chosen = [folder for slug, folder in folders.items() if not slugs or slug in slugs]
     for number, folder in enumerate(chosen, 1):
@@ -72,7 +72,7 @@ def verify_board(
     return verdicts
 
 
-def _verify(folder: Path, splits: Mapping[tuple[str, str], Split], *, update: bool) -> Verdict:
+def _verify(folder: Path, splits: SplitsByRows, *, update: bool) -> Verdict:
     """Score a submission on its stored score's terms; DataError where the two differ."""
     path = folder / SCORE_FILE
     stored = read_record(path)

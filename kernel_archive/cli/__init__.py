@@ -33,7 +33,7 @@ MOVED: Final[dict[str, str]] = _TABLES["moved"]
 def instead_of(*typed: str) -> str | None:
     """Say what to type instead of the first of these that is gone; ``None`` where all are here."""
     gone = next((name for name in typed if name in MOVED), None)
-    return gone and f"{gone!r} is gone since 1.0. Type: {MOVED[gone]}"
+    return None if gone is None else f"{gone!r} is gone since 1.0. Type: {MOVED[gone]}"
 
 
 class _LazyGroup(click.Group):

@@ -87,11 +87,11 @@ def add(
     which model is read from FILE.run.json, where kernel-archive forecast left it.
     """
     archive, split = stated.pop("archive_path"), stated.pop("split")
-    rows = kernel_archive.load_split(archive, split)
+    loaded = kernel_archive.load_split(archive, split)
     facts = ModelFacts(open_weights=open_weights, saw_archive=saw_archive)
-    stored = add_submission(file, rows, facts=facts, board=board, **stated)
+    stored = add_submission(file, loaded, facts=facts, board=board, **stated)
     payload: dict[str, Any] = {"slug": stored.slug, "folder": str(stored.folder)}
-    next_options = common.restated_options("eval", archive, board=board)
+    next_options = common.restated_options(archive, board=board)
     payload["next"] = f"kernel-archive leaderboard build{next_options}"
     figures = []
     score = stored.score
@@ -106,12 +106,13 @@ def add(
     common.print_findings(stored.remarks)
 
 
-def _show_standings(board: Standings) -> None:
+def _show_standings(standings: Standings) -> None:
     """Print the entries of one split by rank."""
     rows, remarks = [], []
-    shown = list(dict.fromkeys([board.lead, *shown_first(board.split.spec)]))[:2]
-    for entry in board.entries:
-        rank, score = entry.ranks.get(board.lead), entry.score
+    lead, split = standings.lead, standings.split
+    shown = list(dict.fromkeys([lead, *shown_first(split.spec)]))[:2]
+    for entry in standings.entries:
+        rank, score = entry.ranks.get(lead), entry.score
         row = {"rank": "-" if rank is None else str(rank.rank), "possible ranks": "-"}
         if rank is not None and rank.best is not None:
             row["possible ranks"] = f"{rank.best} to {rank.worst}"
@@ -124,10 +125,10 @@ def _show_standings(board: Standings) -> None:
         remarks += [f"{entry.submission.name}: {entry.remark}"] if entry.remark else []
     notes = [
         *remarks,
-        f"Ranked by {METRICS[board.lead].title}. The page has all figures, controls and bounds.",
+        f"Ranked by {METRICS[lead].title}. The page has all figures, controls and bounds.",
         "* does not beat the best control by its interval",
     ]
-    title = f"{board.split.spec.name}: {counted(len(board.split), 'row')}"
+    title = f"{split.spec.name}: {counted(len(split), 'row')}"
     common.print_records(rows, title=title, notes=notes)
 
 
@@ -149,16 +150,16 @@ def build(archive_path: str | None, **options: Any) -> None:
         result = build_board(kernel_archive.open_archive(archive_path), advance=advance, **options)
     files = [str(file) for file in result.files]
 
-    def text() -> None:
-        for board in result.boards:
-            _show_standings(board)
+    def print_result() -> None:
+        for standings in result.boards:
+            _show_standings(standings)
             common.print_text()
         left_out = [f"{out.slug}: {out.findings[0].message}" for out in result.left_out]
         page = f"open {files[-1]} in a browser"
         common.print_facts({"files": files, "left_out": left_out, "next": page})
 
     facts = {"files": files, "page_bytes": result.page_bytes, "left_out": result.left_out}
-    common.emit(lambda: facts | standings_json(result.boards), text)
+    common.emit(lambda: facts | standings_json(result.boards), print_result)
     common.print_findings([finding for verdict in result.left_out for finding in verdict.findings])
 
 
@@ -178,9 +179,9 @@ def verify(archive_path: str | None, **options: Any) -> None:
         )
     failed = [v for v in verdicts if v.status == "failed"]
 
-    def text() -> None:
+    def print_result() -> None:
         common.print_records([{"submission": v.slug, "verdict": v.status} for v in verdicts])
         common.print_text(f"{len(verdicts) - len(failed)} of {len(verdicts)} are sound")
         common.print_findings([finding for v in failed for finding in v.findings])
 
-    common.emit({"verdicts": verdicts}, text, ok=not failed)
+    common.emit({"verdicts": verdicts}, print_result, ok=not failed)

@@ -23,7 +23,7 @@ from kernel_archive.storage import check_new
 @common.option("--reference", help="File with the reference program ({problem} allowed).")
 @common.force_option
 @common.json_option
-def init(place: str, output: str, name: str | None, force: bool, **answers: str | None) -> None:
+def init(place: str, output: str, name: str | None, force: bool, **typed: str | None) -> None:
     """Look at FOLDER or FILE, and write a recipe and a query (import.sql) that read it.
 
     Files that a shipped query reads get that query. For any other table a query is made from the
@@ -51,18 +51,18 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     draft = draft_recipe(Path(place))
     folder = re.sub(r"[^\w-]", "-", Path(place).absolute().name.split(".")[0]).strip("_-")
     own_name = name or f"me/{folder or 'kernels'}"
-    stated = {key: value for key, value in answers.items() if value}
-    write_recipe(draft, target, name=own_name, answers=stated)
-    shown, build = preview(target), f"kernel-archive build {common.argument(output)}"
-    facts: dict[str, Any] = {"found": draft.found, **shown, "notes": draft.notes}
+    stated = {key: value for key, value in typed.items() if value}
+    write_recipe(draft, target, name=own_name, stated=stated)
+    preview_facts, build = preview(target), f"kernel-archive build {common.argument(output)}"
+    facts: dict[str, Any] = {"found": draft.found, **preview_facts, "notes": draft.notes}
     query = {"query": query_of(target).name}
     sources = [source | (query if "query" in source else {}) for source in draft.sources]
     facts |= {"sources": sources, "recipe": str(target), "name": own_name}
     facts["next"] = f"read {target} and its query, then: {build}"
-    lack = why_no_build(shown)
+    lack = why_no_build(preview_facts)
     if lack:
         common.print_remark(f"Error: {lack}")
-    first = [{**row, "code": row["code"][:60]} for row in shown["first"]]
+    first = [{**row, "code": row["code"][:60]} for row in preview_facts["first"]]
     common.emit(facts, facts | {"first": first}, ok=not lack)
 
 
@@ -115,7 +115,7 @@ def build(builders: tuple[str, ...], **options: Any) -> None:
         result = kernel_archive.build(builders, advance=advance, **options)
     is_empty = not (result.rows.get("kernels") or result.rows.get("eval"))
 
-    def text() -> None:
+    def print_result() -> None:
         common.print_findings(result.shown, total=result.findings)
         facts: dict[str, Any] = {"archive": result.path, "version": result.version}
         facts["logical_digest"] = result.logical_digest
@@ -136,7 +136,7 @@ def build(builders: tuple[str, ...], **options: Any) -> None:
 
             show_left_out(archive.manifest.splits["eval"], problems_left_out(archive))
 
-    common.emit(result, text, ok=not is_empty)
+    common.emit(result, print_result, ok=not is_empty)
 
 
 @click.command()

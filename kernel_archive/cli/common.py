@@ -75,7 +75,7 @@ def as_json() -> bool:
     return bool(click.get_current_context().meta.get("json"))
 
 
-def _keep(ctx: click.Context, parameter: click.Parameter, value: object) -> None:
+def _remember_option(ctx: click.Context, parameter: click.Parameter, value: object) -> None:
     ctx.meta[str(parameter.name)] = value
 
 
@@ -83,15 +83,15 @@ json_option = click.option(
     "--json",
     is_flag=True,
     expose_value=False,
-    callback=_keep,
+    callback=_remember_option,
     help="Print the result as JSON on stdout.",
 )
 
 
-def _archive_meant(
+def _remark_unnamed_archive(
     ctx: click.Context, parameter: click.Parameter, archive: str | None, *, is_written: bool = False
 ) -> str | None:
-    """Say which archive is taken where none is named and others are here; ask before it changes."""
+    """Return the archive as typed; where others are here, say which is used, or refuse to write."""
     from kernel_archive.archive.open import DEFAULT_DIRECTORY, passed_over, which_archive
 
     if archive is None and not ctx.resilient_parsing and (others := passed_over()):
@@ -108,10 +108,10 @@ def _archive_meant(
 
 _ARCHIVE_HELP: Final = "Archive.  [default: gpu-forecasters/kernels, else the only one here]"
 _archive = partial(option, "--archive", "archive_path", type=FOLDER, help=_ARCHIVE_HELP)
-archive_option = _archive(callback=_archive_meant)
+archive_option = _archive(callback=_remark_unnamed_archive)
 archive_options = options(archive_option, json_option)
 #: The archive that a command writes into.
-changed_archive_option = _archive(callback=partial(_archive_meant, is_written=True))
+changed_archive_option = _archive(callback=partial(_remark_unnamed_archive, is_written=True))
 #: DIR and ``--json``.
 archive_argument = options(
     click.argument(
@@ -119,7 +119,7 @@ archive_argument = options(
         metavar="[DIR]",
         type=click.Path(),
         required=False,
-        callback=_archive_meant,
+        callback=_remark_unnamed_archive,
     ),
     json_option,
 )
@@ -138,7 +138,7 @@ output_options = options(
 )
 
 
-def restated_options(split: str, archive_path: str | None, **more: Any) -> str:
+def restated_options(archive_path: str | None, split: str = "eval", **more: Any) -> str:
     """Name split, archive and ``more`` as options of the next command, where they are stated."""
     stated = {"split": None if split == "eval" else split, "archive": archive_path, **more}
     return "".join(f" --{name} {argument(value)}" for name, value in stated.items() if value)
@@ -146,7 +146,7 @@ def restated_options(split: str, archive_path: str | None, **more: Any) -> str:
 
 def next_command(name: str, file: str, split: str, archive_path: str | None) -> str:
     """Write the command about a file that comes next."""
-    return f"kernel-archive {name} {argument(file)}{restated_options(split, archive_path)}"
+    return f"kernel-archive {name} {argument(file)}{restated_options(archive_path, split)}"
 
 
 def argument(value: object) -> str:
@@ -185,19 +185,19 @@ def print_json(payload: Any) -> None:
 
 
 def emit(
-    payload: Any, text: Callable[[], None] | Mapping[str, Any] | None = None, *, ok: bool = True
+    payload: Any, shown: Callable[[], None] | Mapping[str, Any] | None = None, *, ok: bool = True
 ) -> None:
-    """Print a command's result as JSON, or as text: by a function, or named values laid out.
+    """Print a command's result: ``payload`` as JSON, or ``shown`` for people.
 
-    A payload that is a function is called for JSON only. Without a text it is laid out itself
-    (:func:`print_facts`). The exit status is 1 where the result is not ``ok``.
+    ``shown`` prints, or is named values to lay out (:func:`print_facts`); without it the payload
+    is. A payload that is a function is called for JSON only. The exit status is 1 if not ``ok``.
     """
     if as_json():
         print_json(payload() if callable(payload) else payload)
-    elif callable(text):
-        text()
+    elif callable(shown):
+        shown()
     else:
-        print_facts(payload if text is None else text)
+        print_facts(payload if shown is None else shown)
     if not ok:
         raise click.exceptions.Exit(1)
 
@@ -245,7 +245,7 @@ def print_facts(result: Any) -> None:
         elif isinstance(value, list) and any(" " in str(text) for text in value):
             print_text("\n  ".join([f"{heading}:", *map(str, value)]))
         else:
-            print_text(f"{heading}: {words_of(value)}")
+            print_text(f"{heading}: {in_words(value)}")
         after_table = is_table
 
 
@@ -257,12 +257,12 @@ def print_records(records: Sequence[Mapping[str, Any]], **options: Any) -> None:
     columns = list(records[0]) if records else []
     numeric = [any(isinstance(row.get(name), int | float) for row in records) for name in columns]
     left = numeric.index(True) if True in numeric else len(columns)
-    rows = [[words_of(row.get(name)) for name in columns] for row in records]
+    rows = [[in_words(row.get(name)) for name in columns] for row in records]
     print_table([name.replace("_", " ") for name in columns], rows, left=left, **options)
 
 
-def words_of(value: Any) -> str:
-    """Show one value in words: ``1,234``, ``0.1235``, ``a 1, b 2``, ``yes``, ``-``."""
+def in_words(value: Any) -> str:
+    """Write one value in words: ``1,234``, ``0.1235``, ``a 1, b 2``, ``yes``, ``-``."""
     if value is None or value in ({}, []):
         return "-"
     if isinstance(value, bool):
@@ -272,14 +272,14 @@ def words_of(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, dict):
-        return ", ".join(f"{key} {words_of(inner)}" for key, inner in value.items())
+        return ", ".join(f"{key} {in_words(inner)}" for key, inner in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(words_of, value))
+        return ", ".join(map(in_words, value))
     return str(value)
 
 
 def page_width() -> int:
-    """How many columns a line on stdout may take."""
+    """Return how many columns a line on stdout may take."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else MAX_WIDTH
 
 

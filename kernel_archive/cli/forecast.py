@@ -129,11 +129,11 @@ def _export(archive: Archive, options: dict[str, Any]) -> None:
             )
         answers.answered = earlier.answered
     settings = msgspec.convert(options, ModelSettings)
-    lines = list(export_lines(questions, answers.open_cells(), model, settings))
+    lines = list(export_lines(questions, answers.unanswered_keys(), model, settings))
     write_new(file, b"".join(lines), force=options["force"])
     numbers = msgspec.structs.asdict(settings)
     stated = {n.replace("_", "-"): str(v) for n, v in numbers.items() if v is not None}
-    next_options = common.restated_options(split, options["archive_path"], model=model, **stated)
+    next_options = common.restated_options(options["archive_path"], split, model=model, **stated)
     common.emit(
         {
             "file": printable(file, 5000),
@@ -141,7 +141,7 @@ def _export(archive: Archive, options: dict[str, Any]) -> None:
             "split": split,
             "questions": len(lines),
             "rows": len(questions),
-            "estimated_input_tokens": answers.open_tokens(),
+            "estimated_input_tokens": answers.unanswered_tokens(),
             "without_a_reference": sum(not code.strip() for code in questions.asked.anchors),
             "next": f"kernel-archive forecast --import ANSWERS -o FORECASTS{next_options}",
         }

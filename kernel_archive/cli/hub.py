@@ -20,7 +20,7 @@ _PAPER_METRICS: Final = {
 }
 
 
-def _begin(what: str) -> None:
+def _announce(what: str) -> None:
     """Say what begins; the Hub's client shows no progress bars where nobody watches them."""
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
@@ -45,17 +45,17 @@ def push(repo: str, archive_path: str | None, **options: Any) -> None:
     from kernel_archive.archive.open import default_directory
     from kernel_archive.publishing.push import push as run
 
-    _begin("Validating ...")
+    _announce("Validating ...")
     result = run(archive_path or default_directory(), repo, **options)
 
-    def text() -> None:
+    def print_result() -> None:
         common.print_facts(result)
         if result.dry_run:
             common.print_text("Dry run: nothing was sent.")
         elif not result.tagged:
             common.print_text(f"Version {result.version} was published already.")
 
-    common.emit(result, text)
+    common.emit(result, print_result)
 
 
 @click.command()
@@ -74,7 +74,7 @@ def pull(repo: str, **options: Any) -> None:
     """
     from kernel_archive.publishing.pull import pull as run
 
-    _begin("")
+    _announce("")
     common.emit(run(repo, **options))
 
 
@@ -91,7 +91,7 @@ def reproduce(source: str | None) -> None:
     """
     from kernel_archive.publishing.reproduce import reproduce as run
 
-    _begin("" if source else "Fetching the published tables from the Hub ...")
+    _announce("" if source else "Fetching the published tables from the Hub ...")
     result = run(source)
     common.emit(result, lambda: _show_reproduction(result))
 

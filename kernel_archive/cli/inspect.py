@@ -14,10 +14,10 @@ from kernel_archive.errors import Finding, counted
 from kernel_archive.toml_files import toml_beside
 
 #: Show this many examples per flag and kind of finding.
-_EXAMPLES: Final = 3
-Row = dict[str, Any]
+_SHOWN_EXAMPLES: Final = 3
 #: Count of ``info`` -> what people read in its place; empty where another line says it.
 _WORDS: Final = toml_beside(__file__, "info.toml")
+Row = dict[str, Any]
 
 
 def _picked(rows: list[Row], names: str) -> list[Row]:
@@ -38,7 +38,7 @@ def info(archive_path: str | None) -> None:
     methods = "method role searches evaluations successes gpu_hours"
     shown = facts | facts["counts"] | dict.fromkeys(("counts", "reports", "findings"))
     shown["tables"] = [
-        f"{name}: {common.words_of({part: n for part, n in rows.items() if n})}"
+        f"{name}: {common.in_words({part: n for part, n in rows.items() if n})}"
         for name, rows in facts["tables"].items()
         if any(rows.values())
     ]
@@ -72,7 +72,7 @@ def show(wanted: str, archive_path: str | None) -> None:
         left_out = f"; left out: {row['excluded']}" if row["excluded"] else ""
         return f"{', '.join(figures)}: {row['place']}{left_out}"
 
-    def text() -> None:
+    def print_result() -> None:
         shown = {**facts["kernel"], "code": None}
         shown |= {name: facts[name] for name in ("label_from", "splits")}
         shown["measurements"] = list(map(line, facts["measurements"]))
@@ -82,7 +82,7 @@ def show(wanted: str, archive_path: str | None) -> None:
         common.print_facts(shown)
         common.print_text("\n" + facts["kernel"].get("code", "").replace("\t", "    "))
 
-    common.emit(facts, text)
+    common.emit(facts, print_result)
 
 
 @click.command()
@@ -104,7 +104,7 @@ def sql(query: str, limit: int, archive_path: str | None) -> None:
         seen[name] += 1
     result = result.rename_columns(names)
 
-    def text() -> None:
+    def print_result() -> None:
         rows = [list(row.values()) for row in result.slice(0, limit).to_pylist()]
         common.print_rows(names, rows)
         if result.num_rows > limit:
@@ -112,7 +112,7 @@ def sql(query: str, limit: int, archive_path: str | None) -> None:
                 f"{limit} of {result.num_rows} rows; more with --limit, all with --json"
             )
 
-    common.emit(result.to_pylist, text)
+    common.emit(result.to_pylist, print_result)
 
 
 @click.command()
@@ -142,7 +142,7 @@ def audit(archive_path: str | None) -> None:
     """
     from kernel_archive.archive.info import audit_archive
 
-    result = audit_archive(kernel_archive.open_archive(archive_path), examples=_EXAMPLES)
+    result = audit_archive(kernel_archive.open_archive(archive_path), examples=_SHOWN_EXAMPLES)
     common.emit(result, lambda: _show_audit(result))
 
 
@@ -162,7 +162,7 @@ def _show_audit(result: Row) -> None:
     seen: Counter[str] = Counter()
     for finding in msgspec.convert(result["findings"]["first"], list[Finding]):
         seen[finding.code] += 1
-        if seen[finding.code] <= _EXAMPLES:
+        if seen[finding.code] <= _SHOWN_EXAMPLES:
             common.print_text(f"  {finding.severity}: {finding.render()}")
 
 
@@ -181,7 +181,7 @@ def diff(old: str, new: str) -> None:
     only_one = {f"only_in_{side}": changes[f"only_{side}"] for side in ("old", "new")}
     same = not any([*only_one.values(), *(table["changed"] for table in changes["tables"])])
 
-    def text() -> None:
+    def print_result() -> None:
         def shown(table: Row) -> Row:
             return {n: len(ids) if isinstance(ids, list) else ids for n, ids in table.items()}
 
@@ -190,4 +190,4 @@ def diff(old: str, new: str) -> None:
         common.print_facts(only_one)
         common.print_text("Nothing changed." if same else "The two differ; --json names the rows.")
 
-    common.emit(changes, text)
+    common.emit(changes, print_result)

@@ -65,14 +65,14 @@ def template(
 
     if output is not None:
         check_new(output, force=force)
-    rows = kernel_archive.load_split(archive_path, split, blind=True)
-    data = b"".join(template_lines(rows, repeats=repeats))
-    facts: dict[str, Any] = {"rows": len(rows), "repeats": repeats}
-    facts |= {"split": rows.identity, "fields": fields_of(rows.spec)}
+    loaded = kernel_archive.load_split(archive_path, split, blind=True)
+    data = b"".join(template_lines(loaded, repeats=repeats))
+    facts: dict[str, Any] = {"rows": len(loaded), "repeats": repeats}
+    facts |= {"split": loaded.identity, "fields": fields_of(loaded.spec)}
     check_it = common.next_command("check", output or "FILE", split, archive_path)
     facts["next"] = f"fill it in, then: {check_it}"
     if not common.as_json():
-        for line in explanation(rows, common.restated_options("eval", archive_path)):
+        for line in explanation(loaded, common.restated_options(archive_path)):
             common.print_remark(line)
     common.emit_lines(facts, data, output, force=force, hidden=("split", "fields"))
 
@@ -89,17 +89,17 @@ def check(file: str, split: str, archive_path: str | None) -> None:
     """
     from kernel_archive.scoring.summary import check_lines
 
-    rows = kernel_archive.load_split(archive_path, split, blind=True)
-    _, report = kernel_archive.check_forecasts(file, rows)
+    loaded = kernel_archive.load_split(archive_path, split, blind=True)
+    _, report = kernel_archive.check_forecasts(file, loaded)
 
-    def text() -> None:
+    def print_result() -> None:
         common.print_text("\n".join(check_lines(report)))
         total = report.n_errors + report.n_warnings
         common.print_findings(report.findings, total=total, show=common.print_text)
         if report.ok:
             common.print_text(f"next: {common.next_command('score', file, split, archive_path)}")
 
-    common.emit(report, text, ok=report.ok)
+    common.emit(report, print_result, ok=report.ok)
 
 
 @click.command()
@@ -118,16 +118,16 @@ def score(files: tuple[str, ...], output: str | None, force: bool, **options: An
 
     if output is not None:
         check_new(output, force=force)
-    rows = _load_split(options)
+    split = _load_split(options)
     # All files are read before the first is scored: a fault in the last one need not wait for that.
-    forecasts = [kernel_archive.read_forecasts(file, rows) for file in files]
-    records = [score_one(rows, one, **options) for one in forecasts]
+    forecasts = [kernel_archive.read_forecasts(file, split) for file in files]
+    records = [score_one(split, one, **options) for one in forecasts]
     payload = records if len(records) > 1 else records[0]
     if output is not None:
         data = msgspec.json.format(msgspec.json.encode(payload), indent=1) + b"\n"
         write_new(output, data, force=force)
 
-    def text() -> None:
+    def print_result() -> None:
         if len(records) > 1:
             _print(several_sheet(records))
         else:
@@ -139,7 +139,7 @@ def score(files: tuple[str, ...], output: str | None, force: bool, **options: An
         for one in forecasts:
             common.print_findings(one.remarks)
 
-    common.emit(payload, text)
+    common.emit(payload, print_result)
 
 
 @click.command()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kernel_archive.archive.manifest import SplitFacts
 
 #: Name this many problems of which nothing is asked.
-_PROBLEMS: Final = 5
+_SHOWN_PROBLEMS: Final = 5
 
 #: The options of every command that makes a split.
 _split_options = common.options(
@@ -33,14 +33,14 @@ _split_options = common.options(
 )
 
 
-def _which(command: str) -> Callable[[Any], Any]:
+def _split_name_option(command: str) -> Callable[[Any], Any]:
     """Let the user choose among the splits that a command makes."""
     names = [split.name for split in SPLITS.values() if split.command.split()[0] == command]
     choice = common.Choice(names)
     return common.option("--split", "name", type=choice, default=names[0], help="Which one.")
 
 
-def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
+def _make_and_show_split(table: str, *, archive_path: str | None, **options: Any) -> None:
     """Make one split of an archive, which is built first in an empty default place; show it."""
     from kernel_archive.archive.open import open_archive
     from kernel_archive.pipeline import ensure_archive, remake_split
@@ -53,7 +53,7 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
     archive = open_archive(directory)
     left_out = problems_left_out(archive) if table == "eval" else []
 
-    def text() -> None:
+    def print_result() -> None:
         _show_cells(split, is_outcome=SPLIT_TABLES[table].asks_outcome)
         show_left_out(split, left_out)
         common.print_facts({name: split.facts.get(name) for name in ("kinds", "cutoffs")})
@@ -77,7 +77,7 @@ def _make(table: str, *, archive_path: str | None, **options: Any) -> None:
         )
     result: dict[str, Any] = {"path": str(directory), "table": table}
     result |= {"problems_left_out": left_out} if left_out else {}
-    common.emit(result | {"split": split}, text)
+    common.emit(result | {"split": split}, print_result)
 
 
 def show_left_out(split: SplitFacts, problems: Sequence[Mapping[str, Any]]) -> None:
@@ -86,12 +86,12 @@ def show_left_out(split: SplitFacts, problems: Sequence[Mapping[str, Any]]) -> N
     if excluded:
         counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in excluded.items())
         common.print_text(f"Left out: {', '.join(counts)}. What each means: docs/splits.md.")
-    for row in problems[:_PROBLEMS]:
+    for row in problems[:_SHOWN_PROBLEMS]:
         rows = counted(row["rows"], "row")
         common.print_text(f"Nothing is asked about {row['problem']} ({rows}): {row['reason']}.")
-    if len(problems) > _PROBLEMS:
+    if len(problems) > _SHOWN_PROBLEMS:
         common.print_text(
-            f"Nor about {counted(len(problems) - _PROBLEMS, 'more problem')} (--json)."
+            f"Nor about {counted(len(problems) - _SHOWN_PROBLEMS, 'more problem')} (--json)."
         )
     if not split.rows:
         common.print_text(
@@ -131,7 +131,7 @@ def _show_warnings(split: SplitFacts) -> None:
 
 
 @click.command("build-eval")
-@_which("build-eval")
+@_split_name_option("build-eval")
 @common.option(
     "--cap", type=common.FROM_1, help="Kernels per task and bin.  [default: the definition's]"
 )
@@ -154,7 +154,7 @@ def build_eval(name: str, withhold: str | None, **options: Any) -> None:
     measured of them or of what else their searches ran; the folder holds the labels, for
     kernel-archive score --labels.
     """
-    _make(SPLITS[name].table, **options)
+    _make_and_show_split(SPLITS[name].table, **options)
     if withhold is not None:
         from kernel_archive.archive.open import default_directory, open_archive
         from kernel_archive.pipeline import withhold_labels
@@ -172,15 +172,15 @@ def build_eval(name: str, withhold: str | None, **options: Any) -> None:
 
 
 @click.command("build-discovery")
-@_which("build-discovery")
+@_split_name_option("build-discovery")
 @_split_options
 def build_discovery(name: str, **options: Any) -> None:
     """Make the discovery pairs: edges of search trees, g = speedup(child) / speedup(parent)."""
-    _make(SPLITS[name].table, **options)
+    _make_and_show_split(SPLITS[name].table, **options)
 
 
 @click.command("build-train")
 @_split_options
 def build_train(**options: Any) -> None:
     """Make the training pairs: reference to candidate, parent to child, sampled pairs of a task."""
-    _make(SPLITS["train"].table, **options)
+    _make_and_show_split(SPLITS["train"].table, **options)

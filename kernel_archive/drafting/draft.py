@@ -25,14 +25,7 @@ from kernel_archive.archive.recipe import load_recipe
 from kernel_archive.databases import literal_path
 from kernel_archive.drafting import guesses
 from kernel_archive.drafting.table_query import BY_FOLDER, write_query
-from kernel_archive.errors import (
-    DataError,
-    Finding,
-    RecipeError,
-    counted,
-    place_of,
-    printable,
-)
+from kernel_archive.errors import DataError, Finding, RecipeError, counted, place_of, printable
 from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import Evaluation, SearchFacts
@@ -169,15 +162,18 @@ def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft |
     listed = [n for n in names if guesses.uncompressed(n).suffix.lower() in guesses.KNOWN["tables"]]
     seen, rest = listed[:_MAX_TABLES], listed[_MAX_TABLES:]
     tables = {name: guesses.look_at(folder, name) for name in seen}
-    n_known = {n: len(guesses.matched(c)) + len(guesses.times(c)) for n, (_, c) in tables.items()}
+    matched, times = guesses.matched_columns, guesses.time_columns
+    n_known = {n: len(matched(t.columns)) + len(times(t.columns)) for n, t in tables.items()}
     best = max(n_known, key=n_known.__getitem__, default=None)
     if best is None or n_known[best] < 2:
         return None
-    # Read as JSON, a file may lack a column; the others are read by their very columns.
-    n = 1 if "read_json_objects(" in tables[best][0] else 2
-    same = [name for name in seen if tables[name][:n] == tables[best][:n]]
     table = tables[best]
-    if table[0].startswith("read_json_objects("):
+    # Read as JSON, a file may lack a column; the others are read by their very columns.
+    as_json = "read_json_objects(" in table.source
+    alike = [name for name in seen if tables[name].source == table.source]
+    same = [name for name in alike if as_json or tables[name].columns == table.columns]
+    # Rows inside documents, (SELECT ... FROM read_json_objects(...)), keep the best one's columns.
+    if table.source.startswith("read_json_objects("):
         table, same = guesses.united(table, tables)
     parents = {Path(name).parent for name in same}
     # Where the names of folders do not tell them apart they name no problem (run_0).
@@ -195,7 +191,7 @@ def _table(folder: Path, names: Sequence[str], around: Sequence[str]) -> Draft |
         why = f"only {_MAX_TABLES} tables are looked into"
         if name in seen:
             why = f"its columns are not those of {printable(best, 80)}"
-            why = why if tables[name][1] else guesses.why_unreadable(folder, name)
+            why = why if tables[name].columns else guesses.why_unreadable(folder, name)
         notes.append(f"not read: {printable(name, 80)}: {why}")
     if n := len(unread[_MAX_NAMED:]):
         notes.append(f"not read: {counted(n, 'more table')}")
@@ -208,10 +204,10 @@ def query_of(recipe: Path) -> Path:
     return recipe.with_name("import.sql" if recipe.stem == "builder" else f"{recipe.stem}.sql")
 
 
-def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, str]) -> None:
+def write_recipe(draft: Draft, target: Path, *, name: str, stated: dict[str, str]) -> None:
     """Write ``builder.toml``, and the query beside it."""
     here, query = _pattern(target.absolute().parent), query_of(target)
-    facts = {key: answers[key] for key in ("gpu", "problem", "reference") if answers.get(key)}
+    facts = {key: stated[key] for key in ("gpu", "problem", "reference") if stated.get(key)}
     facts |= {"role": "held_out", "generation_method": "unknown"}
     sources = []
     for source in draft.sources:
@@ -219,7 +215,7 @@ def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, st
         inside = place.relative_to(here).as_posix() if place.is_relative_to(here) else str(place)
         own_query = {"query": query.name} if "query" in source else {}
         sources.append({**source, "path": inside, **own_query, **facts})
-    gpu = answers.get("gpu")
+    gpu = stated.get("gpu")
     recipe_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rsplit("/", 1)[-1]).lstrip("._-")[:60]
     recipe = {
         "name": recipe_name or "mine",
@@ -243,7 +239,7 @@ def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, st
 def preview(recipe: Path) -> dict[str, Any]:
     """Read what a recipe names, without building: counts, first rows, findings, what is missing."""
     jobs = jobs_of([load_recipe(recipe)])
-    rows: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = []  # an evaluation each
     findings: list[Finding] = []
     other_gpus: dict[tuple[str, str], list[Evaluation]] = {}  # those stated, and those of rows
     n_rows = 0
@@ -273,7 +269,7 @@ def preview(recipe: Path) -> dict[str, Any]:
                 "outcome": "refused" if record.excluded else record.outcome,
                 "has_reference": record.reference_code or facts.reference_code or supplied,
             }
-            rows.append(row)
+            shown.append(row)
     for (stated, gpu), others in other_gpus.items():
         finding = Finding(
             code="gpu-differs",
@@ -287,41 +283,41 @@ def preview(recipe: Path) -> dict[str, Any]:
     missing = [
         f"the {name} of {counted(n, 'row')}: type --{name} NAME, or return it in the query"
         for name in ("gpu", "problem")
-        if (n := sum(not row[name] for row in rows))
+        if (n := sum(not row[name] for row in shown))
     ]
-    successes = [row for row in rows if row["outcome"] == "success"]
+    successes = [row for row in shown if row["outcome"] == "success"]
     if n := sum(not row["has_reference"] for row in successes):
         place = "--reference FILE, in the folder of the recipe ({problem} stands for its name)"
         missing.append(f"the reference program of {counted(n, 'program')}: type {place}")
-    shown = ("problem", "gpu", "speedup", "code", "from")
+    columns = ("problem", "gpu", "speedup", "code", "from")
     return {
         "runs": len(jobs),
         "runs_read": min(len(jobs), _MAX_RUNS),
         "rows": n_rows,
-        "evaluations": len(rows),
-        "outcomes": dict(Counter(row["outcome"] for row in rows).most_common()),
-        "problems": len({row["problem"] for row in rows} - {""}),
-        "gpus": dict(Counter(row["gpu"] for row in rows if row["gpu"]).most_common()),
-        "first": [{name: row[name] for name in shown} for row in successes[:3]],
+        "evaluations": len(shown),
+        "outcomes": dict(Counter(row["outcome"] for row in shown).most_common()),
+        "problems": len({row["problem"] for row in shown} - {""}),
+        "gpus": dict(Counter(row["gpu"] for row in shown if row["gpu"]).most_common()),
+        "first": [{name: row[name] for name in columns} for row in successes[:3]],
         "findings": findings,
         "missing": missing,
     }
 
 
-def why_no_build(shown: dict[str, Any]) -> str | None:
+def why_no_build(preview_facts: dict[str, Any]) -> str | None:
     """Say of a preview why a build would end, or hold no program; ``None`` where it would not."""
-    if any(finding.code == "gpu-differs" for finding in shown["findings"]):
+    if any(finding.code == "gpu-differs" for finding in preview_facts["findings"]):
         return "--gpu contradicts the files, so that build ends"
-    if any((finding.field or "").endswith(".reference") for finding in shown["findings"]):
+    if any((finding.field or "").endswith(".reference") for finding in preview_facts["findings"]):
         return "--reference names no program that can be read, so that build ends"
-    if not shown["outcomes"].get("success"):
+    if not preview_facts["outcomes"].get("success"):
         return (
             "no row is a program with a speedup. Findings and notes say why: correct the query, or "
             "correct the files and type this again with --force. "
             "What it needs from another folder: name one above both (init FOLDER)"
         )
-    if not shown["problems"]:
+    if not preview_facts["problems"]:
         return "no row says its problem. Type --problem NAME, or correct the query: see the notes"
-    if not shown["gpus"]:
+    if not preview_facts["gpus"]:
         return "no row says its GPU. Type --gpu NAME, or return it in the query"
     return None

@@ -6,7 +6,7 @@ Names are data: they are quoted. ``guesses.toml`` says what is guessed by.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
@@ -23,7 +23,7 @@ _MAX_COLUMNS: Final = 2_000
 _SPEED: Final = frozenset({"speedup", "runtime_us"})
 _RESULTS: Final = _SPEED | {"correct", "compiled", "outcome"}
 #: The name of an object in an object of objects, and of one below numbered keys.
-KEY, PLACE = 't."item"."key"', "t.place"
+OBJECT_KEY_SQL, PLACE_SQL = 't."item"."key"', "t.place"
 _OBJECT: Final = '"MAP(VARCHAR, JSON)"'
 KNOWN: Final = toml_beside(__file__)
 UNITS: Final = KNOWN["units"]
@@ -45,32 +45,39 @@ PROGRAMS: Final = (".txt", ".py", ".cu", ".cuh", ".cpp", ".hip")
 _NUMBERED: Final = re.compile(r"(?:level|problem|task|sample)?_?\d+")
 _EACH, _ITEM = "{}", "[]"
 _Path: TypeAlias = tuple[str, ...]
-#: How the rows of a table are read, and its columns: name -> SQL over the row ``t``.
-Table: TypeAlias = tuple[str, dict[str, str]]
+#: Objects inside documents, read as rows: source, their columns, those of the document around.
+_Way: TypeAlias = tuple[str, dict[str, str], dict[str, str]]
+
+
+class TableQuery(NamedTuple):
+    """How the rows of a table are read, and its columns."""
+
+    source: str  # what stands behind FROM, as SQL
+    columns: dict[str, str]  # name -> SQL over the row ``t``
 
 
 def _known(columns: Iterable[str]) -> dict[str, str]:
     """Map columns of ours, but those of errors, to theirs."""
     listed = [*columns]
-    known = matched(listed) | {ours: theirs for ours, (theirs, _) in times(listed).items()}
+    known = matched_columns(listed) | {o: theirs for o, (theirs, _) in time_columns(listed).items()}
     return {ours: theirs for ours, theirs in known.items() if not ours.startswith("error")}
 
 
-def united(best: Table, others: dict[str, Table]) -> tuple[Table, list[str]]:
+def united(best: TableQuery, others: dict[str, TableQuery]) -> tuple[TableQuery, list[str]]:
     """Read plain JSON tables as one with the best of them, and list their names.
 
     A table may lack optional columns of the best one or have more. Each column of it that is known
     must lie where the best one has it, and one of them must say how the program did.
     """
-    known = _known(best[1])
+    known = _known(best.columns)
     same = [
         name
-        for name, (read, columns) in others.items()
-        if read == best[0]
-        and (columns == best[1] or _RESULTS & _known(columns).keys())
+        for name, (source, columns) in others.items()
+        if source == best.source
+        and (columns == best.columns or _RESULTS & _known(columns).keys())
         and _known(columns).items() <= known.items()
     ]
-    return (best[0], {c: sql for name in same for c, sql in others[name][1].items()}), same
+    return TableQuery(best.source, {c: q for n in same for c, q in others[n].columns.items()}), same
 
 
 def _pointer(keys: Iterable[str]) -> str:
@@ -98,8 +105,8 @@ def _reader(folder: Path, name: str) -> str:
     return call.format(csv_mark(folder / name)) if "{}" in call else call
 
 
-def answer_of(folder: Path, file: str, select: str) -> pa.Table:
-    """Return the answer of a query over one table; no column where DuckDB cannot read it."""
+def query_result(folder: Path, file: str, select: str) -> pa.Table:
+    """Return the rows of a query over one table; no column where DuckDB cannot read it."""
     try:
         return run_query(select, folder, {"file": file}, seconds=60)
     except (QueryError, ValueError):  # a text that isn't UTF-8
@@ -125,49 +132,59 @@ def _leaves(fields: Iterable[pa.Field], path: _Path = ()) -> Iterator[tuple[_Pat
         yield from _leaves(field.type, inner) if is_object else [(inner, field.type)]
 
 
-def _columns(paths: Iterable[_Path], row: str) -> dict[str, str]:
-    """Map columns, by their paths with points, to the SQL that reads them from a row."""
+def _columns(paths: Iterable[_Path], row: str, *, is_json: bool = False) -> dict[str, str]:
+    """Map columns, by their paths with points, to the SQL that reads them from ``row``."""
     texts = {".".join(path): ".".join(map(sql_name, path)) for path in paths if all(path)}
-    is_json = "'" in row
-    return {n: row.format(t.replace("'", "''") if is_json else t) for n, t in texts.items()}
+    if not is_json:
+        return {name: f"{row}.{text}" for name, text in texts.items()}
+    quoted = {name: text.replace("'", "''") for name, text in texts.items()}
+    return {name: f"json_extract_string({row}, '$.{text}')" for name, text in quoted.items()}
 
 
-def look_at(folder: Path, name: str) -> Table:
-    """Look where the rows of a table are: in an object or a list of objects, or as it is."""
-    read = _reader(folder, name)
-    is_json = "_json" in read
-    whole = read.replace("')", "'), map_inference_threshold = -1") if is_json else read
-    fields = answer_of(folder, name, f"SELECT * FROM {whole} LIMIT 0").schema
-    leaves = dict(islice(_leaves(fields), _MAX_COLUMNS))
-    numbered = "(SELECT *, row_number() OVER () AS source_line FROM {})".format
-    rows = numbered if uncompressed(name).suffix.lower() in (".jsonl", ".ndjson") else str
-    objects = rows(read.replace("(", "_objects(", 1))
-    ways = []
-    for above in dict.fromkeys(p[:n] for n in (0, 1) for p in leaves if is_json):
+def _objects_in_objects(leaves: Mapping[_Path, pa.DataType], source: str) -> Iterator[_Way]:
+    """Yield the objects that differ in their keys alone, each of which is the name of a row."""
+    # The document itself, then each of its top-level keys.
+    for above in dict.fromkeys(p[:n] for n in (0, 1) for p in leaves):
         n = len(above)
         paths = [p[n:] for p in leaves if p[:n] == above and len(p) > n]
         by_key = {key: {p[1:] for p in paths if p[0] == key} for key, *_ in paths}
         same = set.intersection(*by_key.values()) if len(by_key) > 1 else set()
         if same and () not in set.union(*by_key.values()) and not any(map(is_reference, by_key)):
-            place = _below(above)
-            each = f"unnest(map_entries(from_json({place}, '{_OBJECT}'))) AS item"
-            text = "json_extract_string({}, '$.{{}}')".format
-            inner = _columns(dict.fromkeys(p[1:] for p in paths), text('t."item"."value"'))
-            outer = _columns((p for p in leaves if p[:n] != above), text("t.json"))
-            ways.append((f"(SELECT *, {each} FROM {objects})", inner | {"name": KEY}, outer))
+            each = f"unnest(map_entries(from_json({_below(above)}, '{_OBJECT}'))) AS item"
+            inner = _columns(dict.fromkeys(p[1:] for p in paths), 't."item"."value"', is_json=True)
+            outer = _columns((p for p in leaves if p[:n] != above), "t.json", is_json=True)
+            yield f"(SELECT *, {each} FROM {source})", inner | {"name": OBJECT_KEY_SQL}, outer
+
+
+def _lists_of_objects(leaves: Mapping[_Path, pa.DataType], source: str) -> Iterator[_Way]:
+    """Yield the items of each list of objects that stands below no numbered key."""
     for path, kind in leaves.items():
         is_numbered = any(map(_NUMBERED.fullmatch, path))
         if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type) and not is_numbered:
-            inner = _columns((p for p, _ in _leaves(kind.value_type)), 't."item".{}')
-            outer = _columns((p for p in leaves if p != path), "t.{}")
+            inner = _columns((p for p, _ in _leaves(kind.value_type)), 't."item"')
+            outer = _columns((p for p in leaves if p != path), "t")
             each = f"unnest({'.'.join(map(sql_name, path))}) AS item"
-            ways.append((f"(SELECT *, {each} FROM {rows(read)})", inner, outer))
-    for rows_of, inner, outer in ways:
-        around = {*matched(outer), *times(outer)}
+            yield f"(SELECT *, {each} FROM {source})", inner, outer
+
+
+def look_at(folder: Path, name: str) -> TableQuery:
+    """Look where the rows of a table are: in an object or a list of objects, or as it is."""
+    read = _reader(folder, name)
+    is_json = "_json" in read
+    whole = read.replace("')", "'), map_inference_threshold = -1") if is_json else read
+    fields = query_result(folder, name, f"SELECT * FROM {whole} LIMIT 0").schema
+    leaves = dict(islice(_leaves(fields), _MAX_COLUMNS))
+    rows, objects = read, read.replace("(", "_objects(", 1)
+    if uncompressed(name).suffix.lower() in (".jsonl", ".ndjson"):
+        numbered = "(SELECT *, row_number() OVER () AS source_line FROM {})"
+        rows, objects = numbered.format(rows), numbered.format(objects)
+    ways = list(_objects_in_objects(leaves, objects)) if is_json else []
+    for source, inner, outer in [*ways, *_lists_of_objects(leaves, rows)]:
+        around = {*matched_columns(outer), *time_columns(outer)}
         is_row = "code" in around and around & _SPEED
         if _says_enough(inner) and not is_row:
-            return rows_of, inner | {**outer, **inner}
-    columns = _columns(leaves, "t.{}")
+            return TableQuery(source, inner | {**outer, **inner})
+    columns = _columns(leaves, "t")
     deep = _at_any_depth(objects, leaves) if is_json and not _says_enough(columns) else None
     if is_json:
         # As text, whatever types DuckDB gives a column: a later row may have another.
@@ -177,33 +194,33 @@ def look_at(folder: Path, name: str) -> Table:
             for path in leaves
             if all(path)
         }
-    return deep or (read, columns)
+    return deep or TableQuery(read, columns)
 
 
 def _says_enough(columns: Iterable[str]) -> bool:
-    """Whether columns name a program or problem, and a speed; a number is a key, no name."""
+    """Tell whether columns name a program or problem, and a speed; a number is no name."""
     names = [c for c in columns if not any(map(_NUMBERED.fullmatch, c.split(".")))]
-    known = {*matched(names), *times(names)}
+    known = {*matched_columns(names), *time_columns(names)}
     return bool(known & {"code", "problem"} and known & _SPEED)
 
 
-def _at_any_depth(objects: str, leaves: dict[_Path, pa.DataType]) -> Table | None:
+def _at_any_depth(objects: str, leaves: dict[_Path, pa.DataType]) -> TableQuery | None:
     """Look for the deepest objects below numbered keys that hold a program and its speed.
 
     The keys that lead to one name its problem; the items of a list below them are its attempts.
     """
-    kinds: dict[_Path, dict[_Path, None]] = {}
+    columns_below: dict[_Path, dict[_Path, None]] = {}
     for path, kind in leaves.items():
         steps = tuple(_EACH if _NUMBERED.fullmatch(part) else part for part in path)
         n = len(steps) - steps[::-1].index(_EACH) if _EACH in steps else 0
         if n and pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
-            inner = kinds.setdefault((*steps, _ITEM), {})
+            inner = columns_below.setdefault((*steps, _ITEM), {})
             inner.update((p, None) for p, _ in _leaves(kind.value_type))
         elif n and path[n:]:
-            kinds.setdefault(steps[:n], {})[path[n:]] = None
-    for above, paths in sorted(kinds.items(), key=lambda item: -len(item[0])):
-        columns = _columns(paths, "json_extract_string(t.json, '$.{}')")
-        if "code" in matched(columns) and _says_enough(columns):
+            columns_below.setdefault(steps[:n], {})[path[n:]] = None
+    for above, paths in sorted(columns_below.items(), key=lambda item: -len(item[0])):
+        columns = _columns(paths, "t.json", is_json=True)
+        if "code" in matched_columns(columns) and _says_enough(columns):
             rows_of = f"(SELECT *, '' AS place FROM {objects})"
             key: list[str] = []
             for step in above:
@@ -219,17 +236,17 @@ def _at_any_depth(objects: str, leaves: dict[_Path, pa.DataType]) -> Table | Non
                     each = f"unnest(from_json({value}, '[\"JSON\"]')) AS json"
                     rows_of = f"(SELECT * EXCLUDE (json), {each} FROM {rows_of})"
                 key = [] if step in (_EACH, _ITEM) else [*key, step]
-            return rows_of, columns | {"place": PLACE}
+            return TableQuery(rows_of, columns | {"place": PLACE_SQL})
     return None
 
 
 def words_of(name: str) -> list[str]:
-    """The words of a column's name: ``kernelTime (ms)`` gives kernel, time and ms."""
+    """Split a column's name into words: ``kernelTime (ms)`` gives kernel, time and ms."""
     split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("\u00b5s", "us")
     return [word for word in re.split(r"[^a-z0-9]+", split) if word]
 
 
-def matched(columns: Iterable[str]) -> dict[str, str]:
+def matched_columns(columns: Iterable[str]) -> dict[str, str]:
     """Map columns of ours to the column of theirs with the best name; each is taken once."""
     plain = {c: {"_".join(words_of(c)), "_".join(words_of(c.rpartition(".")[2]))} for c in columns}
     found: dict[str, str] = {}
@@ -242,7 +259,7 @@ def matched(columns: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def times(columns: Iterable[str]) -> dict[str, tuple[str, str | None]]:
+def time_columns(columns: Iterable[str]) -> dict[str, tuple[str, str | None]]:
     """Map our columns of times to theirs, and its unit where its name has one."""
     found: dict[str, tuple[str, str | None]] = {}
     for column in columns:
@@ -257,11 +274,11 @@ def times(columns: Iterable[str]) -> dict[str, tuple[str, str | None]]:
 
 
 def is_reference(column: str) -> bool:
-    """Whether a name is of the reference's."""
+    """Tell whether a column's name says that it is of the reference."""
     return bool(WORDS["reference"].intersection(words_of(column)))
 
 
-def errors(columns: dict[str, str], values: dict[str, list[str]]) -> dict[str, str]:
+def error_columns(columns: dict[str, str], values: dict[str, list[str]]) -> dict[str, str]:
     """Map the columns that may hold the texts of errors to their SQL."""
     no_text = re.compile(r"[-+.\deE]+|(?i:true|false|nan|inf)")
     return {

@@ -21,18 +21,21 @@ BY_FOLDER: Final = "the problem is a guess: the folder of each file. If all are 
 #: Says no, in lower case; and a word that says no more than that.
 _NO: Final = "IN ('false', '0', '0.0', 'no', 'fail', 'failed')"
 _FAILED: Final = re.compile(r"(?i)\W*(fail(ed|ure)?|error|false|0|no|invalid)\W*")
+_PASSED: Final = re.compile(r"(?i)ok|pass(ed)?|success(ful)?|correct|valid|true|1")
+_NUMERAL: Final = re.compile(r"[-+.\deE]+")
 
 
 def write_query(
-    folder: Path, file: str, table: guesses.Table, names: Sequence[str], *, is_each: bool
+    folder: Path, file: str, table: guesses.TableQuery, names: Sequence[str], *, is_each: bool
 ) -> tuple[str, list[str]]:
     """Write a query over a table, in each folder or one, and what a person must look at."""
-    (read, columns), notes = table, list[str]()
+    source, columns = table
+    notes: list[str] = []
     select = ", ".join(f"{sql}::VARCHAR AS {sql_name(c)}" for c, sql in columns.items())
-    answer = guesses.answer_of(folder, file, f"SELECT {select} FROM {read} t LIMIT {_SAMPLE}")
-    cells = answer.to_pydict()
+    sample = guesses.query_result(folder, file, f"SELECT {select} FROM {source} t LIMIT {_SAMPLE}")
+    cells = sample.to_pydict()
     values = {c: [cell for cell in cells.get(c, []) if cell is not None] for c in columns}
-    beside, times = Path(file).parent, guesses.times(columns)
+    beside, times = Path(file).parent, guesses.time_columns(columns)
     timed = {theirs for theirs, _ in times.values()}
     matched, in_files = _placed({c: values[c] for c in columns if c not in timed}, names, beside)
     is_below = all(Path(c.found or file).is_relative_to(beside) for c in in_files.values())
@@ -48,23 +51,27 @@ def write_query(
     if is_each and is_below and "problem" not in found:
         found.add("problem")
         notes.append(BY_FOLDER)
-    lines += _verdict(matched, columns, values, notes)
+    outcome_lines, unknown_words = _outcome_lines(matched, columns, values)
+    lines += outcome_lines
+    notes += unknown_words
     for ours, theirs in matched.items():
+        if ours in ("compiled", "correct", "outcome"):  # written by _outcome_lines
+            continue
         is_guess = ours == "problem" and "problem" not in guesses.words_of(theirs)
         remark = "  -- LOOK: is this the problem?" if is_guess else ""
         level = _level(values) if ours == "problem" else None
         cell = f"concat_ws('_', 'level', {columns[level]}, {columns[theirs]})" if level else ""
         lines.append(f"{cell or columns[theirs]} AS {ours},{remark}")
     text = "\n".join([*lines, *joins])
-    keys = (guesses.KEY, guesses.PLACE)
+    keys = (guesses.OBJECT_KEY_SQL, guesses.PLACE_SQL)
     free = {c: values[c] for c, sql in columns.items() if sql not in text and sql not in keys}
     notes += _lacking(found, free)
     if free:
         unused = ", ".join(printable(c, 40) for c in [*free][:40])
         notes.append(f"nothing is read from these columns: {unused}")
     # Of a CSV file the header is row 1; of nested JSON lines each item has the line around it.
-    head = " + 1" if "read_csv" in read else ""
-    line = "source_line" if "AS source_line" in read else "source_row"
+    head = " + 1" if "read_csv" in source else ""
+    line = "source_line" if "AS source_line" in source else "source_row"
     if line == "source_line" and "node_id" not in matched:
         lines.append("'row-' || t.source_row AS node_id,")
     query = [
@@ -74,7 +81,7 @@ def write_query(
         *(f"  {line}" for line in lines),
         "  getvariable('file') AS source_file,",
         f"  t.{line} AS source_row",
-        f"FROM (SELECT *, row_number() OVER (){head} AS source_row FROM {read}) t",
+        f"FROM (SELECT *, row_number() OVER (){head} AS source_row FROM {source}) t",
         *joins,
         "ORDER BY t.source_row",
     ]
@@ -89,11 +96,11 @@ def _placed(
     values: dict[str, list[str]], names: Sequence[str], beside: Path
 ) -> tuple[dict[str, str], dict[str, guesses.FileColumn]]:
     """Map columns of ours to theirs, and to those that name files."""
-    matched = guesses.matched(values)
+    matched = guesses.matched_columns(values)
     kernel = matched.get("code", "")
     if kernel.rpartition(".")[2] == "kernel" and not any("\n" in text for text in values[kernel]):
         # It holds names, not texts.
-        matched = {"problem": kernel, **guesses.matched(c for c in values if c != kernel)}
+        matched = {"problem": kernel, **guesses.matched_columns(c for c in values if c != kernel)}
     # Of files of one name those beside the table count, the last of the list.
     ordered = sorted(names, key=lambda name: Path(name).is_relative_to(beside))
     in_files = guesses.file_columns(values, matched, ordered)
@@ -140,8 +147,7 @@ def _joins(
 
 def _lacking(found: set[str], free: dict[str, list[str]]) -> Iterator[str]:
     """Say which needed columns have no known name, each with the likeliest of those left."""
-    is_number = re.compile(r"[-+.\deE]+").fullmatch
-    numbers = [c for c, cells in free.items() if cells and all(map(is_number, cells))]
+    numbers = [c for c, cells in free.items() if cells and all(map(_NUMERAL.fullmatch, cells))]
     texts = [c for c in free if guesses.WORDS["no_name"].isdisjoint(guesses.words_of(c))]
     texts = sorted({*texts} - {*numbers}, key=lambda c: (sum(map(len, free[c])), c))
     likely = [c for c in texts if not guesses.WORDS["problem"].isdisjoint(guesses.words_of(c))]
@@ -152,22 +158,21 @@ def _lacking(found: set[str], free: dict[str, list[str]]) -> Iterator[str]:
             yield lack + "".join(asked)
 
 
-def _verdict(
-    matched: dict[str, str], columns: dict[str, str], values: dict[str, list[str]], notes: list[str]
-) -> list[str]:
-    """Write the outcome, from columns that say true and false or in words."""
-    cases, errors = list[str](), guesses.errors(columns, values)
+def _outcome_lines(
+    matched: dict[str, str], columns: dict[str, str], values: dict[str, list[str]]
+) -> tuple[list[str], list[str]]:
+    """Write the outcome, from columns that say true and false or in words; note unknown words."""
+    cases, notes, errors = list[str](), list[str](), guesses.error_columns(columns, values)
     for ours, failure in (("compiled", "compile_failed"), ("correct", "incorrect")):
-        if (theirs := matched.pop(ours, None)) is not None:
+        if (theirs := matched.get(ours)) is not None:
             no = f"WHEN lower({columns[theirs]}::VARCHAR) {_NO}"
             cases += guesses.by_error(no, errors) if ours == "correct" else []
             cases.append(f"{no} THEN '{failure}'")
     last = "'success'"
-    if (theirs := matched.pop("outcome", None)) is not None:
+    if (theirs := matched.get("outcome")) is not None:
         last = f"{columns[theirs]}::VARCHAR"
-        good = re.compile(r"(?i)ok|pass(ed)?|success(ful)?|correct|valid|true|1")
         for word in sorted(set(values[theirs]))[:20]:
-            outcome = "success" if good.fullmatch(word.strip()) else guesses.failure_of(word)
+            outcome = "success" if _PASSED.fullmatch(word.strip()) else guesses.failure_of(word)
             if outcome is not None:
                 quote = word.replace("'", "''")
                 if _FAILED.fullmatch(word):
@@ -179,8 +184,8 @@ def _verdict(
                 "its rows are left out"
             )
     if not cases:
-        return []
+        return [], notes
     lines = ["CASE", *(f"  {case}" for case in cases), f"  ELSE {last} END AS outcome,"]
-    is_lacking = errors and "error_text" not in matched
-    texts = ", ".join(errors.values())
-    return lines + ([f"coalesce({texts}) AS error_text,"] if is_lacking else [])
+    if errors and "error_text" not in matched:
+        lines.append(f"coalesce({', '.join(errors.values())}) AS error_text,")
+    return lines, notes

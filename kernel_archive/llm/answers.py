@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -19,8 +19,8 @@ from kernel_archive.archive.open import Archive
 from kernel_archive.errors import Finding, ForecastError, KernelArchiveError, UsageError, printable
 from kernel_archive.llm.prompts import Prompt, known_prompts
 from kernel_archive.llm.questions import (
-    Cell,
     ModelSettings,
+    QuestionKey,
     Questions,
     load_questions,
     read_custom_id,
@@ -46,6 +46,12 @@ MAX_ANSWER_BYTES: Final = 4 << 30
 MAX_RATIONALE: Final = 16_000
 
 
+class NoAnswer(NamedTuple):
+    """Why a question has no answer."""
+
+    reason: str
+
+
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One answer to one question; ``None`` is what the service does not say."""
 
@@ -65,7 +71,7 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
         if reason:  # a refused or cut answer rarely holds a forecast: then that is the reason
             by_stop = {"refused": "refused", "max_tokens": "cut"}
             reason = by_stop.get(self.stop_reason, reason)
-        elif is_validity == (completion.p_passes is None):
+        elif (completion.p_passes is not None) != is_validity:
             reason = "missing-field"  # a forecast of something else than was asked
         field = "p_passes" if is_validity else "probabilities"
         line: dict[str, Any] = {
@@ -88,8 +94,8 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return {name: value for name, value in line.items() if value is not None}
 
 
-def read_answer(line: dict[str, Any], row_id: str, repeat: int) -> ModelAnswer | str:
-    """Read a plain answer line or a service's output line; a text says why there is no answer."""
+def read_answer(line: dict[str, Any], row_id: str, repeat: int) -> ModelAnswer | NoAnswer:
+    """Read a plain answer line or a service's output line."""
     model: object = None
     if "answer" in line:
         content, stop = line["answer"], line.get("stop_reason")
@@ -97,15 +103,15 @@ def read_answer(line: dict[str, Any], row_id: str, repeat: int) -> ModelAnswer |
     else:
         response, error = line.get("response"), line.get("error")
         if not isinstance(response, dict) or error:
-            return f"failed{_said(error)}"
+            return NoAnswer(f"failed{_said(error)}")
         body, status = response.get("body"), response.get("status_code", 200)
         if not isinstance(body, dict) or status != 200:
             failed = f"status {status}" if isinstance(status, int) else "failed"
-            return f"{failed}{_said(values.object_of(body).get('error', body))}"
+            return NoAnswer(f"{failed}{_said(values.object_of(body).get('error', body))}")
         choice = (values.objects_of(body.get("choices")) or [{}])[0]
         message = choice.get("message")
         if not isinstance(message, dict):
-            return "the response holds no message"
+            return NoAnswer("the response holds no message")
         content = {key: message.get(key) for key in ("content", "tool_calls")}
         stop = "refusal" if message.get("refusal") else choice.get("finish_reason")
         read, written = (
@@ -153,23 +159,23 @@ class Answers:
 
     questions: Questions
     repeats: int = 1
-    answered: dict[Cell, ModelAnswer] = field(default_factory=dict)
-    failures: dict[Cell, str] = field(default_factory=dict)
+    answered: dict[QuestionKey, ModelAnswer] = field(default_factory=dict)
+    failures: dict[QuestionKey, str] = field(default_factory=dict)
     model: str = ""  # as its user calls it
     settings: ModelSettings = field(default_factory=ModelSettings)  # as far as they are known
     date: str = ""  # of the first question, where it is known
 
-    def cells(self) -> list[Cell]:
+    def question_keys(self) -> list[QuestionKey]:
         """List row id and repeat of every question, in the order of the file."""
         return [(row_id, n) for row_id in self.questions.by_id for n in range(self.repeats)]
 
-    def open_cells(self) -> list[Cell]:
+    def unanswered_keys(self) -> list[QuestionKey]:
         """List the questions without an answer, in their order."""
-        return [cell for cell in self.cells() if cell not in self.answered]
+        return [key for key in self.question_keys() if key not in self.answered]
 
-    def open_tokens(self) -> int:
+    def unanswered_tokens(self) -> int:
         """Bound the tokens to read for the questions without an answer."""
-        return sum(self.questions.by_id[row_id].tokens for row_id, _ in self.open_cells())
+        return sum(self.questions.by_id[row_id].tokens for row_id, _ in self.unanswered_keys())
 
     def forecast_file(self) -> tuple[bytes, AnswerCounts]:
         """Write the forecast file, and count what became of every question.
@@ -177,18 +183,18 @@ class Answers:
         Raises:
             KernelArchiveError: not one question was answered.
         """
-        prompt, cells = self.questions.prompt, self.cells()
-        answers = [self.answered[cell] for cell in cells if cell in self.answered]
-        unanswered = _counted(self.failures.get(cell, "no answer") for cell in self.open_cells())
+        prompt, keys = self.questions.prompt, self.question_keys()
+        answers = [self.answered[key] for key in keys if key in self.answered]
+        unanswered = _counted(self.failures.get(key, "no answer") for key in self.unanswered_keys())
         if not answers:
             reasons = ", ".join(f"{printable(why, 200)} {n:,}" for why, n in unanswered.items())
             raise KernelArchiveError(
-                f"no question was answered, of {len(cells):,} ({reasons}): no file is written"
+                f"no question was answered, of {len(keys):,} ({reasons}): no file is written"
             )
         by_id = self.questions.by_id
         lines = [answer.line(prompt, by_id[answer.row_id].digest) for answer in answers]
         counts = AnswerCounts(
-            asked=len(cells),
+            asked=len(keys),
             answered=len(answers),
             forecasts=sum("parse_failed" not in line for line in lines),
             unparsed=_counted(line.get("parse_error") for line in lines),
@@ -203,8 +209,8 @@ class _AnswerReader:
     def __init__(self, split: str, row_ids: Iterable[str]) -> None:
         self.split, self.row_ids, self.prompts = split, frozenset(row_ids), known_prompts()
         self.prompt: Prompt | None = None
-        self.answered: dict[Cell, ModelAnswer] = {}
-        self.failures: dict[Cell, str] = {}
+        self.answered: dict[QuestionKey, ModelAnswer] = {}
+        self.failures: dict[QuestionKey, str] = {}
 
     def read(self, paths: Iterable[str | Path]) -> None:
         """Read the answers of files.
@@ -245,7 +251,7 @@ class _AnswerReader:
             message = "must be the custom_id of a question, as it was exported"
             return fault(code="bad-custom-id", message=message)
         row_id, repeat, digest = parts
-        prompt, cell = self.prompts.get(digest), (row_id, repeat)
+        prompt, key = self.prompts.get(digest), (row_id, repeat)
         if prompt is None:
             message = "this version of the package has no prompt with this digest"
             fix = "Import with the version that exported the questions"
@@ -263,10 +269,10 @@ class _AnswerReader:
             message = "there is neither an answer nor a response"
             fix = 'Write {"custom_id": ..., "answer": "..."}'
             return Finding(code="no-answer", message=message, fix=fix)
-        answer = read_answer(line, *cell)
-        if isinstance(answer, str):
-            self.failures[cell] = answer
-        elif self.answered.setdefault(cell, answer) != answer:
+        answer = read_answer(line, *key)
+        if isinstance(answer, NoAnswer):
+            self.failures[key] = answer.reason
+        elif self.answered.setdefault(key, answer) != answer:
             message = "another line answers this question differently"
             return fault(code="repeated-answer", message=message, fix="Drop one of the two")
         return None

@@ -10,7 +10,7 @@ import msgspec
 
 from kernel_archive.archive.open import Archive
 from kernel_archive.errors import DataError, MissingExtraError, UsageError, install_of, printable
-from kernel_archive.llm.answers import Answers, ModelAnswer, read_answer
+from kernel_archive.llm.answers import Answers, ModelAnswer, NoAnswer, read_answer
 from kernel_archive.llm.prompts import known_prompts
 from kernel_archive.llm.questions import ModelSettings, load_questions
 
@@ -63,27 +63,28 @@ def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
         settings=msgspec.convert(log.plan.config.model_dump(), ModelSettings),
         date=str(log.eval.created)[:10],
     )
-    wanted = set(answers.cells())
+    wanted = set(answers.question_keys())
     for sample in log.samples or ():
-        cell = (str(sample.id), sample.epoch - 1)
-        if cell not in wanted:
-            message = f"{printable(cell[0])} is no row that this archive asks about"
+        key = (str(sample.id), sample.epoch - 1)
+        if key not in wanted:
+            message = f"{printable(key[0])} is no row that this archive asks about"
             fix = "Name the archive that the task read: --archive DIR"
             raise fault(code="unknown-row", message=message, fix=fix)
-        answer = answer_of(sample.output, *cell)
-        if not isinstance(answer, str):
-            answers.answered.setdefault(cell, answer)
+        answer = answer_of(sample.output, *key)
+        if not isinstance(answer, NoAnswer):
+            answers.answered.setdefault(key, answer)
             continue
+        reason = answer.reason
         if sample.error:  # without what differs from one request to the next
-            answer = sample.error.message.partition("(")[0].strip()
-        answers.failures[cell] = printable(answer, 80)
+            reason = sample.error.message.partition("(")[0].strip()
+        answers.failures[key] = printable(reason, 80)
     return answers
 
 
-def answer_of(output: ModelOutput, row_id: str, repeat: int) -> ModelAnswer | str:
-    """Read a model's output as Inspect has it; a text says why there is no answer."""
+def answer_of(output: ModelOutput, row_id: str, repeat: int) -> ModelAnswer | NoAnswer:
+    """Read a model's output as Inspect has it."""
     if output.error or not output.choices:
-        return f"failed: {printable(output.error or 'no message', 80)}"
+        return NoAnswer(f"failed: {printable(output.error or 'no message', 80)}")
     choice, usage, message = output.choices[0], output.usage, output.choices[0].message
     parts = message.content if isinstance(message.content, list) else []
     # Where arguments are no JSON object, Inspect keeps their text in the message of the error.

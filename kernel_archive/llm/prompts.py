@@ -64,7 +64,7 @@ class Prompt:
         schema = msgspec.json.encode(answer_schema(self.ask)).decode()
         problems = msgspec.json.encode([problem_in_words(name) for name in PROBLEMS]).decode()
         # The bins are covered by the prompt of a row in which nothing is real.
-        probe = render(self, problem="probe", gpu="probe", anchor="anchor", candidate="candidate")
+        probe = render_prompt(self, "probe", "probe", anchor="anchor", candidate="candidate")
         parts += [schema, self.answer, probe, problems]
         return sha256_hex("\0".join(parts).encode())[:16]
 
@@ -105,7 +105,7 @@ def _answer_fields() -> dict[str, dict[str, Any]]:
     return tomllib.loads(text)
 
 
-def render(
+def render_prompt(
     prompt: Prompt,
     problem: str,
     gpu: str,

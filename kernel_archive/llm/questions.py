@@ -15,14 +15,14 @@ from kernel_archive.archive.open import Archive
 from kernel_archive.bins import checked_scheme
 from kernel_archive.errors import DataError, UsageError, printable
 from kernel_archive.ids import sha256_hex
-from kernel_archive.llm.prompts import TOOL_NAME, AnswerForm, Prompt, answer_schema, render
+from kernel_archive.llm.prompts import TOOL_NAME, AnswerForm, Prompt, answer_schema, render_prompt
 from kernel_archive.scoring.asked import AskedPairs, load_asked_pairs
 
 #: Characters of program text in a token, at the least: an estimate errs upwards.
 CHARACTERS_PER_TOKEN: Final = 2.5
 CHAT_URL: Final = "/v1/chat/completions"
 #: A question of a run: row id and repeat.
-Cell: TypeAlias = tuple[str, int]
+QuestionKey: TypeAlias = tuple[str, int]
 _CUSTOM_ID: Final = re.compile(r"(?s)(.+)-(\d{1,3})-([0-9a-f]{16})")
 
 
@@ -76,7 +76,7 @@ class Questions:
         """Row id -> question, in the order in which they are asked."""
         a = self.asked
         rows = zip(a.problems, a.gpus, a.anchors, a.candidates, a.known, strict=True)
-        texts = [render(self.prompt, *row, stated_gpus=a.stated_gpus) for row in rows]
+        texts = [render_prompt(self.prompt, *row, stated_gpus=a.stated_gpus) for row in rows]
         return dict(zip(a.row_ids, map(Question, a.row_ids, texts), strict=True))
 
     def __len__(self) -> int:
@@ -108,10 +108,10 @@ def request_body(text: str, prompt: Prompt, model: str, settings: ModelSettings)
 
 
 def export_lines(
-    questions: Questions, cells: Iterable[Cell], model: str, settings: ModelSettings
+    questions: Questions, keys: Iterable[QuestionKey], model: str, settings: ModelSettings
 ) -> Iterator[bytes]:
     """Write the lines of a batch file, one request each; ``vllm run-batch`` takes it, too."""
-    for row_id, repeat in cells:
+    for row_id, repeat in keys:
         line = {
             "custom_id": questions.custom_id(row_id, repeat),
             "method": "POST",
@@ -162,9 +162,7 @@ def load_questions(
         )
     ask: Any = "defer" if defer else asked.split.ask
     prompt = Prompt(
-        ask=ask,
-        answer=answer,
-        scheme=asked.scheme if scheme is None else checked_scheme(scheme),
+        ask=ask, answer=answer, scheme=asked.scheme if scheme is None else checked_scheme(scheme)
     )
     hashes = [sha256_hex(f"ask:{row_id}".encode()) for row_id in asked.row_ids]
     chosen = sorted(range(len(asked)), key=hashes.__getitem__)[:limit]

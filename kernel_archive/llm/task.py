@@ -20,6 +20,7 @@ from inspect_ai.util import JSONSchema
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import UsageError, printable, suggestion
+from kernel_archive.llm.answers import NoAnswer
 from kernel_archive.llm.inspect_logs import answer_of
 from kernel_archive.llm.prompts import ANSWER_FORMS, TOOL_NAME, AnswerForm, Prompt, answer_schema
 from kernel_archive.llm.questions import load_questions
@@ -28,7 +29,7 @@ from kernel_archive.scoring.formats import read_line
 
 __all__ = ["forecast"]
 
-_rows = cache(load_split)
+_cached_split = cache(load_split)
 
 
 @task
@@ -58,17 +59,17 @@ def forecast(
     )
     prompt, asked = questions.prompt, questions.asked
     name = asked.split.name
-    rows = _rows(archive, name, prompt.scheme)
+    loaded = _cached_split(archive, name, prompt.scheme)
     samples = [
         Sample(
             id=question.row_id,
             input=[ChatMessageUser(content=question.text)],
-            target=str(rows.bins[rows.index[question.row_id]]),
+            target=str(loaded.bins[loaded.index[question.row_id]]),
             metadata={"problem": problem, "gpu": gpu, "question": question.digest},
         )
         for question, problem, gpu in zip(questions, asked.problems, asked.gpus, strict=True)
     ]
-    identity = rows.identity
+    identity = loaded.identity
     title = f"{identity.archive_name} {identity.archive_version} {name}"
     return Task(
         dataset=MemoryDataset(samples, name=title),
@@ -118,12 +119,12 @@ def scored(archive: str | None, split: str, scheme: str) -> Metric:
     """
 
     def compute(scores: list[SampleScore]) -> dict[str, str | int | float | bool | None]:
-        rows = _rows(archive, split, scheme)
+        loaded = _cached_split(archive, split, scheme)
         lines = [sample.score.metadata["line"] for sample in scores if sample.score.metadata]
-        forecasts, report = check_forecasts(lines, rows)
+        forecasts, report = check_forecasts(lines, loaded)
         if forecasts is None:
             return {"coverage": report.coverage, "parse_rate": report.parse_rate}
-        record = score(rows, forecasts, draws=0)
+        record = score(loaded, forecasts, draws=0)
         means = {name: figure.mean for name, figure in record.metrics.items() if name in METRICS}
         return {
             **{name: mean for name, mean in means.items() if mean is not None},
@@ -141,7 +142,7 @@ def forecasts(prompt: Prompt) -> Scorer:
 
     async def judge(state: TaskState, target: Target) -> SampleResult | None:
         answer = answer_of(state.output, str(state.sample_id), state.epoch - 1)
-        if isinstance(answer, str):
+        if isinstance(answer, NoAnswer):  # an epoch without an answer has no score
             return None
         line = answer.line(prompt, state.metadata["question"])
         masses = read_line(line).probabilities

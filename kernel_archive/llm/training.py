@@ -6,9 +6,8 @@ the record of what a model has seen says so (:meth:`TrainingExamples.record`).
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -19,7 +18,7 @@ from kernel_archive.bins import N_BINS, Scheme, assign_bins, checked_scheme
 from kernel_archive.errors import DataError, UsageError, printable, suggestion
 from kernel_archive.gpus import Gpu
 from kernel_archive.ids import sha256_hex
-from kernel_archive.llm.prompts import AnswerForm, Ask, Prompt, render
+from kernel_archive.llm.prompts import AnswerForm, Ask, Prompt, render_prompt
 from kernel_archive.llm.questions import estimated_tokens
 from kernel_archive.scoring.asked import ProgramPairs, load_asked_pairs
 from kernel_archive.scoring.formats import TOOL_FIELDS
@@ -71,7 +70,7 @@ class TrainingExamples:
     def text(self, row: TrainingExample) -> str:
         """Write the whole prompt about a row, the same that a forecaster reads."""
         shown = (row.problem, row.gpu, row.anchor, row.candidate)
-        return render(self.prompts[row.kind], *shown, stated_gpus=self.stated_gpus)
+        return render_prompt(self.prompts[row.kind], *shown, stated_gpus=self.stated_gpus)
 
     def labelled_prompts(
         self, *, chat: bool = True, answer: bool = False
@@ -143,9 +142,11 @@ def load_training_examples(
             f"{spec.name} is held out: a model that learns from it can't be judged by it. Learn "
             "from 'train', or say held_out=True, which marks the model's entry"
         )
-    for kind in sorted(set(kinds) - set(_ASKED)):
+    if unknown := sorted(set(kinds) - set(_ASKED)):
+        kind = unknown[0]
         raise UsageError(f"unknown type of pair {printable(kind)!r}. {suggestion(kind, _ASKED)}")
     scheme = checked_scheme(split_facts(archive, spec).scheme)
+    # A split that is forecast has one type of pair, which ``kinds`` does not choose.
     rows = [
         row for row in _rows(archive, spec, scheme) if spec.kind != "train" or row.kind in kinds
     ]
@@ -154,9 +155,12 @@ def load_training_examples(
         raise DataError(f"the archive in {archive.path} has no {spec.rows} of type {listed}")
     # Bins take turns: first the first row of each, then the second.
     rows.sort(key=lambda row: sha256_hex(f"learn:{seed}:{row.row_id}".encode()))
-    turns: dict[int, Iterator[int]] = defaultdict(itertools.count)
-    turn = {row.row_id: next(turns[row.bin]) for row in rows}
-    rows.sort(key=lambda row: turn[row.row_id])
+    taken: Counter[int] = Counter()  # bin -> rows of it so far
+    turns: dict[str, int] = {}  # row id -> rows of its bin before it
+    for row in rows:
+        turns[row.row_id] = taken[row.bin]
+        taken[row.bin] += 1
+    rows.sort(key=lambda row: turns[row.row_id])
     return TrainingExamples(
         rows=tuple(rows),
         prompts={kind: Prompt(ask=a, answer=answer, scheme=scheme) for kind, a in _ASKED.items()},

@@ -20,7 +20,7 @@ from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, assign_bins
 from kernel_archive.errors import Finding, UsageError, printable
 from kernel_archive.gpus import gpu_lines
 from kernel_archive.publishing.hub import check_name, tag_of
-from kernel_archive.publishing.templates import render
+from kernel_archive.publishing.templates import render_markdown
 from kernel_archive.schema import TABLES
 from kernel_archive.splits import SPLIT_TABLES
 from kernel_archive.storage import write_atomically
@@ -152,12 +152,12 @@ def _flags(counted: dict[str, int]) -> list[dict[str, Any]]:
     return [{"name": name, **flags[name], "n": counted.get(name, 0)} for name in sorted(flags)]
 
 
-def readme(archive: Archive, facts: dict[str, Any], name: str) -> str:
+def _card_text(archive: Archive, facts: dict[str, Any], name: str) -> str:
     """Render the card's text with its front matter, for the repository of that name."""
     manifest = archive.manifest
     rows = {table: _rows(archive, table) for table in archive.tables}
     splits = {table: split for table, split in manifest.splits.items() if split.rows}
-    text = render(
+    text = render_markdown(
         "dataset.md",
         has_references=any(rows["references"].values()),
         front_matter=_front_matter(archive, facts["totals"]["kernels"]),
@@ -187,7 +187,7 @@ def render_card(archive: Archive, *, name: str | None = None) -> bytes:
     The same archive gives the same bytes: no time, host or order of rows is in them.
     """
     repository = check_name(name or archive.manifest.name)
-    return readme(archive, collect_facts(archive), repository).encode("utf-8", "replace")
+    return _card_text(archive, collect_facts(archive), repository).encode("utf-8", "replace")
 
 
 def write_card(directory: Path) -> None:
@@ -195,7 +195,7 @@ def write_card(directory: Path) -> None:
     write_atomically(directory / CARD_FILE, render_card(open_archive(directory)))
 
 
-def card_name(archive: Archive) -> str | None:
+def repository_of_card(archive: Archive) -> str | None:
     """Return the repository that the present card names; a pushed card names its own."""
     try:
         text = (archive.path / CARD_FILE).read_text(encoding="utf-8", errors="replace")
@@ -212,17 +212,17 @@ def validate_whole(archive: Archive) -> ValidationReport:
     return validate_measured(archive, (("splits", check_splits), ("card", check_card)))
 
 
-def check_card(archive: Archive, *, names: Sequence[str] = ()) -> list[Finding]:
+def check_card(archive: Archive, *, repositories: Sequence[str] = ()) -> list[Finding]:
     """Compare the card in the directory with what the data gives.
 
-    The card may be for any repository, or only for one of ``names`` or the archive's own. A
+    The card may be for any repository, or only for one of ``repositories`` or the archive's own. A
     difference is a warning when another package version wrote the card: its prose may differ.
     """
     from jinja2 import TemplateError
 
-    repository = card_name(archive)
-    if names and repository not in (*names, archive.manifest.name):
-        repository = names[0]
+    repository = repository_of_card(archive)
+    if repositories and repository not in (*repositories, archive.manifest.name):
+        repository = repositories[0]
     try:
         expected = render_card(archive, name=repository)
     except (LookupError, TypeError, ValueError, AttributeError, TemplateError) as error:

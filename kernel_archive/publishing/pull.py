@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _KEPT: Final = (
     "What was downloaded is kept; the next call goes on from there. Offline, load what was pulled"
 )
-_CHANGED: Final = "It was changed by hand, or came damaged twice"
+_DAMAGED: Final = "It was changed by hand, or came damaged twice"
 #: A bare one of 40 digits is a commit.
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{12,64}|(?![0-9a-f]{40}$)[0-9a-f]{12,64}")
 
@@ -88,8 +88,8 @@ def check_version(manifest: Manifest, version: str, place: str) -> None:
         )
 
 
-def _verified(archive: Archive, fix: str) -> Archive:
-    """Return the archive when files, rows and digests are what its manifest names."""
+def _verify_content(archive: Archive, fix: str) -> Archive:
+    """Return the archive, once files, rows and digests are what its manifest names."""
     from kernel_archive.archive.validate import digest_faults
 
     faults = list(shard_faults(archive.path, archive.manifest.shards()))
@@ -120,20 +120,23 @@ def _manifest_at(api: HfApi, repo: str, commit: str) -> Manifest:
 
 
 def _find(api: HfApi, repo: str, version: str | None) -> tuple[str, Manifest]:
-    """Find the commit that a version names now, a tag, a branch, a commit or a digest."""
+    """Find the commit that a version names now: a release or its tag, a commit or a digest."""
     from huggingface_hub.errors import RevisionNotFoundError
 
     if version is None:
         commit = commit_at(api, repo)
         return commit, _manifest_at(api, repo, commit)
     tags = sorted(tag.name for tag in api.list_repo_refs(repo, repo_type="dataset").tags)
-    named = (version, tag_of(version))
-    for revision in (*named, *(("main", *reversed(tags)) if is_digest(version) else ())):
+    named = [version, tag_of(version)]
+    # A digest is no name of the Hub: main and every tag are looked into, the last by name first.
+    others = ["main", *reversed(tags)] if is_digest(version) else []
+    for revision in [*named, *others]:
         with suppress(RevisionNotFoundError):
             commit = commit_at(api, repo, revision)
             manifest = _manifest_at(api, repo, commit)
             if revision not in named and not is_version_of(manifest, version):
                 continue
+            # A release goes by its name, digest or commit: a tag may hold another, a branch any.
             if manifest.released and not commit.startswith(version):
                 check_version(manifest, version, f"what {repo} holds under {printable(version)}")
             return commit, manifest
@@ -191,7 +194,7 @@ def pull(
     )
     if result.unchanged:
         with suppress(ArchiveMismatchError):
-            result.findings = _checked(target, repo)
+            result.findings = _verify_pulled(target, repo)
             return result
         result.unchanged = False
     with hub_errors(f"pulling {repo}", state=f"{state}. {_KEPT}"):
@@ -201,17 +204,17 @@ def pull(
             if (folder / name).is_file():
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(folder / name, new / name)
-        result.findings = _checked(new, repo)
+        result.findings = _verify_pulled(new, repo)
     return result
 
 
-def _checked(directory: Path, repo: str) -> list[Finding]:
+def _verify_pulled(directory: Path, repo: str) -> list[Finding]:
     """Verify an archive and its card; return the warnings about the card."""
-    findings = check_card(_verified(open_archive(directory), _CHANGED), names=(repo,))
+    findings = check_card(_verify_content(open_archive(directory), _DAMAGED), repositories=(repo,))
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         names = ", ".join(Path(finding.file or "").name for finding in errors)
-        summary = f"the card of {repo} is not what its data gives: {names}. {_CHANGED}"
+        summary = f"the card of {repo} is not what its data gives: {names}. {_DAMAGED}"
         raise ArchiveMismatchError.from_findings(errors, summary)
     return findings
 
@@ -234,9 +237,9 @@ def load(name_or_path: str | Path, version: str | None = None) -> Archive:
         archive = open_archive(Path(name_or_path).expanduser())
         if version is not None:
             check_version(archive.manifest, version, str(archive.path))
-        return _verified(archive, "Build or pull it again")
+        return _verify_content(archive, "Build or pull it again")
     repo = check_name(text)
     with hub_errors(f"loading {repo}", state=_KEPT):
         api = connect()
         folder = _fetch(api, repo, *_find(api, repo, version))
-    return _verified(open_archive(folder), _CHANGED)
+    return _verify_content(open_archive(folder), _DAMAGED)

@@ -72,9 +72,7 @@ def _valid_files(archive: Archive, repo: str) -> dict[str, CommitOperationAdd]:
     return {path: CommitOperationAdd(path, content) for path, content in files.items()}
 
 
-def _published(
-    api: HfApi, repo: str, tag: str
-) -> tuple[str | None, str | None, dict[str, RepoFile]]:
+def _ask_hub(api: HfApi, repo: str, tag: str) -> tuple[str | None, str | None, dict[str, RepoFile]]:
     """Ask for the newest commit, that of the tag, and the files of the latter or else the former.
 
     The commits are ``None`` where there is no such repository or tag.
@@ -87,9 +85,10 @@ def _published(
     except RepositoryNotFoundError:
         return None, None, {}
     refs = api.list_repo_refs(repo, repo_type="dataset").tags
-    tagged_at = next((ref.target_commit for ref in refs if ref.name == tag), None)
-    tree = api.list_repo_tree(repo, recursive=True, revision=tagged_at or head, repo_type="dataset")
-    return head, tagged_at, {file.path: file for file in tree if isinstance(file, RepoFile)}
+    tag_commit = next((ref.target_commit for ref in refs if ref.name == tag), None)
+    revision = tag_commit or head
+    tree = api.list_repo_tree(repo, recursive=True, revision=revision, repo_type="dataset")
+    return head, tag_commit, {file.path: file for file in tree if isinstance(file, RepoFile)}
 
 
 def _same(local: CommitOperationAdd, remote: RepoFile) -> bool:
@@ -141,9 +140,9 @@ def push(
     doing = f"pushing to {repo}"
     with hub_errors(doing, state="Nothing was sent"):
         api = connect()
-        head, tagged_at, present = _published(api, repo, tag)
+        head, tag_commit, present = _ask_hub(api, repo, tag)
     changes = _changes(local, present)
-    if tagged_at is not None and changes:
+    if tag_commit is not None and changes:
         raise TargetExistsError(
             f"{repo} has the tag {tag} already, with other content (files: {len(changes)}); "
             "a published version never changes. Build this one with another --version"
@@ -158,11 +157,11 @@ def push(
         changes=changes,
         unchanged=len(local) - sum(change.kind != "delete" for change in changes),
         upload_bytes=sum(change.bytes for change in changes),
-        commit=tagged_at or (None if changes else head),
-        tagged=tagged_at is None,
+        commit=tag_commit or (None if changes else head),
+        tagged=tag_commit is None,
         url=f"{api.endpoint}/datasets/{repo}/tree/{tag}",
     )
-    if dry_run or tagged_at is not None:
+    if dry_run or tag_commit is not None:
         return result
     if changes:
         state = "Nothing of this version is published yet; what came up already is not sent again"

@@ -59,6 +59,6 @@ def _templates() -> jinja2.Environment:
     return templates
 
 
-def render(template: str, **values: Any) -> str:
+def render_markdown(template: str, **values: Any) -> str:
     """Fill in a template of ``cards/``; a name that it uses and that is not given is an error."""
     return _templates().get_template(template).render(values)

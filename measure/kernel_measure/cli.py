@@ -107,13 +107,13 @@ def measure(task: str, files: tuple[Path, ...], gpu: str | None, **how: Any) -> 
     with common.progress("Measuring") as advance:
         done = measure_files(task, files, host=host, gpu=gpu, settings=settings, advance=advance)
 
-    def text() -> None:
+    def print_result() -> None:
         columns = ["file", "verdict", "speedup", "bin"]
         columns += ["time, us per case", "reference, us per case"]
         rows = [_row(r.file, r.measurement) for r in done.results]
         common.print_table(columns, rows, left=2, notes=done.notes)
 
-    common.emit(done, text)
+    common.emit(done, print_result)
     if any(r.measurement.outcome != "success" for r in done.results):
         raise click.exceptions.Exit(1)
 

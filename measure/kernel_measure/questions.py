@@ -22,7 +22,7 @@ import msgspec
 
 from kernel_archive.errors import UsageError
 from kernel_archive.gpus import gpu_facts
-from kernel_archive.llm.prompts import Prompt, render
+from kernel_archive.llm.prompts import Prompt, render_prompt
 from kernel_archive.problems import get_problem
 from kernel_archive.storage import write_atomically
 from kernel_measure.logs import read_given, write_json
@@ -100,7 +100,7 @@ class FileProvider:
         prompt = self._directory / "prompts" / f"{question}.md"
         if not prompt.exists():
             prompt.parent.mkdir(exist_ok=True)
-            text = render(
+            text = render_prompt(
                 Prompt(ask="forecast"),
                 problem=self._task.name,
                 gpu=self._gpu,

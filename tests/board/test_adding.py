@@ -21,7 +21,7 @@ from kernel_archive.board import build_board
 from kernel_archive.board.adding import add_submission
 from kernel_archive.board.submissions import (
     ModelFacts,
-    RunFacts,
+    ModelRunFacts,
     load_submission,
     submission_folders,
 )
@@ -128,7 +128,7 @@ def test_facts_and_what_was_asked_come_along(tmp_path, files, split, archive):
     stored = load_submission(made.folder)
     assert stored == made.submission
     assert stored.model_facts == msgspec.structs.replace(facts, prompt="v1@01")
-    assert stored.model_run == RunFacts(
+    assert stored.model_run == ModelRunFacts(
         served_model="m-2026.gguf, m-2027.gguf, o/m",
         temperature=0.5,
         max_tokens=900,

@@ -5,7 +5,7 @@ import pytest
 
 from kernel_archive.board.submissions import (
     Identity,
-    RunFacts,
+    ModelRunFacts,
     Submission,
     load_submission,
     parse_submission,
@@ -56,8 +56,8 @@ def test_a_slug_is_a_plain_name_that_stays_in_its_folder(name, slug):
         ("url", "https://", "bad-record"),
         ("url", "https://a b", "bad-record"),
         ("url", "http://[", "bad-record"),
-        ("model_run", RunFacts(temperature=101), "bad-record"),
-        ("model_run", RunFacts(served_model="a\u200bb"), "bad-character"),
+        ("model_run", ModelRunFacts(temperature=101), "bad-record"),
+        ("model_run", ModelRunFacts(served_model="a\u200bb"), "bad-character"),
     ],
 )
 def test_bad_texts_are_refused_with_their_field(field, value, code):

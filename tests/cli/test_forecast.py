@@ -5,7 +5,7 @@ import json
 import pytest
 from support.llm_server import ANSWER, served
 
-from kernel_archive.board.adding import run_facts
+from kernel_archive.board.adding import recorded_model_run
 from kernel_archive.scoring import load_split
 
 
@@ -68,5 +68,5 @@ def test_settings_stated_with_import_are_facts_of_the_run(run, tmp_path):
     for more, written in (([], {}), (stated, settings)):
         assert run(*convert, *more)[0] == 0
         assert json.loads((tmp_path / "f.jsonl.run.json").read_text())["settings"] == written
-        facts = run_facts(forecasts)
+        facts = recorded_model_run(forecasts)
         assert {name: facts[name] for name in settings if name in facts} == written

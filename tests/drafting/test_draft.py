@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def start(folder: Path, place: Path, **answers: str) -> tuple[dict[str, Any], str, list[str]]:
+def start(folder: Path, place: Path, **stated: str) -> tuple[dict[str, Any], str, list[str]]:
     """Draft, write and read a recipe: what comes out, the query, and what a person must look at."""
     draft = draft_recipe(place)
-    write_recipe(draft, folder / "builder.toml", name="me/mine", answers=answers)
+    write_recipe(draft, folder / "builder.toml", name="me/mine", stated=stated)
     query = (folder / "import.sql").read_text() if draft.query is not None else ""
     return preview(folder / "builder.toml"), query, draft.notes
 
@@ -130,7 +130,7 @@ def test_two_recipes_of_one_folder_have_two_queries(tmp_path: Path) -> None:
         row = [name, "def a():\n    1", 2.0]
         write_table(tmp_path / f"{name}.csv", ["op", "code", "speedup"], row)
         draft = draft_recipe(tmp_path / f"{name}.csv")
-        write_recipe(draft, tmp_path / f"{name}.toml", name="me/mine", answers={})
+        write_recipe(draft, tmp_path / f"{name}.toml", name="me/mine", stated={})
     for name in ("a", "b"):
         assert preview(tmp_path / f"{name}.toml")["first"][0]["problem"] == name
     assert sorted(path.name for path in tmp_path.glob("*.sql")) == ["a.sql", "b.sql"]

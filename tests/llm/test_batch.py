@@ -11,12 +11,7 @@ from support.small_archive import write_archive
 
 from kernel_archive.errors import DataError, ForecastError, KernelArchiveError, UsageError
 from kernel_archive.llm.answers import Answers, import_answers
-from kernel_archive.llm.questions import (
-    ModelSettings,
-    export_lines,
-    load_questions,
-    read_custom_id,
-)
+from kernel_archive.llm.questions import ModelSettings, export_lines, load_questions, read_custom_id
 from kernel_archive.scoring import check_forecasts, load_split
 from kernel_archive.scoring.formats import TOOL_FIELDS
 
@@ -24,8 +19,8 @@ from kernel_archive.scoring.formats import TOOL_FIELDS
 def exported(archive, split="eval", *, repeats=1, limit=None, **more):
     """The requests of a batch file."""
     questions = load_questions(archive, split, limit=limit, **more)
-    cells = Answers(questions=questions, repeats=repeats).open_cells()
-    return [json.loads(line) for line in export_lines(questions, cells, "m", ModelSettings())]
+    keys = Answers(questions=questions, repeats=repeats).unanswered_keys()
+    return [json.loads(line) for line in export_lines(questions, keys, "m", ModelSettings())]
 
 
 def ids_of(archive, *args, **how):
@@ -49,8 +44,8 @@ def test_a_request_is_what_services_take(archive):
     assert len(line["custom_id"]) <= 64
     questions = load_questions(archive, limit=1, answer="tool")
     settings = ModelSettings(temperature=0.5, max_tokens=900, reasoning_effort="low")
-    cells = [(questions.asked.row_ids[0], 0)]
-    body = json.loads(next(export_lines(questions, cells, "m", settings)))["body"]
+    keys = [(questions.asked.row_ids[0], 0)]
+    body = json.loads(next(export_lines(questions, keys, "m", settings)))["body"]
     assert (body["temperature"], body["max_completion_tokens"]) == (0.5, 900)
     assert body["reasoning_effort"] == "low"
     assert body["tool_choice"]["function"]["name"] == body["tools"][0]["function"]["name"]
@@ -169,10 +164,7 @@ def test_defer_and_the_other_scheme_are_found_by_their_digest(archive, tmp_path)
     ids = ids_of(archive, defer=True, answer="tool", scheme="released", limit=2)
     function = {"name": "forecast", "arguments": json.dumps({**FORECAST, "defer": True})}
     call = {"type": "function", "function": function}
-    lines = [
-        served(ids[0], "", tool_calls=[call]),
-        served(ids[1], json.dumps({"defer": True})),
-    ]
+    lines = [served(ids[0], "", tool_calls=[call]), served(ids[1], json.dumps({"defer": True}))]
     path = write(tmp_path / "a.jsonl", lines)
     data, counts = import_answers([path], archive).forecast_file()
     assert (counts.forecasts, counts.unparsed) == (2, {})
