@@ -151,7 +151,8 @@ def readers(columns: bool) -> None:
 
     if columns:
         meanings = {name: text for name, (_, text) in COLUMNS.items()}
-        common.emit(meanings, lambda: common.print_table(["name", "meaning"], [*meanings.items()]))
+        rows = [*meanings.items()]
+        common.emit(meanings, lambda: common.print_table(["name", "meaning"], rows, left=2))
         return
     formats = [
         {"format": r.name, "title": r.title, "expects": r.expects, "files": list(r.files)}

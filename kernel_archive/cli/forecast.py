@@ -62,7 +62,7 @@ def forecast(**options: Any) -> None:
 
     --model MODEL --export QUESTIONS writes a batch file, and --import ANSWERS -o FORECASTS reads
     what came back, or plain lines {"custom_id": ..., "answer": "..."}. How rows are asked is said
-    with --export: answers and logs say it themselves.
+    with --export: answers and logs hold it. A batch's answers don't hold the model's settings.
     """
     export, log, paths = (options[n] for n in ("export_path", "log_path", "import_paths"))
     if bool(log) == bool(export or paths):

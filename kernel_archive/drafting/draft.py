@@ -79,7 +79,7 @@ def draft_recipe(place: Path) -> Draft:
             code="nothing-recognised",
             message=f"nothing in it is recognised as results: {shown}",
             file=str(place),
-            fix='Write a query yourself: format = "sql" (docs/own-data.md)',
+            fix="Write a recipe and its query yourself (lists within lists, say): docs/own-data.md",
         )
     return draft
 

@@ -320,7 +320,7 @@ class _Collector:
         n, identity = self.counts["unknown-row"], self.split.identity
         version = f"{printable(identity.archive_name)} {printable(identity.archive_version)}"
         message = f"{n:,} of {self.n_lines:,} ids are not of the {identity.table} split ({version})"
-        fix = "Name its split with --split. Is it for another version of the archive?"
+        fix = "Name its split with --split, or its archive (or version) with --archive"
         others = self.split.others()
         fits = {name: len(ids & self.unknown_ids) for name, ids in others.items()}
         other = max(fits, key=fits.__getitem__, default=None)

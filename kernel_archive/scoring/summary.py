@@ -172,6 +172,7 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
         f"A - B: with its 95 % interval; {draws}, seed {comparison.seed}",
         f"p: after Holm's correction, {families}; won: p below 0.05, else -",
         "Where interval and test disagree, the test decides: it is corrected for their number",
+        "A board corrects one metric for its pairs of entries: of two it may tell more apart",
     ]
     columns = ["metric", "A", "B", "A - B", "p", "won"]
     title = f"{a} against {b} on {heading(comparison.split, comparison.scheme)}"
@@ -185,8 +186,11 @@ def check_lines(report: CheckReport) -> list[str]:
     faults = f"{counted(report.n_errors, 'fault')}, {counted(report.n_warnings, 'warning')}"
     rows = f"{counted(report.n_repeats, 'repeat')} of {counted(report.n_rows, 'row')}"
     lines_in = f"{counted(report.n_lines, 'forecast')} in {rows}"
+    state = "can be scored" if report.ok else "can not be scored"
+    if report.ok and (n_missing := report.n_rows * report.n_repeats - report.n_present):
+        state += f"; {n_missing:,} missing forecasts count as even odds"
     lines = [
-        f"{report.file}: {'can be scored' if report.ok else 'can not be scored'}",
+        f"{report.file}: {state}",
         f"  {lines_in}: {shares}, {report.n_deferred:,} deferred",
         f"  {faults}{kinds and ': '}{kinds}",
     ]

@@ -51,5 +51,5 @@ function compare() {
     h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Comparison' }, h('table', { class: 'cmp' },
       h('thead', {}, h('tr', {}, ['Figure', 'A', 'B'].map((t) => h('th', { scope: 'col' }, t)), ['A \u2212 B', '95 % interval'].map((t) => h('th', { scope: 'col', class: 'minor' }, t)), h('th', { scope: 'col', class: 'minor' }, h('span', { class: 'hidden' }, 'Drawn')), h('th', { scope: 'col' }, 'Real?'))),
       h('tbody', {}, rows))),
-    h('p', { class: 'note' }, 'Real is stricter than the interval: it compares all pairs of the board at once. kernel-archive compare tests one pair alone.'));
+    h('p', { class: 'note' }, 'Real is stricter than the interval: it compares all pairs of entries at once. kernel-archive compare tests one pair, corrected for the number of metrics: with few entries it can be the stricter of the two.'));
 }
