@@ -77,10 +77,10 @@ class LogReader:
         add_durations(self.run, evaluations, facts, self.findings)
         facts.counts = Counter({name: n for name, n in sorted(facts.counts.items()) if n})
 
-    def add_tokens(self, sent: int | None, answered: int | None) -> None:
+    def add_tokens(self, input_tokens: int | None, output_tokens: int | None) -> None:
         """Add the tokens of one call of a model to those of the search."""
-        self.facts.input_tokens = (self.facts.input_tokens or 0) + (sent or 0)
-        self.facts.output_tokens = (self.facts.output_tokens or 0) + (answered or 0)
+        self.facts.input_tokens = (self.facts.input_tokens or 0) + (input_tokens or 0)
+        self.facts.output_tokens = (self.facts.output_tokens or 0) + (output_tokens or 0)
 
     def records(self) -> Iterator[Record]:
         """Yield evaluations, findings and facts."""

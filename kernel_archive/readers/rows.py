@@ -78,8 +78,9 @@ class Rollouts(LogReader):
     def add_row(self, line: int, row: _Rollout) -> None:
         """Add one rollout; without a program it was never run."""
         self.facts.counts["rollouts"] += 1
-        sent, answered = whole_number(row.prompt_tokens), whole_number(row.response_tokens)
-        self.add_tokens(sent, answered)
+        input_tokens = whole_number(row.prompt_tokens)
+        output_tokens = whole_number(row.response_tokens)
+        self.add_tokens(input_tokens, output_tokens)
         if row.outcome.kind == "parse_failure" or row.parsed_code is None:
             self.facts.n_mutations_failed = (self.facts.n_mutations_failed or 0) + 1
             return
@@ -90,13 +91,13 @@ class Rollouts(LogReader):
             step=step_number(row.step),
             completed_at=row.timestamp_utc,
             gpu_seconds=not_negative(row.eval_time_s),
-            input_tokens=sent,
-            output_tokens=answered,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
         )
         self.add_result(record, row.outcome, line=line, field="outcome.kind")
 
 
-class _PublishedEntry(msgspec.Struct):
+class _MeasuredCandidate(msgspec.Struct):
     """A measured candidate."""
 
     reference_code: str
@@ -110,9 +111,9 @@ class _PublishedEntry(msgspec.Struct):
 class EvalSet(LogReader):
     """An evaluation set as its builder wrote it."""
 
-    kind = RowKind(_PublishedEntry)
+    kind = RowKind(_MeasuredCandidate)
 
-    def add_row(self, line: int, row: _PublishedEntry) -> None:
+    def add_row(self, line: int, row: _MeasuredCandidate) -> None:
         """Add one measured candidate."""
         node = row.source_id or f"row-{line}"
         earlier = self.nodes.get(node)
