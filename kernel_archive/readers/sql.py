@@ -308,11 +308,10 @@ def _records(run: RunFiles) -> Iterator[Record]:
         message = f"no row of a CSV file; left out: {printable(fault, 200)}"
         yield Finding(code="bad-row", message=message, file=name_of(file), line=line)
     judge = sql_doubts.Judge(table, name_of)
-    findings = [*judge.findings()]
     if not judge.refused:
         for row in judge.rows():
             yield Evaluation(**{**row, "source_file": name_of(row["source_file"])})
-    yield from findings
+    yield from judge.findings
     if not judge.refused:
         yield SearchFacts(counts=judge.counts())
 

@@ -36,7 +36,7 @@ def values(*rows: tuple[Any, ...], columns: str) -> str:
 def judged(query: str) -> Read:
     """What is doubted of the rows of a query that reads no file: without the sandbox."""
     judge = Judge(duckdb.sql(query).to_arrow_table(), lambda name: name or "q")
-    result = Read(findings=list(judge.findings()))
+    result = Read(findings=judge.findings)
     if not judge.refused:
         result.evaluations = [
             Evaluation(**{**row, "source_file": row["source_file"] or "q"}) for row in judge.rows()
