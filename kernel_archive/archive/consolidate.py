@@ -24,7 +24,7 @@ from kernel_archive.archive.labels import FLAGS, SQL_NAMES
 from kernel_archive.archive.manifest import TableFacts
 from kernel_archive.archive.recipe import LoadedRecipe
 from kernel_archive.archive.recipe_files import READING_SCHEMA, reading_rows, refuse_unknown
-from kernel_archive.archive.shards import SplitWriter, close_table, write_table
+from kernel_archive.archive.shards import ShardWriter, close_table, write_table
 from kernel_archive.archive.stage import StagedRun
 from kernel_archive.bins import Scheme, assign_bins
 from kernel_archive.databases import literal_path, memory_database, sql_texts
@@ -45,7 +45,7 @@ CHUNK_ROWS: Final = 20_000
 BATCH_ROWS: Final = 4000
 #: Which rows of the views in ``labels.sql`` each split of the large tables has.
 _LARGE_TABLES: Final = (
-    ("kernels", "train", "not_withheld AND NOT held_out"),
+    ("kernels", "train", "NOT withheld AND NOT held_out"),
     ("kernels", "test", "held_out"),
     ("evaluations", "train", "true"),
     ("failures", "train", "true"),
@@ -104,7 +104,7 @@ def consolidate(
 ) -> tuple[dict[str, TableFacts], dict[str, Any]]:
     """Write the measured tables of an archive; return facts per table, and counts for the manifest.
 
-    Runs are sorted by search id; ``scratch`` is a folder on this machine for what the merge spills.
+    Runs are sorted by id; ``scratch`` is a folder on this machine for what the merge spills.
     """
     with _merge_database(scratch) as connection:
         if store.remote:
@@ -122,12 +122,12 @@ def consolidate(
         _decide(connection, rules)
         (counts,) = connection.sql("FROM report").to_arrow_table().to_pylist()
         flagged = ", ".join(f"count(*) FILTER ({flag.name}) AS {flag.name}" for flag in FLAGS)
-        query = f"SELECT {flagged} FROM kernel WHERE not_withheld"
+        query = f"SELECT {flagged} FROM kernel WHERE NOT withheld"
         (counts["flags"],) = connection.sql(query).to_arrow_table().to_pylist()
         gpus = connection.sql("SELECT DISTINCT gpu FROM evaluation ORDER BY 1").fetchall()
-        writers: dict[str, dict[str, SplitWriter]] = {}
+        writers: dict[str, dict[str, ShardWriter]] = {}
         for name, split, _ in _LARGE_TABLES:
-            writer = SplitWriter(directory, name, split)
+            writer = ShardWriter(directory, name, split)
             writers.setdefault(name, {})[split] = writer
         for chunk in chunks:  # read once for all tables
             connection.execute(f"CREATE OR REPLACE TABLE chunk AS {chunk}")

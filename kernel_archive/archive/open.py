@@ -98,7 +98,7 @@ class Archive:
         return tuple(name for name in TABLES if name in self.manifest.tables)
 
     def files(self, table: str, split: str | None = None) -> list[Path]:
-        """List the Parquet files of a table (of one split), in order.
+        """List the Parquet files of a table (of one split of the Hub: train, test), in order.
 
         Raises:
             UsageError: this archive has no such table or split.

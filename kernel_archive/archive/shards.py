@@ -80,7 +80,7 @@ def digest_rows(table: str, rows: pa.Table) -> list[bytes]:
     return list(map(row_digest, keys, map(msgspec.defstruct("Row", names, gc=False), *columns)))
 
 
-class SplitWriter:
+class ShardWriter:
     """Writes the rows of a split, part by part and in their final order, into an archive directory.
 
     A file ends with the row group in which it comes to :data:`SHARD_ROWS`.
@@ -161,7 +161,7 @@ class SplitWriter:
             self._writer = None
 
 
-def close_table(writers: Mapping[str, SplitWriter]) -> TableFacts:
+def close_table(writers: Mapping[str, ShardWriter]) -> TableFacts:
     """Close the writers of a table's splits, and return its facts."""
     splits = {split: writer.close() for split, writer in writers.items()}
     digests = [row for writer in writers.values() for row in writer.digests]
@@ -179,7 +179,7 @@ def write_table(
     for split in TABLES[table].splits:
         if split in splits:
             rows = splits[split]
-            writers[split] = SplitWriter(directory, table, split)
+            writers[split] = ShardWriter(directory, table, split)
             for part in [rows] if isinstance(rows, pa.Table) else rows:
                 writers[split].add(part)
     return close_table(writers)
