@@ -41,7 +41,7 @@ from kernel_archive.archive.recipe import (
 from kernel_archive.archive.recipe_files import write_launches
 from kernel_archive.archive.shards import writer_version
 from kernel_archive.archive.stage import StagedRun, stage_run
-from kernel_archive.archive.swap import check_target, stage_directory
+from kernel_archive.archive.swap import check_target, work_folder_of
 from kernel_archive.bins import DEFAULT_SCHEME, Scheme
 from kernel_archive.errors import Finding, RecipeError, TargetExistsError, UsageError, printable
 from kernel_archive.executors import Call, iterate_results, open_executor
@@ -97,9 +97,9 @@ class Build:
 
     Attributes:
         target: the archive directory.
-        hidden: the folder for everything unfinished.
+        work_folder: the folder for everything unfinished.
         store: where fragments are, once runs are staged.
-        runs: the runs as they were read, sorted by search id.
+        runs: the runs as they were read, sorted by id.
         key: digest of everything that the archive depends on.
     """
 
@@ -125,14 +125,14 @@ class Build:
         self.version = options.version or ("" if options.builders else DATA_VERSION)
         self.target = Path(options.out or self.name)
         check_target(self.target)
-        self.hidden = stage_directory(self.target)
+        self.work_folder = work_folder_of(self.target)
         # What a recipe says is what its file says, also when its sources come from a local copy.
         self.builders = [recipe_facts(recipe) for recipe in recipes]
         self.rules = label_rules(recipes, options.scheme)
         if options.source is not None:
             recipes = [local_copy(recipe, options.source) for recipe in recipes]
         self.recipes = recipes
-        self.jobs = sorted(jobs_of(recipes, self.hidden), key=lambda job: -job.bytes)
+        self.jobs = sorted(jobs_of(recipes, self.work_folder), key=lambda job: -job.bytes)
         self.runs: list[StagedRun] = []
         self._staged = 0
         self._content = content
@@ -140,9 +140,9 @@ class Build:
     def stage_runs(self, advance: Advance | None = None) -> None:
         """Read every run that was not read before."""
         options = self.options
-        self.store = open_store(options.stage or self.hidden)
+        self.store = open_store(options.stage or self.work_folder)
         calls = [
-            Call(job.search_id, partial(stage_run, job, self.store, strict=options.strict))
+            Call(job.run_id, partial(stage_run, job, self.store, strict=options.strict))
             for job in self.jobs
         ]
         jobs = options.jobs
@@ -178,7 +178,7 @@ class Build:
 
     def tables(self, directory: Path) -> Manifest:
         """Merge, label and write what was staged; return the manifest, not written yet."""
-        scratch = self.hidden / f"merge.{os.getpid()}"
+        scratch = self.work_folder / f"merge.{os.getpid()}"
         tables, report = consolidate(
             self.runs, self.store, directory, rules=self.rules, scratch=scratch
         )

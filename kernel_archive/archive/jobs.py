@@ -1,4 +1,4 @@
-"""From recipes to the list of runs to read: globs, URLs, search ids, input digests."""
+"""From recipes to the list of runs to read: globs, URLs, run ids, input digests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def folder_name(folder: Path) -> str:
 class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One run to stage."""
 
-    search_id: str  # builder name and the run's path
+    run_id: str  # builder name and the run's path; also the id of its search where it has one
     loaded: LoadedRecipe
     index: int  # which [[source]] of the recipe
     path: Path  # the matched file or directory
@@ -116,7 +116,7 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         key = {
             "stage": STAGE_VERSION,
             "reader": [reader.name, reader.version],
-            "search": self.search_id,
+            "search": self.run_id,
             "source": msgspec.to_builtins(self.source) | {"problem": self.problem},
             "source_key": self.source_key,
             "excluded": self.excluded,
@@ -188,14 +188,16 @@ def _relative(path: Path, base: Path) -> str:
     return path.name if path == base else path.relative_to(base).as_posix()
 
 
-def _matches(loaded: LoadedRecipe, index: int, stage: Path) -> list[tuple[Path, Path]]:
+def _matches(loaded: LoadedRecipe, index: int, work_folder: Path) -> list[tuple[Path, Path]]:
     """List what a source matches, each with what its name is relative to."""
     source = loaded.recipe.source[index]
     base, pattern = loaded.directory, source.path
     field, fix = f"source[{index}].path", "Paths are relative to the recipe; wildcards: *, ? and **"
     code, message = "no-match", "the path matches no file or directory"
     if "://" in pattern:
-        base, pattern = fetch_source(pattern, stage, beside=bool(READERS[source.format].files))
+        base, pattern = fetch_source(
+            pattern, work_folder, beside=bool(READERS[source.format].files)
+        )
         code, message = "bad-source", "the address matches no file"
     elif Path(pattern).is_absolute() or ".." in Path(pattern).parts:
         base, pattern = _split_pattern(os.path.normpath(base / pattern))
@@ -210,24 +212,28 @@ def _matches(loaded: LoadedRecipe, index: int, stage: Path) -> list[tuple[Path, 
     return matches
 
 
-def jobs_of(recipes: list[LoadedRecipe], stage: Path = Path()) -> list[RunJob]:
-    """List the runs of all recipes, sorted by search id; sources behind URLs go into ``stage``."""
+def jobs_of(recipes: list[LoadedRecipe], work_folder: Path = Path()) -> list[RunJob]:
+    """List the runs of all recipes, sorted by id; sources behind URLs go into ``work_folder``."""
     jobs: dict[str, RunJob] = {}
     for loaded in recipes:
         excluded = _excludes(loaded.recipe)
         unmatched = set(excluded)
         for index in range(len(loaded.recipe.source)):
-            for path, base in _matches(loaded, index, stage):
-                run = _LOG_ENDING.sub("", _relative(path, base)).removeprefix("logs/")
-                name = f"{loaded.recipe.name}/{run}"
-                reasons = {s: why for s, why in excluded.items() if f"{s}/".startswith(f"{name}/")}
+            for path, base in _matches(loaded, index, work_folder):
+                run_path = _LOG_ENDING.sub("", _relative(path, base)).removeprefix("logs/")
+                run_id = f"{loaded.recipe.name}/{run_path}"
+                reasons = {
+                    search: why
+                    for search, why in excluded.items()
+                    if f"{search}/".startswith(f"{run_id}/")
+                }
                 unmatched -= reasons.keys()
-                if other := jobs.get(name):
-                    message = f"two runs share the search id {name}: {other.path} and {path}"
+                if other := jobs.get(run_id):
+                    message = f"two runs share the search id {run_id}: {other.path} and {path}"
                     field, fix = f"source[{index}].path", "Let each run match one source only"
                     raise loaded.error("duplicate-search", message, field, fix=fix)
-                jobs[name] = RunJob(
-                    search_id=name,
+                jobs[run_id] = RunJob(
+                    run_id=run_id,
                     loaded=loaded,
                     index=index,
                     path=path,

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from kernel_archive.archive.swap import make_stage
+from kernel_archive.archive.swap import make_work_folder
 from kernel_archive.errors import RecipeError, printable
 from kernel_archive.ids import sha256_hex
 from kernel_archive.storage import new_file
@@ -40,14 +40,14 @@ _STATES: Final = (
 _NETWORK: Final = "Check the network and the address, or name a local copy with --source DIR"
 
 
-def fetch_source(url: str, stage: Path, *, beside: bool = False) -> tuple[Path, str]:
-    """Fetch what a URL matches into a stage; return a folder in it, and the pattern below that.
+def fetch_source(url: str, work_folder: Path, *, beside: bool = False) -> tuple[Path, str]:
+    """Fetch what a URL matches; return a folder in the work folder, and the pattern below that.
 
     With ``beside`` a reader may read files beside the matched ones: all below the folder before the
     first wildcard are fetched. What was fetched is not fetched again while it is the same there.
     A RecipeError names a URL at fault, a file that does not come whole or leads out of its folder.
     """
-    cache = make_stage(stage) / "sources"
+    cache = make_work_folder(work_folder) / "sources"
     return _fetch_commit(url, cache) if url.startswith("git+") else _fetch(url, cache, beside)
 
 

@@ -66,14 +66,14 @@ def _collect(job: RunJob, records: Iterable[Record]) -> tuple[list[SearchRows], 
     A search has one role: where the recipe gives problems roles of their own, a table of several
     problems is several searches.
     """
-    whole = SearchRows(job, job.search_id)
+    whole = SearchRows(job, job.run_id)
     searches: dict[tuple[str | None, str], SearchRows] = {(None, job.source.role): whole}
 
     def search_of(name: str | None, problem: str | None) -> SearchRows:
         role = job.role_of((problem or job.problem or "").strip())
         if (name, role) not in searches:
             has_role_of_source = role == job.source.role
-            steps = (job.search_id, name, None if has_role_of_source else role)
+            steps = (job.run_id, name, None if has_role_of_source else role)
             search = SearchRows(job, "/".join(step for step in steps if step))
             if not has_role_of_source:
                 # One log can't be held out and training at once: its parts have own digests.
@@ -126,7 +126,7 @@ def stage_run(job: RunJob, store: Store, *, strict: bool = False) -> tuple[Stage
             staged = _read_run(job, store)
         except MemoryError as error:
             raise LogError(
-                f"{job.search_id} takes more memory than there is. Type --jobs 1, or take the "
+                f"{job.run_id} takes more memory than there is. Type --jobs 1, or take the "
                 "run out of the path of its [[source]]"
             ) from error
         facts = msgspec.json.encode(staged)
@@ -139,7 +139,7 @@ def _read_run(job: RunJob, store: Store) -> StagedRun:
     """Read a run, and write its fragment."""
     searches, published = _collect(job, READERS[job.source.format].read(job.run_files))
     for name in sorted(job.excluded.keys() - {search.search_id for search in searches}):
-        message = f"an exclude entry names search {name!r}, which is not in {job.search_id}"
+        message = f"an exclude entry names search {name!r}, which is not in {job.run_id}"
         raise job.loaded.error("bad-exclude", message, "exclude", value=name)
     named = {r.problem or job.problem for s in searches for r in s.evaluations}
     problems = {name.strip() for name in named if name}
@@ -159,7 +159,7 @@ def _read_run(job: RunJob, store: Store) -> StagedRun:
         key=job.fragment_key,
         role=job.source.role,
         facts=InputFacts(
-            search_id=job.search_id,
+            search_id=job.run_id,
             builder=job.builder,
             path=job.run_path,
             digest=f"sha256:{job.digest}",
@@ -178,7 +178,7 @@ def _read_run(job: RunJob, store: Store) -> StagedRun:
 
 
 def _published_table(job: RunJob, published: Sequence[PublishedRow]) -> pa.Table:
-    own = {"search_id": job.search_id}
+    own = {"search_id": job.run_id}
     rows = [
         msgspec.structs.asdict(row)
         | {"problem": normalise_problem(row.problem), "gpu": canonical_gpu(row.gpu), **own}
@@ -203,7 +203,7 @@ def _judge(job: RunJob, staged: StagedRun, *, strict: bool) -> None:
         if finding.severity == "error" or (finding.severity == "warning" and finding.line)
     ]
     if strict and damage:
-        message = f"{job.search_id}: --strict was given; faults: {staged.facts.findings:,}"
+        message = f"{job.run_id}: --strict was given; faults: {staged.facts.findings:,}"
         raise LogError(message, findings=damage)
     # A damaged run fails alone; a run of another format is a mistake of the recipe.
     errors = [f for f in staged.findings if f.severity == "error" and f.code in MISTAKES]
@@ -211,7 +211,7 @@ def _judge(job: RunJob, staged: StagedRun, *, strict: bool) -> None:
         if job.source.format == "sql":  # the query is at fault, not the name of the format
             raise LogError.from_findings(errors)
         raise LogError(
-            f"nothing could be read of {job.search_id} as {job.source.format}. "
+            f"nothing could be read of {job.run_id} as {job.source.format}. "
             "Name its format in the recipe (kernel-archive readers lists them), or a narrower path",
             findings=errors,
         )

@@ -19,7 +19,7 @@ from kernel_archive.archive.consolidate import supersession
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.manifest import read_manifest
 from kernel_archive.archive.recipe import find_recipe
-from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
+from kernel_archive.archive.swap import locked_work_folder, replaced_directory, work_folder_of
 from kernel_archive.errors import KernelArchiveError, LogError, RecipeError, TargetExistsError
 
 
@@ -208,20 +208,20 @@ def test_a_reference_stays_in_the_recipe_s_folder(tmp_path):
 
 
 def test_what_a_build_deletes_lies_in_its_own_stage(tmp_path):
-    """No link is followed, neither in the place of the stage nor inside it."""
-    precious, place = tmp_path / "precious", stage_directory(tmp_path / "a")
+    """No link is followed, neither in the place of the work folder nor inside it."""
+    precious, place = tmp_path / "precious", work_folder_of(tmp_path / "a")
     (precious / "new.1").mkdir(parents=True)
     names = ("new.1/thesis.txt", ".x.tmp")
     for name in names:
         (precious / name).write_text("years")
     place.symlink_to(precious)
-    with pytest.raises(TargetExistsError, match="is a link"), locked_stage(place):
+    with pytest.raises(TargetExistsError, match="is a link"), locked_work_folder(place):
         pass
     assert not (precious / "lock").exists()
     place.unlink()
     (place / "old.2").mkdir(parents=True)
     (place / "new.1").symlink_to(precious)
-    with locked_stage(place):
+    with locked_work_folder(place):
         assert [p.name for p in place.iterdir()] == ["lock"]
     assert all((precious / name).read_text() == "years" for name in names)
 
