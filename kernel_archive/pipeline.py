@@ -36,12 +36,12 @@ def build(
     run = Build(BuildOptions(builders=builders, **options), _content_digest())
     with locked_work_folder(run.work_folder):
         run.stage_runs(advance)
-        if result := run.unchanged():
+        if result := run.unchanged_result():
             return result
         from kernel_archive.selection.make import make_splits, store_published
 
         with replaced_directory(run.target) as new:
-            manifest = run.tables(new)
+            manifest = run.write_tables(new)
             # Splits that others published are taken as they are.
             rows = [staged.published_rows for staged in run.runs if staged.published_rows]
             published = [io.BytesIO(run.store.read(file)) for file in rows]

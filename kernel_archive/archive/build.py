@@ -103,10 +103,10 @@ class Build:
         key: digest of everything that the archive depends on.
     """
 
-    def __init__(self, options: BuildOptions, content: str = "") -> None:
+    def __init__(self, options: BuildOptions, content_digest: str = "") -> None:
         """Read the recipes and list the runs, which raises what is wrong with any of them.
 
-        ``content`` is the digest of everything else that the archive depends on.
+        ``content_digest`` is that of everything else that the archive depends on.
         """
         if options.name is not None and not re.match(ARCHIVE_NAME, options.name):
             raise UsageError(
@@ -132,51 +132,65 @@ class Build:
         if options.source is not None:
             recipes = [local_copy(recipe, options.source) for recipe in recipes]
         self.recipes = recipes
-        self.jobs = sorted(jobs_of(recipes, self.work_folder), key=lambda job: -job.bytes)
+        self.run_jobs = sorted(jobs_of(recipes, self.work_folder), key=lambda job: -job.bytes)
         self.runs: list[StagedRun] = []
-        self._staged = 0
-        self._content = content
+        self._n_staged = 0
+        self._content_digest = content_digest
 
     def stage_runs(self, advance: Advance | None = None) -> None:
-        """Read every run that was not read before."""
+        """Read every run that was not read before; set ``store``, ``runs`` and ``key``."""
+        self.store = open_store(self.options.stage or self.work_folder)
+        self._read_runs(advance)
+        _refuse_repeats(self.runs)
+        for recipe in self.recipes if self.options.source is None else ():  # a copy may be a part
+            _refuse_idle_patterns(recipe, {p for run in self.runs for p in run.problems})
+        self.key = self._build_key()
+
+    def _read_runs(self, advance: Advance | None) -> None:
         options = self.options
-        self.store = open_store(options.stage or self.work_folder)
         calls = [
             Call(job.run_id, partial(stage_run, job, self.store, strict=options.strict))
-            for job in self.jobs
+            for job in self.run_jobs
         ]
-        jobs = options.jobs
+        n_processes = options.jobs
         if options.engine == "local":
-            most = min(jobs or os.cpu_count() or 1, len(calls))
-            jobs = 1 if sum(job.bytes for job in self.jobs) < PARALLEL_BYTES else most
-        with open_executor(jobs, engine=options.engine, scheduler=options.scheduler) as executor:
+            n_processes = min(options.jobs or os.cpu_count() or 1, len(calls))
+            if sum(job.bytes for job in self.run_jobs) < PARALLEL_BYTES:
+                n_processes = 1
+        with open_executor(
+            n_processes, engine=options.engine, scheduler=options.scheduler
+        ) as executor:
             for _, (run, was_read) in iterate_results(executor, calls):
                 self.runs.append(run)
-                self._staged += was_read
+                self._n_staged += was_read
                 if advance:
                     advance(len(self.runs), len(calls), run.facts.search_id)
         self.runs.sort(key=lambda run: run.facts.search_id)
-        _refuse_repeats(self.runs)
-        for recipe in self.recipes if options.source is None else ():  # a copy may be a part
-            _refuse_idle_patterns(recipe, {p for run in self.runs for p in run.problems})
-        versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), options.scheme]
+
+    def _build_key(self) -> str:
+        versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), self.options.scheme]
         keys = sorted(run.key for run in self.runs)
         facts = [self.builders, self.version or None, self.name]
-        self.key = sha256_hex(canonical_json([versions, self._content, keys, *facts]))
+        return sha256_hex(canonical_json([versions, self._content_digest, keys, *facts]))
 
-    def unchanged(self) -> BuildResult | None:
-        """Return the result when the target holds this very build already, whole, with splits."""
+    def unchanged_result(self) -> BuildResult | None:
+        """Return the result when the target holds this very build already, whole, with splits.
+
+        It refuses no release: version and digests are those of the target itself.
+        """
         present = present_manifest(self.target)
         if present is None or present.reports.get("build_key") != self.key:
             return None
-        no_card = present.splits and not (self.target / "README.md").is_file()
-        variants = any(split.name != "canonical" for split in present.splits.values())
-        partial = "withheld" in present.reports  # what withholding emptied comes back
-        if no_card or variants or partial or any(shard_faults(self.target, present.shards())):
+        lacks_card = present.splits and not (self.target / "README.md").is_file()
+        has_variants = any(split.name != "canonical" for split in present.splits.values())
+        is_withheld = "withheld" in present.reports  # what withholding emptied comes back
+        if lacks_card or has_variants or is_withheld:
+            return None
+        if any(shard_faults(self.target, present.shards())):
             return None
         return msgspec.structs.replace(self.result(present), unchanged=True)
 
-    def tables(self, directory: Path) -> Manifest:
+    def write_tables(self, directory: Path) -> Manifest:
         """Merge, label and write what was staged; return the manifest, not written yet."""
         scratch = self.work_folder / f"merge.{os.getpid()}"
         tables, report = consolidate(
@@ -218,17 +232,14 @@ class Build:
         """Return the result before the archive takes its place; refuse to replace a release."""
         present = present_manifest(self.target)
         replaced = None
-        # Splits made in another way do not make another release: they can be made again.
-        if present is not None:
-            same_name = present.version == new.version or not (present.released or new.released)
-            if not same_name or present.measured_digest != new.measured_digest:
-                replaced = present.version
-        if present is not None and replaced and present.released and not self.options.replace:
-            raise TargetExistsError(
-                f"{self.target} holds release {present.version} ({present.logical_digest[:19]}…); "
-                f"this build is {new.version} ({new.logical_digest[:19]}…). Choose another --out, "
-                "or overwrite it with --replace"
-            )
+        if present is not None and _is_other_release(present, new):
+            replaced = present.version
+            if present.released and not self.options.replace:
+                raise TargetExistsError(
+                    f"{self.target} holds release {replaced} ({present.logical_digest[:19]}…); "
+                    f"this build is {new.version} ({new.logical_digest[:19]}…). Choose another "
+                    "--out, or overwrite it with --replace"
+                )
         pairs = new.splits.get("train_pairs")
         why = pairs.why_no_pairs() if pairs is not None and not pairs.rows else None
         why_no_pairs = {"train_pairs": why} if why else {}
@@ -239,13 +250,22 @@ class Build:
             unchanged=False,
             replaced=replaced,
             runs=len(new.inputs),
-            staged=self._staged,
+            staged=self._n_staged,
             rows={name: sum(facts.rows.values()) for name, facts in new.tables.items()},
             findings=new.findings["total"],
             shown=msgspec.convert(new.findings["first"], list[Finding]),
             not_made=new.reports.get("splits_not_made", {}) | why_no_pairs,
             own=new.eval_rules is not None,
         )
+
+
+def _is_other_release(present: Manifest, new: Manifest) -> bool:
+    """Tell whether a build replaces another release than its own.
+
+    Splits made in another way do not make another release: they can be made again.
+    """
+    same_name = present.version == new.version or not (present.released or new.released)
+    return not same_name or present.measured_digest != new.measured_digest
 
 
 def why_empty(manifest: Manifest) -> str:

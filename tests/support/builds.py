@@ -15,7 +15,7 @@ def build_archive(builders: Sequence[str], **options: Any) -> BuildResult:
     build = Build(BuildOptions(builders=builders, **options))
     with locked_work_folder(build.work_folder):
         build.stage_runs()
-        if result := build.unchanged():
+        if result := build.unchanged_result():
             return result
         with replaced_directory(build.target) as new:
-            return build.result(write_manifest(new, build.tables(new)))
+            return build.result(write_manifest(new, build.write_tables(new)))
