@@ -100,8 +100,9 @@ class Judge:
         """Yield the finding of a doubt, if it concerns any row."""
         facts = {key: doubt[key] for key in ("code", "severity", "field")}
         n_rows, file, line, rows, message = self._fetch_all(
-            f"""SELECT count(*), arg_min(source_file, n), arg_min(source_row, n),
-                       list(coalesce(source_row, n) ORDER BY n)[:{_ROWS_NAMED}], arg_min(said, n)
+            f"""SELECT count(*), arg_min(source_file, row_n), arg_min(source_row, row_n),
+                       list(coalesce(source_row, row_n) ORDER BY row_n)[:{_ROWS_NAMED}],
+                       arg_min(said, row_n)
                 FROM (SELECT *, {doubt["says"]} AS said FROM judged WHERE {doubt["rows"]})"""
         )[0]
         if not n_rows:
@@ -116,9 +117,10 @@ class Judge:
         """Yield a finding for each column with cells that are no number, or no true or false."""
         for name in (name for name in self._columns if COLUMNS[name][0] != "VARCHAR"):
             n_cells, file, first, value = self._fetch_all(
-                f"""SELECT count(*), arg_min(given.source_file, n),
-                           arg_min(coalesce(given.source_row, n), n), arg_min(cells.{name}, n)
-                    FROM cells JOIN given USING (n)
+                f"""SELECT count(*), arg_min(given.source_file, row_n),
+                           arg_min(coalesce(given.source_row, row_n), row_n),
+                           arg_min(cells.{name}, row_n)
+                    FROM cells JOIN given USING (row_n)
                     WHERE given.{name} IS NULL AND cells.{name} IS NOT NULL"""
             )[0]
             if n_cells:
