@@ -142,18 +142,18 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 return role
         return self.source.role
 
-    def reference_text(self, problem: str | None, written: str | None = None) -> str | None:
+    def reference_text(self, problem: str | None, log_spelling: str | None = None) -> str | None:
         """Read the reference program that the recipe supplies for a problem, if it does.
 
-        Its file may have the name of the problem that is ``written`` in the log.
+        Its file may have the problem's name as the log spells it.
         """
         if self.source.reference is None or problem is None:
             return None
         field = f"source[{self.index}].reference"
-        logged_name = self.source.reference.replace("{problem}", written or "")
-        is_name = written and all(map(_PROBLEM_FILE.fullmatch, written.split("/")))
-        if written and is_name and (self.loaded.directory / logged_name).is_file():
-            problem = written
+        spelled_file = self.source.reference.replace("{problem}", log_spelling or "")
+        is_name = log_spelling and all(map(_PROBLEM_FILE.fullmatch, log_spelling.split("/")))
+        if log_spelling and is_name and (self.loaded.directory / spelled_file).is_file():
+            problem = log_spelling
         elif "{problem}" in self.source.reference and not _PROBLEM_FILE.fullmatch(problem):
             # A name from a log may not lead elsewhere.
             message = "no reference file can be called as this problem is"
