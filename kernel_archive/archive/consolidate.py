@@ -109,7 +109,7 @@ def consolidate(
     with _merge_database(scratch) as connection:
         if store.remote:
             connection.register_filesystem(store.system)
-        fragments = {literal_path(store.place(run.fragment.name)): run.fragment for run in runs}
+        fragments = {literal_path(store.location(run.fragment.name)): run.fragment for run in runs}
         whole = connection.read_parquet(sorted(fragments))
         if sum(fragment.bytes for fragment in fragments.values()) < SMALL_BYTES:
             whole.create("chunk")
@@ -190,9 +190,9 @@ def _chunks(
     """Part the searches, in order, into queries for about :data:`CHUNK_ROWS` rows of fragments."""
     files: dict[str, set[str]] = {}
     for run in runs:
-        place = literal_path(store.place(run.fragment.name))
+        path = literal_path(store.location(run.fragment.name))
         for search in run.searches:
-            files.setdefault(str(search["search_id"]), set()).add(place)
+            files.setdefault(str(search["search_id"]), set()).add(path)
     parts = connection.sql(
         f"""SELECT list(search_id ORDER BY search_id)
             FROM (SELECT search_id, sum(count(*)) OVER (ORDER BY search_id) - count(*) AS before
@@ -201,9 +201,9 @@ def _chunks(
     )
     chunks = []
     for (part,) in parts.fetchall():
-        places = sql_texts(sorted(set().union(*(files[search] for search in part))))
+        paths = sql_texts(sorted(set().union(*(files[search] for search in part))))
         chunks.append(
-            f"SELECT * FROM read_parquet([{places}]) WHERE search_id IN ({sql_texts(part)})"
+            f"SELECT * FROM read_parquet([{paths}]) WHERE search_id IN ({sql_texts(part)})"
         )
     return chunks
 

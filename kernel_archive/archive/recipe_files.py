@@ -109,8 +109,8 @@ def _lines(path: Path, kind: type[Line], code: str, fix: str) -> Iterator[tuple[
         try:
             yield number, decode(text)
         except msgspec.ValidationError as error:
-            message, place = misfit(error)
-            raise fail(message=message, line=number, field=place) from None
+            message, field = misfit(error)
+            raise fail(message=message, line=number, field=field) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise fail(message=f"not valid JSON: {error}", line=number) from None
 
