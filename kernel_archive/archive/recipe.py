@@ -18,7 +18,7 @@ from kernel_archive.errors import DataError, RecipeError, UsageError, printable,
 from kernel_archive.gpus import GPUS, GpuFacts, is_known
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.readers import READERS
-from kernel_archive.readers.sql import QueryError, check_query
+from kernel_archive.readers.sql import QueryError, parse_query
 from kernel_archive.schema import ROLES, Role
 from kernel_archive.storage import content_path, file_sha256
 from kernel_archive.toml_files import toml_beside
@@ -129,9 +129,9 @@ class LoadedRecipe(msgspec.Struct, frozen=True, kw_only=True):
         """The folder of the recipe, to which its paths are relative."""
         return self.file.parent
 
-    def error(self, code: str, message: str, field: str, **place: str | None) -> RecipeError:
-        """Make an error of a field of the recipe; ``place`` are value and fix."""
-        where: dict[str, Any] = {"file": str(self.file), "field": field, **place}
+    def error(self, code: str, message: str, field: str, **details: str | None) -> RecipeError:
+        """Make an error of a field of the recipe; ``details`` are value and fix."""
+        where: dict[str, Any] = {"file": str(self.file), "field": field, **details}
         return RecipeError.of(code=code, message=message, **where)
 
     def files_beside(self, field: str) -> list[Path]:
@@ -203,7 +203,7 @@ def _check_source(loaded: LoadedRecipe, index: int) -> str | None:
         except (UntrustedFileError, UnicodeDecodeError) as error:
             raise fail("query", f"cannot be read: {error}", query, None) from None
     try:
-        check_query(query)
+        parse_query(query)
     except QueryError as error:
         raise fail("query", str(error), None, error.fix) from None
     return query

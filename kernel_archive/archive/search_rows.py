@@ -116,13 +116,11 @@ class SearchRows:
     def _reference_text(self, problem: str | None) -> str | None:
         return self.job.reference_text(problem, self._log_spellings.get(problem or ""))
 
-    def _contradiction(
-        self, log_part: str, field: str, recipe_value: str, logged_value: str
-    ) -> RecipeError:
-        stated, logged = printable(recipe_value), printable(logged_value)
+    def _contradiction(self, log_part: str, field: str, stated: str, logged: str) -> RecipeError:
         return self.job.loaded.error(
             "recipe-contradicts-log",
-            f"the recipe says {stated!r}, the log of {log_part} says {logged!r}",
+            f"the recipe says {printable(stated)!r}, "
+            f"the log of {log_part} says {printable(logged)!r}",
             f"source[{self.job.index}].{field}",
             fix="Correct the recipe; a recipe only adds what the logs don't say",
         )
@@ -215,7 +213,7 @@ class SearchRows:
         reference. Reports the first renaming of each.
         """
         ours = REFERENCE_IDS.get(problem)
-        if ours is None or not READERS[self.job.source.format].foreign:
+        if ours is None or not READERS[self.job.source.format].has_foreign_problems:
             return problem
         if reference is not None and program_columns(reference).program_id in ours:
             return problem

@@ -27,7 +27,7 @@ MAX_ROUNDS: Final = 8  # a brief with more goals, or a log with more batches, is
 class Attempts(LogReader):
     """An agent's run."""
 
-    kind = RowKind(Attempt)
+    row_kind = RowKind(Attempt)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -39,8 +39,8 @@ class Attempts(LogReader):
             self.facts.n_pending += 1
             return
         node = str(row.attempt)
-        earlier = self.nodes.get(node)
-        is_first = not self.nodes or node == next(iter(self.nodes))
+        earlier = self.evaluations.get(node)
+        is_first = not self.evaluations or node == next(iter(self.evaluations))
         if earlier is not None and earlier.code != row.code:
             node, is_first = f"{node}@{line}", False
             message = f"an earlier attempt has this number; this one is kept as {node}"
@@ -65,7 +65,7 @@ class Attempts(LogReader):
         brief = object_of(object_of(self.facts.hyperparameters).get("brief"))
         batches: list[list[Evaluation]] = []
         started_at = None
-        for record in self.nodes.values():
+        for record in self.evaluations.values():
             record.aim = text_of(brief.get("aim"))
             gap = seconds_between(started_at, record.started_at)
             if not batches or (gap is not None and gap > BATCH_SECONDS):

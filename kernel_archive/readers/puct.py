@@ -27,7 +27,7 @@ _COUNTED: Final = {
 class EventLog(LogReader):
     """One search; ``outer_step`` is the step of the outer search whose inner search this is."""
 
-    kind = RowKind(ev.Event, ev.EVENT_TYPES)
+    row_kind = RowKind(ev.Event, ev.EVENT_TYPES)
 
     def __init__(self, *arguments: Any, search: str | None = None) -> None:
         super().__init__(*arguments, search=search)
@@ -35,8 +35,7 @@ class EventLog(LogReader):
         self._step: int | None = None  # v2 events have no step: it is that of the last start
         self._requests: dict[str, tuple[ev.EvaluationRequested, int | None]] = {}
         self._finished_requests: set[str] = set()
-        #: Input and output tokens, by the request of the proposal.
-        self._tokens: dict[str, tuple[int | None, int | None]] = {}
+        self._tokens: dict[str, tuple[int | None, int | None]] = {}  # by request of the proposal
 
     def add_row(self, line: int, row: Any) -> None:
         """Add the event of one line."""

@@ -29,7 +29,7 @@ class AgenticRun(LogReader):
     Calls that the infrastructure lost are missing; the seed's is there only when it was not cached.
     """
 
-    kind = RowKind(_Call)
+    row_kind = RowKind(_Call)
 
     @cached_property
     def _seed(self) -> str | None:
@@ -69,7 +69,7 @@ class _Rollout(msgspec.Struct):
 class Rollouts(LogReader):
     """A training run. Its reward is a ratio of microseconds, not a speedup, and is not read."""
 
-    kind = RowKind(_Rollout)
+    row_kind = RowKind(_Rollout)
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -111,12 +111,12 @@ class _MeasuredCandidate(msgspec.Struct):
 class EvalSet(LogReader):
     """An evaluation set as its builder wrote it."""
 
-    kind = RowKind(_MeasuredCandidate)
+    row_kind = RowKind(_MeasuredCandidate)
 
     def add_row(self, line: int, row: _MeasuredCandidate) -> None:
         """Add one measured candidate."""
         node = row.source_id or f"row-{line}"
-        earlier = self.nodes.get(node)
+        earlier = self.evaluations.get(node)
         if earlier is not None and earlier.code != row.candidate_code:
             node = f"{node}@{line}"
         record = self.new_evaluation(
@@ -136,6 +136,6 @@ class EvalSet(LogReader):
     def complete_facts(self) -> None:
         """Add the facts that all rows share, and those of the manifest, which is written last."""
         for column in ("reference_code", "gpu"):
-            stated = {getattr(record, column) for record in self.nodes.values()}
+            stated = {getattr(record, column) for record in self.evaluations.values()}
             setattr(self.facts, column, stated.pop() if len(stated) == 1 else None)
         super().complete_facts()

@@ -62,7 +62,7 @@ class QueryError(Exception):
 
 
 @lru_cache(maxsize=64)
-def check_query(text: str) -> dict[str, Any]:
+def parse_query(text: str) -> dict[str, Any]:
     """Parse a query that must be exactly one SELECT to DuckDB's syntax tree.
 
     Raises:
@@ -84,7 +84,7 @@ def check_query(text: str) -> dict[str, Any]:
 def patterns_of(tree: dict[str, Any], variables: Iterable[str]) -> list[str]:
     """List the patterns that may name files in a query; ``**`` where it computes one.
 
-    >>> patterns_of(check_query("SELECT a FROM 'x.csv', read_text('k/*.py')"), [])
+    >>> patterns_of(parse_query("SELECT a FROM 'x.csv', read_text('k/*.py')"), [])
     ['k/*.py', 'x.csv']
     """
     found = set(variables)
@@ -147,7 +147,7 @@ class _Query:
     def inputs(self) -> dict[str, bool]:
         """The files that it may read, relative to its folder, and whether each lies in it."""
         paths: set[str] = set()
-        for pattern in patterns_of(check_query(self.text), self.variables.values()):
+        for pattern in patterns_of(parse_query(self.text), self.variables.values()):
             paths.update(islice(_matches(self.folder, pattern), MAX_FILES + 1))
             if len(paths) > MAX_FILES:
                 message = f"more than {MAX_FILES:,} files match {printable(pattern, 60)}"
@@ -203,23 +203,23 @@ class _Query:
         csv.field_size_limit(FIELD_BYTES)
         with suppress(csv.Error, UntrustedFileError), open_uncompressed(path) as stream:
             text = io.TextIOWrapper(stream, "utf-8", errors="replace", newline="")
-            reader = csv.reader(text, delimiter=csv_mark(path))
+            reader = csv.reader(text, delimiter=csv_delimiter(path))
             for row in reader:
                 lines += [begin] if row else []
                 begin = reader.line_num + 1
         return lines
 
 
-def csv_mark(path: Path) -> str:
-    """Return the mark between the fields of a CSV file: the likeliest that its header has."""
+def csv_delimiter(path: Path) -> str:
+    """Return the delimiter of a CSV file: the likeliest that its header has."""
     header = ""
     with suppress(UntrustedFileError), open_uncompressed(path) as stream:
         header = stream.read(1 << 16).split(b"\n", 1)[0].decode("utf-8", "replace")
-    marks = "\t" if ".tsv" in path.suffixes else ",;\t"
-    return next((mark for mark in marks if mark in header), marks[0])
+    delimiters = "\t" if ".tsv" in path.suffixes else ",;\t"
+    return next((mark for mark in delimiters if mark in header), delimiters[0])
 
 
-def _also(run: RunFiles) -> Iterator[Path]:
+def _query_files(run: RunFiles) -> Iterator[Path]:
     """Yield the files whose digests name what was read, below the run's own folder."""
     with suppress(QueryError):
         yield from (run.root / name for name, is_inside in _Query(run).inputs.items() if is_inside)
@@ -236,7 +236,7 @@ def run_query(
     request = {
         "folder": str(folder),
         "query": query,
-        "tree": check_query(query),  # where its calls of read_csv stand, should one fail
+        "tree": parse_query(query),  # where its calls of read_csv stand, should one fail
         "variables": variables,
         "memory": MEMORY_BYTES,
         "address_space": ADDRESS_SPACE_BYTES,
@@ -323,6 +323,6 @@ SQL: Final = ReaderSpec(
     files=(),
     version=4,
     records=_records,
-    also=_also,
-    foreign=True,
+    further_files=_query_files,
+    has_foreign_problems=True,
 )

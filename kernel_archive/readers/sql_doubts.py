@@ -28,37 +28,27 @@ _MEMORY: Final = "4GiB"
 _DOUBTS: Final[list[dict[str, Any]]] = toml_beside(__file__, "sql_doubts.toml")["doubt"]
 
 
-def _open_database(answer: pa.Table) -> duckdb.DuckDBPyConnection:
-    """Open a database with the rows as ``answer``, and the functions of ``sql_judged.sql``."""
-    connection = memory_database(threads=1, memory_limit=_MEMORY)
-    text, truth = duckdb.sqltypes.VARCHAR, duckdb.sqltypes.BOOLEAN
-    connection.create_function("same_gpu", same_gpu, [text, text], truth)
-    connection.register("answer", answer)
-    return connection
-
-
 class Judge:
-    """The judged rows of one answer; ``file_of`` names the file of a row, or the run.
-
-    Attributes:
-        findings: what was doubted, each once; where no row counts, that is the last one.
-        refused: whether no row counts.
-    """
+    """The judged rows of one answer; ``file_of`` names the file of a row, or the run."""
 
     def __init__(self, answer: pa.Table, file_of: Callable[[str | None], str]) -> None:
         self._file_of = file_of
         self._columns = [name for name in COLUMNS if name in answer.column_names]
-        self._connection = _open_database(answer)
-        self._judge_rows()
+        self._connection = memory_database(threads=1, memory_limit=_MEMORY)
+        self._judge_rows(answer)
+        #: What was doubted, each once; where no row counts, that is the last one.
         self.findings = [*self._bad_values()]
         self.findings += [finding for doubt in _DOUBTS for finding in self._doubted(doubt)]
         refusal = self._refusal()
-        self.refused = refusal is not None
+        self.refused = refusal is not None  # whether no row counts
         if refusal is not None:
             self.findings.append(refusal)
 
-    def _judge_rows(self) -> None:
+    def _judge_rows(self, answer: pa.Table) -> None:
         """Make the tables of ``sql_judged.sql`` for the columns that the answer has."""
+        text, truth = duckdb.sqltypes.VARCHAR, duckdb.sqltypes.BOOLEAN
+        self._connection.create_function("same_gpu", same_gpu, [text, text], truth)
+        self._connection.register("answer", answer)
         both_times = {"runtime_us", "reference_runtime_us"} <= {*self._columns}
         self._connection.execute("SET VARIABLE has_outcome = ?", ["outcome" in self._columns])
         self._connection.execute("SET VARIABLE both_times = ?", [both_times])
