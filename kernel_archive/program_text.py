@@ -29,7 +29,7 @@ _EXCUSES: Final = {"double": _DOUBLE, "sort": _ORDERING}
 # A host statement that computes with a method and gives the result a name. It begins with a line
 # end, not with ``^``, as a character is searched for many times faster. Lines of kernels, which
 # begin with ``tl.``, are left out.
-_NAMED_RESULT: Final = re.compile(
+_RESULT_NAME: Final = re.compile(
     r"\n[ \t]++(\w++) = (?!tl\.)[^\n=]*\.(?:abs|amax|amin|bmm|clamp|clone|cumsum|einsum|exp|log"
     r"|log_softmax|matmul|max|mean|min|mm|norm|softmax|sort|square|sqrt|std|sum|var)\("
 )
@@ -116,9 +116,7 @@ def _has_dead_work(code: str) -> bool:
     """Tell whether the host computes something, gives it a name and never uses it."""
     text = f"\n{code}"
     results = [
-        m[1]
-        for m in _NAMED_RESULT.finditer(text)
-        if not ("tl." in m[0] and _IN_KERNEL.search(m[0]))
+        m[1] for m in _RESULT_NAME.finditer(text) if not ("tl." in m[0] and _IN_KERNEL.search(m[0]))
     ]
     counts = Counter(re.findall(r"\w+", text)) if results else Counter()
     return any(counts[name] == 1 for name in results)

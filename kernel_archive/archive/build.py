@@ -144,7 +144,10 @@ class Build:
         _refuse_repeats(self.runs)
         for recipe in self.recipes if self.options.source is None else ():  # a copy may be a part
             _refuse_idle_patterns(recipe, {p for run in self.runs for p in run.problems})
-        self.key = self._build_key()
+        versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), self.options.scheme]
+        keys = sorted(run.key for run in self.runs)
+        facts = [self.builders, self.version or None, self.name]
+        self.key = sha256_hex(canonical_json([versions, self._content_digest, keys, *facts]))
 
     def _read_runs(self, advance: Advance | None) -> None:
         options = self.options
@@ -154,9 +157,8 @@ class Build:
         ]
         n_processes = options.jobs
         if options.engine == "local":
-            n_processes = min(options.jobs or os.cpu_count() or 1, len(calls))
-            if sum(job.bytes for job in self.run_jobs) < PARALLEL_BYTES:
-                n_processes = 1
+            is_small = sum(job.bytes for job in self.run_jobs) < PARALLEL_BYTES
+            n_processes = 1 if is_small else min(options.jobs or os.cpu_count() or 1, len(calls))
         with open_executor(
             n_processes, engine=options.engine, scheduler=options.scheduler
         ) as executor:
@@ -167,17 +169,8 @@ class Build:
                     advance(len(self.runs), len(calls), run.facts.search_id)
         self.runs.sort(key=lambda run: run.facts.search_id)
 
-    def _build_key(self) -> str:
-        versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), self.options.scheme]
-        keys = sorted(run.key for run in self.runs)
-        facts = [self.builders, self.version or None, self.name]
-        return sha256_hex(canonical_json([versions, self._content_digest, keys, *facts]))
-
     def unchanged_result(self) -> BuildResult | None:
-        """Return the result when the target holds this very build already, whole, with splits.
-
-        It refuses no release: version and digests are those of the target itself.
-        """
+        """Return the result when the target holds this very build already, whole, with splits."""
         present = present_manifest(self.target)
         if present is None or present.reports.get("build_key") != self.key:
             return None
@@ -188,6 +181,7 @@ class Build:
             return None
         if any(shard_faults(self.target, present.shards())):
             return None
+        # It is the release that is there, which the result can't refuse.
         return msgspec.structs.replace(self.result(present), unchanged=True)
 
     def write_tables(self, directory: Path) -> Manifest:
@@ -232,14 +226,17 @@ class Build:
         """Return the result before the archive takes its place; refuse to replace a release."""
         present = present_manifest(self.target)
         replaced = None
-        if present is not None and _is_other_release(present, new):
-            replaced = present.version
-            if present.released and not self.options.replace:
-                raise TargetExistsError(
-                    f"{self.target} holds release {replaced} ({present.logical_digest[:19]}…); "
-                    f"this build is {new.version} ({new.logical_digest[:19]}…). Choose another "
-                    "--out, or overwrite it with --replace"
-                )
+        # Splits made in another way do not make another release: they can be made again.
+        if present is not None:
+            same_name = present.version == new.version or not (present.released or new.released)
+            if not same_name or present.measured_digest != new.measured_digest:
+                replaced = present.version
+        if present is not None and replaced and present.released and not self.options.replace:
+            raise TargetExistsError(
+                f"{self.target} holds release {present.version} ({present.logical_digest[:19]}…); "
+                f"this build is {new.version} ({new.logical_digest[:19]}…). Choose another --out, "
+                "or overwrite it with --replace"
+            )
         pairs = new.splits.get("train_pairs")
         why = pairs.why_no_pairs() if pairs is not None and not pairs.rows else None
         why_no_pairs = {"train_pairs": why} if why else {}
@@ -257,15 +254,6 @@ class Build:
             not_made=new.reports.get("splits_not_made", {}) | why_no_pairs,
             own=new.eval_rules is not None,
         )
-
-
-def _is_other_release(present: Manifest, new: Manifest) -> bool:
-    """Tell whether a build replaces another release than its own.
-
-    Splits made in another way do not make another release: they can be made again.
-    """
-    same_name = present.version == new.version or not (present.released or new.released)
-    return not same_name or present.measured_digest != new.measured_digest
 
 
 def why_empty(manifest: Manifest) -> str:

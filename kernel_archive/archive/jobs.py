@@ -108,11 +108,8 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def fragment_key(self) -> str:
-        """Name of the staged fragment: the digest of everything that its content depends on."""
+        """Digest of everything that a staged run depends on; its record is ``<key>.run``."""
         reader = READERS[self.source.format]
-        pattern, folder = self.source.reference or "", self.loaded.directory
-        patterns = {pattern.replace("{problem}", name) for name in ("*", "*/*", "*/*/*")}
-        files = {p for name in patterns if name and name[0] != "/" for p in folder.glob(name)}
         key = {
             "stage": STAGE_VERSION,
             "reader": [reader.name, reader.version],
@@ -122,12 +119,17 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             "excluded": self.excluded,
             "gpus": tuple(self.loaded.recipe.gpu),
             "roles": self.roles,
-            "references": {
-                p.relative_to(folder).as_posix(): file_sha256(p) for p in files if p.is_file()
-            },
+            "references": self._reference_digests(),
             "input": self.digest,
         }
         return sha256_hex(canonical_json(key))
+
+    def _reference_digests(self) -> dict[str, str]:
+        """Digest every file that the pattern of references may name: no problem is known yet."""
+        pattern, folder = self.source.reference or "", self.loaded.directory
+        patterns = {pattern.replace("{problem}", name) for name in ("*", "*/*", "*/*/*")}
+        files = {p for name in patterns if name and name[0] != "/" for p in folder.glob(name)}
+        return {p.relative_to(folder).as_posix(): file_sha256(p) for p in files if p.is_file()}
 
     @property
     def roles(self) -> dict[Role, list[str]]:
@@ -167,7 +169,7 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise self.loaded.error("bad-recipe", message, field, value=path.name) from None
 
 
-def _excludes(recipe: Recipe) -> dict[str, dict[str, str]]:
+def _exclude_reasons(recipe: Recipe) -> dict[str, dict[str, str]]:
     """Map search ids to the reasons of excluded nodes."""
     excluded: dict[str, dict[str, str]] = {}
     for entry in recipe.exclude:
@@ -188,16 +190,15 @@ def _relative(path: Path, base: Path) -> str:
     return path.name if path == base else path.relative_to(base).as_posix()
 
 
-def _matches(loaded: LoadedRecipe, index: int, work_folder: Path) -> list[tuple[Path, Path]]:
+def _matched_paths(loaded: LoadedRecipe, index: int, work_folder: Path) -> list[tuple[Path, Path]]:
     """List what a source matches, each with what its name is relative to."""
     source = loaded.recipe.source[index]
     base, pattern = loaded.directory, source.path
     field, fix = f"source[{index}].path", "Paths are relative to the recipe; wildcards: *, ? and **"
     code, message = "no-match", "the path matches no file or directory"
     if "://" in pattern:
-        base, pattern = fetch_source(
-            pattern, work_folder, beside=bool(READERS[source.format].files)
-        )
+        reads_beside = bool(READERS[source.format].files)
+        base, pattern = fetch_source(pattern, work_folder, beside=reads_beside)
         code, message = "bad-source", "the address matches no file"
     elif Path(pattern).is_absolute() or ".." in Path(pattern).parts:
         base, pattern = _split_pattern(os.path.normpath(base / pattern))
@@ -216,17 +217,14 @@ def jobs_of(recipes: list[LoadedRecipe], work_folder: Path = Path()) -> list[Run
     """List the runs of all recipes, sorted by id; sources behind URLs go into ``work_folder``."""
     jobs: dict[str, RunJob] = {}
     for loaded in recipes:
-        excluded = _excludes(loaded.recipe)
+        excluded = _exclude_reasons(loaded.recipe)
         unmatched = set(excluded)
         for index in range(len(loaded.recipe.source)):
-            for path, base in _matches(loaded, index, work_folder):
+            for path, base in _matched_paths(loaded, index, work_folder):
                 run_path = _LOG_ENDING.sub("", _relative(path, base)).removeprefix("logs/")
                 run_id = f"{loaded.recipe.name}/{run_path}"
-                reasons = {
-                    search: why
-                    for search, why in excluded.items()
-                    if f"{search}/".startswith(f"{run_id}/")
-                }
+                prefix = f"{run_id}/"
+                reasons = {s: why for s, why in excluded.items() if f"{s}/".startswith(prefix)}
                 unmatched -= reasons.keys()
                 if other := jobs.get(run_id):
                     message = f"two runs share the search id {run_id}: {other.path} and {path}"
