@@ -72,7 +72,7 @@ class RunFiles:
 
     def lines(self, path: Path) -> Iterator[tuple[int, bytes] | Finding]:
         """Yield the lines of a file with their numbers from 1, and a finding where one is lost."""
-        name, most = self.name(path), untrusted.allowance(path, MAX_FILE_BYTES)
+        name, most = self.name(path), untrusted.decompressed_limit(path, MAX_FILE_BYTES)
         if untrusted.is_compressed(path):
             self.unsound.add(name)  # until it was read to its end
         bounds = {"max_bytes": most, "max_lines": MAX_LINES, "max_line": MAX_LINE_BYTES}
@@ -90,7 +90,7 @@ class RunFiles:
     def whole(self, path: Path) -> bytes | Finding:
         """Read a whole file; a finding where it can't be."""
         try:
-            most = untrusted.allowance(path, MAX_WHOLE_BYTES)
+            most = untrusted.decompressed_limit(path, MAX_WHOLE_BYTES)
             return untrusted.read_whole(path, max_bytes=most)
         except UntrustedFileError as error:
             return error.finding(self.name(path))

@@ -17,7 +17,7 @@ from kernel_archive.readers.log_reader import FORMATS, LogReader
 from kernel_archive.readers.puct import EventLog
 from kernel_archive.readers.records import SPEEDUP_RANGE, PublishedRow, Record, SearchFacts
 from kernel_archive.readers.run_facts import add_file_facts
-from kernel_archive.untrusted import allowance
+from kernel_archive.untrusted import decompressed_limit
 from kernel_archive.untrusted_tables import parquet_rows
 
 _MAX_ROWS: Final = 1_000_000  # rows of a Parquet table; larger ones are refused
@@ -34,7 +34,7 @@ class HubTable(LogReader):
         Nothing is yielded of a table whose first row lacks one of ``columns``.
         """
         name = self.run.name(path)
-        limit = allowance(path, MAX_FILE_BYTES)
+        limit = decompressed_limit(path, MAX_FILE_BYTES)
         options = {"max_rows": _MAX_ROWS, "max_bytes": limit, "max_row": MAX_LINE_BYTES}
         is_first = True
         for item in parquet_rows(path, name=name, wanted=None, **options):
