@@ -23,7 +23,7 @@ from kernel_archive.archive.fragment_store import Store
 from kernel_archive.archive.labels import FLAGS, SQL_NAMES
 from kernel_archive.archive.manifest import TableFacts
 from kernel_archive.archive.recipe import LoadedRecipe
-from kernel_archive.archive.recipe_files import READING_SCHEMA, reading_rows, refuse_unknown
+from kernel_archive.archive.recipe_files import READING_SCHEMA, reading_rows, refuse_stray_readings
 from kernel_archive.archive.shards import ShardWriter, close_table, write_table
 from kernel_archive.archive.stage import StagedRun
 from kernel_archive.bins import Scheme, assign_bins
@@ -50,8 +50,8 @@ _LARGE_TABLES: Final = (
     ("evaluations", "train", "true"),
     ("failures", "train", "true"),
 )
-#: What ``labels.sql`` reads beside ``fragment``.
-_RULES: Final = {
+#: What ``labels.sql`` reads beside ``fragment``: field of :class:`LabelRules`, table of that name.
+_RULE_SCHEMAS: Final = {
     "succession": pa.schema([("newer", pa.string()), ("older", pa.string())]),
     "unanimous": pa.schema([("builder", pa.string())]),
     "reading": READING_SCHEMA,
@@ -62,27 +62,27 @@ class LabelRules(msgspec.Struct, frozen=True):
     """What the recipes say of labels and GPUs, and the bin scheme of the labels."""
 
     scheme: Scheme
-    succession: list[dict[str, Any]]  # builders (newer, older): the newer one's verdicts count
-    unanimous: list[dict[str, Any]]  # builders: one failed measurement of a kernel takes its label
-    reading: list[dict[str, Any]]  # what readers found in programs
+    succession: list[dict[str, Any]]  # rows of builders (newer, older): the newer's verdicts count
+    unanimous: list[dict[str, Any]]  # rows of builders: one failed measurement takes a label
+    reading: list[dict[str, Any]]  # rows: what readers found in programs
     gpus: dict[str, GpuFacts]  # facts that recipes state
 
 
 def label_rules(recipes: Sequence[LoadedRecipe], scheme: Scheme) -> LabelRules:
-    """Collect the rules of all recipes; errors as of :func:`supersession` and the readings."""
+    """Collect the rules of all recipes; errors as of :func:`superseding_pairs` and the readings."""
     all_recipes = [loaded.recipe for loaded in recipes]
-    pairs = supersession({recipe.name: recipe.supersedes for recipe in all_recipes})
+    pairs = superseding_pairs({recipe.name: recipe.supersedes for recipe in all_recipes})
     succession = [{"newer": new, "older": old} for new, old in pairs]
     unanimous = [{"builder": recipe.name} for recipe in all_recipes if recipe.unanimous]
     gpus = {name: facts for recipe in all_recipes for name, facts in recipe.gpu.items()}
     return LabelRules(scheme, succession, unanimous, reading_rows(recipes), gpus)
 
 
-def supersession(supersedes: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+def superseding_pairs(supersedes: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
     """List all pairs (new, old) of builders, also over several steps; refuse a circle."""
     pairs = {(new, old) for new, olds in supersedes.items() for old in olds}
     for _ in range(len(pairs)):
-        pairs |= {(new, older) for new, old in pairs for newer, older in pairs if old == newer}
+        pairs |= {(new, oldest) for new, old in pairs for newer, oldest in pairs if newer == old}
     if circle := sorted(new for new, old in pairs if new == old):
         raise RecipeError.of(
             code="bad-recipe",
@@ -118,8 +118,8 @@ def consolidate(
         else:
             whole.limit(0).create("chunk")
             whole.project("* EXCLUDE (code)").create("fragment")
-            chunks = _chunks(connection, runs, store)
-        _decide(connection, rules)
+            chunks = _chunk_queries(connection, runs, store)
+        _create_views(connection, rules)
         (counts,) = connection.sql("FROM report").to_arrow_table().to_pylist()
         flagged = ", ".join(f"count(*) FILTER ({flag.name}) AS {flag.name}" for flag in FLAGS)
         query = f"SELECT {flagged} FROM kernel WHERE NOT withheld"
@@ -132,7 +132,7 @@ def consolidate(
         for chunk in chunks:  # read once for all tables
             connection.execute(f"CREATE OR REPLACE TABLE chunk AS {chunk}")
             for name, split, condition in _LARGE_TABLES:
-                for part in _rows(connection, name, condition, rules.scheme):
+                for part in _split_rows(connection, name, condition, rules.scheme):
                     writers[name][split].add(part)
         tables = {name: close_table(splits) for name, splits in writers.items()}
     searches = [row for run in runs for row in run.searches]
@@ -168,9 +168,9 @@ def _merge_database(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _decide(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:
-    """Decide what becomes of every row of ``fragment``: makes views of the large tables."""
-    for name, schema in _RULES.items():
+def _create_views(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:
+    """Create views of the large tables, with what becomes of every row of ``fragment``."""
+    for name, schema in _RULE_SCHEMAS.items():
         connection.register(name, pa.Table.from_pylist(getattr(rules, name), schema=schema))
 
     def bin_of(speedups: pa.Array) -> pa.Array:
@@ -181,10 +181,10 @@ def _decide(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:
     queries = Path(__file__).with_name("labels.sql").read_text(encoding="utf-8")
     flags = ", ".join(f"CASE WHEN {flag.name} THEN '{flag.name}' END" for flag in FLAGS)
     connection.execute(Template(queries).substitute(SQL_NAMES, flags=flags))
-    refuse_unknown(connection)
+    refuse_stray_readings(connection)
 
 
-def _chunks(
+def _chunk_queries(
     connection: duckdb.DuckDBPyConnection, runs: Sequence[StagedRun], store: Store
 ) -> list[str]:
     """Part the searches, in order, into queries for about :data:`CHUNK_ROWS` rows of fragments."""
@@ -208,7 +208,7 @@ def _chunks(
     return chunks
 
 
-def _rows(
+def _split_rows(
     connection: duckdb.DuckDBPyConnection, table: str, condition: str, scheme: str
 ) -> Iterator[pa.Table]:
     """Yield the rows of a split that are in ``chunk``, in order, as the schema has them."""

@@ -162,7 +162,7 @@ def load_recipe(path: Path) -> LoadedRecipe:
         recipe = msgspec.convert(data, Recipe)
     except msgspec.ValidationError as error:
         text, field = misfit(error)
-        raise fail(message=text, field=field, fix=_way_out(text, field or "")) from None
+        raise fail(message=text, field=field, fix=_fix_of(text, field or "")) from None
     loaded = LoadedRecipe(recipe=recipe, file=path)
     for index, source in enumerate(recipe.source):
         query = _check_source(loaded, index)
@@ -209,8 +209,8 @@ def _check_source(loaded: LoadedRecipe, index: int) -> str | None:
     return query
 
 
-def _way_out(text: str, field: str) -> str:
-    """Give the way out of a wrong key or value: the nearest right one."""
+def _fix_of(text: str, field: str) -> str:
+    """Give the fix of a wrong key or value: the nearest right one."""
     if unknown := re.search(r"unknown field `([^`]*)`", text):
         table = _TABLES.get(re.split(r"[\[.]", field)[0], Recipe)
         return suggestion(unknown[1], table.__struct_fields__)

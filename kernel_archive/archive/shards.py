@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernel_archive.archive.manifest import ShardFacts, TableFacts
-from kernel_archive.ids import logical_digest, row_digest
+from kernel_archive.ids import keyed_digest, logical_digest
 from kernel_archive.schema import TABLES, shard_name
 from kernel_archive.storage import file_sha256
 from kernel_archive.toml_files import toml_beside
@@ -68,7 +68,7 @@ def group_ends(keys: Sequence[str], searches: Sequence[str]) -> Iterator[int]:
             start = i + 1
 
 
-def digest_rows(table: str, rows: pa.Table) -> list[bytes]:
+def keyed_digests(table: str, rows: pa.Table) -> list[bytes]:
     """Digest every row, as canonical JSON with its key; times are microseconds since 1970."""
     for i, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
@@ -77,7 +77,7 @@ def digest_rows(table: str, rows: pa.Table) -> list[bytes]:
     names = sorted(rows.column_names)
     columns = [rows.column(name).to_pylist() for name in names]
     keys = columns[names.index(TABLES[table].key)]
-    return list(map(row_digest, keys, map(msgspec.defstruct("Row", names, gc=False), *columns)))
+    return list(map(keyed_digest, keys, map(msgspec.defstruct("Row", names, gc=False), *columns)))
 
 
 class ShardWriter:
@@ -104,7 +104,7 @@ class ShardWriter:
     def add(self, part: pa.Table) -> None:
         """Write the next rows, but for the last group: the end of the part alone may end it."""
         exact = part.select(self._schema.names).cast(self._schema)
-        self.digests += digest_rows(self._table, exact)
+        self.digests += keyed_digests(self._table, exact)
         rows = pa.concat_tables([self._open_group, exact])
         start = 0
         for end in list(self._group_ends(rows))[:-1]:

@@ -92,11 +92,11 @@ def _archive_meant(
     ctx: click.Context, parameter: click.Parameter, archive: str | None, *, is_written: bool = False
 ) -> str | None:
     """Say which archive is taken where none is named and others are here; ask before it changes."""
-    from kernel_archive.archive.open import DEFAULT_DIRECTORY, passed_over, which_archive
+    from kernel_archive.archive.open import DEFAULT_DIRECTORY, unnamed_archives, which_archive_error
 
-    if archive is None and not ctx.resilient_parsing and (others := passed_over()):
+    if archive is None and not ctx.resilient_parsing and (others := unnamed_archives()):
         if is_written:
-            raise which_archive([*others, DEFAULT_DIRECTORY])
+            raise which_archive_error([*others, DEFAULT_DIRECTORY])
         verb = "is" if len(others) == 1 else "are"
         is_option = isinstance(parameter, click.Option)
         way_out = f"--archive {others[0]}" if is_option else "name the one that is meant"

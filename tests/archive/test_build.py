@@ -15,7 +15,7 @@ from support.puct import RunLog, recipe
 
 from kernel_archive.archive import build as build_module
 from kernel_archive.archive import consolidate, shards, stage
-from kernel_archive.archive.consolidate import supersession
+from kernel_archive.archive.consolidate import superseding_pairs
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.manifest import read_manifest
 from kernel_archive.archive.recipe import find_recipe
@@ -188,9 +188,9 @@ def test_a_flipped_byte_is_built_again(tmp_path, source):
 def test_supersession_is_taken_whole_and_never_in_a_circle():
     """What a builder supersedes includes what that one does, whatever their names."""
     chain = {"a": ["b"], "b": ["c"], "c": []}
-    assert supersession(chain) == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert superseding_pairs(chain) == [("a", "b"), ("a", "c"), ("b", "c")]
     with pytest.raises(RecipeError, match="supersedes itself"):
-        supersession({"a": ["b"], "b": ["a"]})
+        superseding_pairs({"a": ["b"], "b": ["a"]})
 
 
 def test_a_reference_stays_in_the_recipe_s_folder(tmp_path):
