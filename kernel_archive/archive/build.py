@@ -159,10 +159,8 @@ class Build:
         if options.engine == "local":
             is_small = sum(job.bytes for job in self.run_jobs) < PARALLEL_BYTES
             n_processes = 1 if is_small else min(options.jobs or os.cpu_count() or 1, len(calls))
-        with open_executor(
-            n_processes, engine=options.engine, scheduler=options.scheduler
-        ) as executor:
-            for _, (run, was_read) in iterate_results(executor, calls):
+        with open_executor(n_processes, engine=options.engine, scheduler=options.scheduler) as pool:
+            for _, (run, was_read) in iterate_results(pool, calls):
                 self.runs.append(run)
                 self._n_staged += was_read
                 if advance:
@@ -177,9 +175,8 @@ class Build:
         lacks_card = present.splits and not (self.target / "README.md").is_file()
         has_variants = any(split.name != "canonical" for split in present.splits.values())
         is_withheld = "withheld" in present.reports  # what withholding emptied comes back
-        if lacks_card or has_variants or is_withheld:
-            return None
-        if any(shard_faults(self.target, present.shards())):
+        faults = shard_faults(self.target, present.shards())
+        if lacks_card or has_variants or is_withheld or any(faults):
             return None
         # It is the release that is there, which the result can't refuse.
         return msgspec.structs.replace(self.result(present), unchanged=True)

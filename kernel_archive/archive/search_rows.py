@@ -78,9 +78,8 @@ class SearchRows:
         if dropped := len(self.evaluations) - len(rows):
             self.facts.counts["rows_dropped"] += dropped
         for seq, (node, row) in enumerate(rows.items(), first_seq):
-            row.update(
-                _parent_columns(row, rows), seq=seq, excluded=reasons.get(node, row["excluded"])
-            )
+            excluded = reasons.get(node, row["excluded"])
+            row.update(_parent_columns(row, rows), seq=seq, excluded=excluded)
         return [*rows.values()]
 
     def _complete_facts(self) -> None:
@@ -90,21 +89,21 @@ class SearchRows:
         if problem is not None:
             name = self.search_id.rsplit("/", 1)[-1].split("__", maxsplit=1)[0]
             problem = problem.replace("{name}", name)
-        recipe_values: dict[str, tuple[str | None, Callable[[str], str]]] = {
-            "problem": (problem, normalise_problem),
-            "gpu": (source.gpu, canonical_gpu),
-            "model": (source.model, str),
-        }
-        for name, (recipe_value, normalise) in recipe_values.items():
-            logged = getattr(facts, name)
-            if recipe_value and logged and normalise(recipe_value) != normalise(logged):
-                raise self._contradiction(self.search_id, name, recipe_value, logged)
-            value = logged if logged is not None else recipe_value
-            if name == "problem" and value:
-                self._canonical_problem(value)
-            setattr(facts, name, value and normalise(value))
+        problem = self._agreed("problem", problem, facts.problem, normalise_problem)
+        facts.problem = problem and self._canonical_problem(problem)
+        gpu = self._agreed("gpu", source.gpu, facts.gpu, canonical_gpu)
+        facts.gpu = gpu and canonical_gpu(gpu)
+        facts.model = self._agreed("model", source.model, facts.model, str)
         if facts.reference_code is None:
             facts.reference_code = self._reference_text(facts.problem)
+
+    def _agreed(
+        self, field: str, stated: str | None, logged: str | None, normalise: Callable[[str], str]
+    ) -> str | None:
+        """Return what the log says of a field, else the recipe; refuse a contradiction."""
+        if stated and logged and normalise(stated) != normalise(logged):
+            raise self._contradiction(self.search_id, field, stated, logged)
+        return logged if logged is not None else stated
 
     def _canonical_problem(self, problem: str) -> str:
         """Return the canonical id of a problem; remember how the log spells it, for files."""

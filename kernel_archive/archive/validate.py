@@ -122,7 +122,6 @@ def digest_faults(archive: Archive) -> Iterator[Finding]:
 
 
 def _check_digests(archive: Archive) -> Iterator[Finding]:
-    """Yield a finding for every file and table whose content is not the manifest's."""
     yield from shard_faults(archive.path, archive.manifest.shards())
     yield from digest_faults(archive)
 
@@ -197,7 +196,6 @@ def _check_cross_references(archive: Archive) -> Iterator[Finding]:
 
 
 def _check_canary(archive: Archive) -> Iterator[Finding]:
-    """Yield a finding for each table with a row without the canary text."""
     for table in archive.tables:
         query = f'SELECT 1 FROM "{table}" WHERE canary IS DISTINCT FROM ? LIMIT 1'
         if archive.sql(query, [CANARY]).num_rows:

@@ -171,43 +171,43 @@ class _Query:
         table = run_query(self.text, self.folder, self.variables)
         _check_columns(table.column_names)
         report = json.loads(table.schema.metadata[b"report"])
-        return self._with_lines(table, report["lines"]), report["damaged"]
+        return self._with_lines(table, report["row_starts"]), report["damaged"]
 
-    def _with_lines(self, table: pa.Table, lines: dict[str, list[int]]) -> pa.Table:
+    def _with_lines(self, table: pa.Table, row_starts: dict[str, list[int]]) -> pa.Table:
         """Replace the number of a CSV file's row, whose header is 1, by the line where it begins.
 
-        ``lines`` are those of damaged files.
+        ``row_starts`` are those of damaged files.
         """
         names = table.column_names
         if "source_row" not in names or not pa.types.is_integer(table["source_row"].type):
             return table
         rows = table["source_row"].to_pylist()
         files = table["source_file"].to_pylist() if "source_file" in names else [None] * len(rows)
-        row_lines: dict[str, list[int]] = {}
+        starts: dict[str, list[int]] = {}
         for i, file in enumerate(files):
             name = str(file or self.variables.get("file"))
-            if name not in row_lines:
-                row_lines[name] = lines.get(name) or self._row_lines(name)
-            if rows[i] is not None and 0 < rows[i] <= len(row_lines[name]):
-                rows[i] = row_lines[name][rows[i] - 1]
+            if name not in starts:
+                starts[name] = row_starts.get(name) or self._row_starts(name)
+            if rows[i] is not None and 0 < rows[i] <= len(starts[name]):
+                rows[i] = starts[name][rows[i] - 1]
         return table.set_column(names.index("source_row"), "source_row", pa.array(rows, pa.int64()))
 
-    def _row_lines(self, name: str) -> list[int]:
+    def _row_starts(self, name: str) -> list[int]:
         """List the lines where the rows of a CSV file begin, which the query read."""
-        lines, begin = list[int](), 1
+        starts, begin = list[int](), 1
         if not name.removesuffix(".gz").removesuffix(".zst").endswith((".csv", ".tsv")):
-            return lines
+            return starts
         path = self.folder / name
         if not self.inputs.get(os.path.relpath(path, self.folder)):
-            return lines
+            return starts
         csv.field_size_limit(FIELD_BYTES)
         with suppress(csv.Error, UntrustedFileError), open_uncompressed(path) as stream:
             text = io.TextIOWrapper(stream, "utf-8", errors="replace", newline="")
             reader = csv.reader(text, delimiter=csv_delimiter(path))
             for row in reader:
-                lines += [begin] if row else []
+                starts += [begin] if row else []
                 begin = reader.line_num + 1
-        return lines
+        return starts
 
 
 def csv_delimiter(path: Path) -> str:
@@ -262,12 +262,12 @@ def run_query(
             return table.replace_schema_metadata({"report": child.stderr})
     is_refused = child.returncode == sql_sandbox.REFUSED
     message = child.stderr.decode("utf-8", "replace") if is_refused else "its process was ended"
-    way_out = None
+    fix = None
     if "Permission" in message or "disabled" in message:
-        way_out = _OUTSIDE
+        fix = _OUTSIDE
     elif not is_refused or "Memory" in message:
-        way_out = f"It may take {MEMORY_BYTES >> 30} GiB: read fewer files or columns at once"
-    raise QueryError(printable(" ".join(message.split()), 600), way_out)
+        fix = f"It may take {MEMORY_BYTES >> 30} GiB: read fewer files or columns at once"
+    raise QueryError(printable(" ".join(message.split()), 600), fix)
 
 
 def _check_columns(names: list[str]) -> None:

@@ -132,12 +132,12 @@ def _sound_rows(
     damaged += [[path, n + 1, "It stands above the header."] for n in range(begin)]
     rows: list[list[str]] = []
     begin += 1
-    lines_of_rows = report["lines"][path] = [begin]
+    row_starts = report["row_starts"][path] = [begin]
     while begin < len(lines):
         row, n_lines = row_at(begin)
         if len(row) == len(columns):
             rows.append(row)
-            lines_of_rows.append(begin + 1)
+            row_starts.append(begin + 1)
         elif row:
             damaged.append([path, begin + 1, f"{len(row)} values for {len(columns)} columns."])
             n_lines = 1
@@ -165,7 +165,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (request["address_space"],) * 2)
     resource.setrlimit(resource.RLIMIT_FSIZE, (request["result_bytes"],) * 2)
     csv.field_size_limit(FIELD_BYTES)
-    report: dict[str, Any] = {"damaged": [], "lines": {}}
+    report: dict[str, Any] = {"damaged": [], "row_starts": {}}
     try:
         os.chdir(request["folder"])
         connection = connect(request["memory"], request["variables"], str(Path.cwd()))
