@@ -242,6 +242,7 @@ def run_query(
         "address_space": ADDRESS_SPACE_BYTES,
         "result_bytes": RESULT_BYTES,
     }
+    fix: str | None = None
     with tempfile.TemporaryFile() as answer:
         try:
             child = subprocess.run(
@@ -262,7 +263,6 @@ def run_query(
             return table.replace_schema_metadata({"report": child.stderr})
     is_refused = child.returncode == sql_sandbox.REFUSED
     message = child.stderr.decode("utf-8", "replace") if is_refused else "its process was ended"
-    fix = None
     if "Permission" in message or "disabled" in message:
         fix = _OUTSIDE
     elif not is_refused or "Memory" in message:
