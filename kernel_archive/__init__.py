@@ -38,9 +38,8 @@ _PUBLIC: Final = {
     **dict.fromkeys(("build", "validate"), "pipeline"),
     "load": "publishing.pull",
     **dict.fromkeys(("Forecasts", "Score", "Split", "compare", "load_split"), "scoring"),
-    **dict.fromkeys(
-        ("check_forecasts", "metrics", "read_forecasts", "rewards", "score"), "scoring"
-    ),
+    **dict.fromkeys(("check_forecasts", "metrics", "read_forecasts"), "scoring"),
+    **dict.fromkeys(("rewards", "score"), "scoring"),
 }
 #: Public name -> its name in its module, where that differs.
 _INNER: Final = {"score": "score_file"}
@@ -76,10 +75,10 @@ def __getattr__(name: str) -> Any:
 
         from kernel_archive.toml_files import toml_beside
 
-        moved = toml_beside(str(Path(__file__).with_name("cli") / "commands"))["moved"]
-        new = moved.get(f"kernel_archive.{name}")
-        if new is not None:
-            raise AttributeError(f"'kernel_archive.{name}' is gone since 1.0. Type: {new}")
+        cli = Path(__file__).with_name("cli") / "__init__.py"
+        replacement = toml_beside(str(cli), "commands.toml")["moved"].get(f"kernel_archive.{name}")
+        if replacement is not None:
+            raise AttributeError(f"'kernel_archive.{name}' is gone since 1.0. Type: {replacement}")
         raise AttributeError(f"module 'kernel_archive' has no attribute {name!r}")
     module = importlib.import_module(f"kernel_archive.{_PUBLIC[name]}")
     value = globals()[name] = getattr(module, _INNER.get(name, name))

@@ -67,7 +67,7 @@ def range_trips(
     """Count the trips of a loop over a range, of Python or of Triton.
 
     Raises:
-        NO_VALUE: it is over something else, or an end is not known.
+        NO_VALUE: it is over something else, or an end is not known or not there.
     """
     match loop:
         case ast.For(iter=ast.Call(args=arguments)):

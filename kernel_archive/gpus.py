@@ -36,18 +36,20 @@ class Gpu(GpuFacts, frozen=True, kw_only=True):
 
 
 _TABLES: Final = toml_beside(__file__)
+_MAKERS: Final = re.compile(r"^(nvidia|geforce|amd|radeon|instinct)+")
 #: GPU by canonical name, from ``gpus.toml``.
 GPUS: Final[dict[str, Gpu]] = {
     name: msgspec.convert({"name": name, **facts}, Gpu) for name, facts in _TABLES.items()
 }
 
 
-def _key(name: str) -> str:
+def _spelling_key(name: str) -> str:
+    """Reduce a name to what its spellings share."""
     return re.sub(r"[\s_-]+", "", name).casefold()
 
 
 _BY_ALIAS: Final = {
-    _key(alias): gpu.name for gpu in GPUS.values() for alias in (gpu.name, *gpu.aliases)
+    _spelling_key(alias): gpu.name for gpu in GPUS.values() for alias in (gpu.name, *gpu.aliases)
 }
 
 
@@ -57,12 +59,12 @@ def canonical_gpu(name: str) -> str:
     >>> canonical_gpu("NVIDIA A100-SXM4-80GB"), canonical_gpu("h200"), canonical_gpu("MI300X")
     ('A100-80GB', 'H200', 'MI300X')
     """
-    return _BY_ALIAS.get(_key(name), name.strip())
+    return _BY_ALIAS.get(_spelling_key(name), name.strip())
 
 
 def is_known(name: str, stated: Iterable[str] = ()) -> bool:
     """Tell whether a name or alias is one of :data:`GPUS`, or means one of those ``stated``."""
-    return _key(name) in _BY_ALIAS or any(same_gpu(name, other) for other in stated)
+    return _spelling_key(name) in _BY_ALIAS or any(same_gpu(name, other) for other in stated)
 
 
 def same_gpu(one: str, other: str) -> bool:
@@ -71,13 +73,12 @@ def same_gpu(one: str, other: str) -> bool:
     >>> same_gpu("NVIDIA GeForce RTX 4090", "rtx4090"), same_gpu("H100", "H200")
     (True, False)
     """
-    makers = re.compile(r"^(nvidia|geforce|amd|radeon|instinct)+")
-    names = {makers.sub("", _key(canonical_gpu(name))) for name in (one, other)}
+    names = {_MAKERS.sub("", _spelling_key(canonical_gpu(name))) for name in (one, other)}
     return len(names) == 1
 
 
 def gpu_facts(name: str, stated: Mapping[str, GpuFacts] | None = None) -> Gpu:
-    """Look up each fact of a GPU among those that recipes or an archive state, then here."""
+    """Return a GPU with the facts that recipes or an archive state, else those of ``gpus.toml``."""
     canonical = canonical_gpu(name)
     gpu = GPUS.get(canonical, Gpu(name=canonical))
     for other, facts in (stated or {}).items():

@@ -158,10 +158,10 @@ def canonical_json(value: Any) -> bytes:
     return _ENCODER.encode(value)
 
 
-def row_digest(key: str, row: Any) -> bytes:
+def keyed_digest(key: str, row: Any) -> bytes:
     """Digest one row: ``id NUL digest``, the digest being sha256 (32 bytes) of its canonical JSON.
 
-    One object: a table may have millions of rows.
+    They are one bytes object, since a table may have millions of rows.
     """
     return _utf8(key) + b"\0" + hashlib.sha256(canonical_json(row)).digest()
 
@@ -169,8 +169,8 @@ def row_digest(key: str, row: Any) -> bytes:
 def logical_digest(rows: Iterable[bytes]) -> str:
     """Digest a table: sha256 over ``id NUL row digest`` of every row, sorted by id.
 
-    Made from :func:`row_digest`, in any order and in parallel. Equal on every machine and for every
-    version of the Parquet writer. ``sha256:`` and 64 hex digits.
+    Made from :func:`keyed_digest`, in any order and in parallel. Equal on every machine and for
+    every version of the Parquet writer. ``sha256:`` and 64 hex digits.
     """
     total = hashlib.sha256()
     for row in sorted(rows):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_archive.archive.build import Advance, Build, BuildOptions, BuildResult
 from kernel_archive.archive.manifest import MANIFEST_NAME, write_manifest
 from kernel_archive.archive.open import default_directory, open_archive
-from kernel_archive.archive.swap import locked_stage, replaced_directory
+from kernel_archive.archive.swap import locked_work_folder, replaced_directory
 from kernel_archive.archive.validate import ValidationReport
 from kernel_archive.errors import UsageError
 from kernel_archive.publishing.card import validate_whole, write_card
@@ -34,14 +34,14 @@ def build(
         KernelArchiveError: with findings that name file, line, field and way out.
     """
     run = Build(BuildOptions(builders=builders, **options), _content_digest())
-    with locked_stage(run.hidden):
+    with locked_work_folder(run.work_folder):
         run.stage_runs(advance)
-        if result := run.unchanged():
+        if result := run.unchanged_result():
             return result
         from kernel_archive.selection.make import make_splits, store_published
 
         with replaced_directory(run.target) as new:
-            manifest = run.tables(new)
+            manifest = run.write_tables(new)
             # Splits that others published are taken as they are.
             rows = [staged.published_rows for staged in run.runs if staged.published_rows]
             published = [io.BytesIO(run.store.read(file)) for file in rows]

@@ -22,14 +22,14 @@ _SLEEP: Final = re.compile(
     r"\btime\.sleep\b|\bnanosleep\b|__nanosleep|\btorch\.cuda\._sleep\b|\busleep\b"
 )
 _SORT: Final = re.compile(r"\.(?:arg)?sort\(|\btorch\.(?:arg)?sort\(|\btl\.sort\(|\.kthvalue\(")
-_IN_WORDS: Final = {"double": _DOUBLE, "sleep": _SLEEP, "sort": _SORT}
-_ORDERS: Final = re.compile(r"sort|topk|kthvalue|median|rank|unique")
+_WORD_PATTERNS: Final = {"double": _DOUBLE, "sleep": _SLEEP, "sort": _SORT}
+_ORDERING: Final = re.compile(r"sort|topk|kthvalue|median|rank|unique")
 #: Patterns of which a program is excused where the reference has this.
-_EXCUSES: Final = {"double": _DOUBLE, "sort": _ORDERS}
+_EXCUSES: Final = {"double": _DOUBLE, "sort": _ORDERING}
 # A host statement that computes with a method and gives the result a name. It begins with a line
 # end, not with ``^``, as a character is searched for many times faster. Lines of kernels, which
 # begin with ``tl.``, are left out.
-_RESULT: Final = re.compile(
+_RESULT_NAME: Final = re.compile(
     r"\n[ \t]++(\w++) = (?!tl\.)[^\n=]*\.(?:abs|amax|amin|bmm|clamp|clone|cumsum|einsum|exp|log"
     r"|log_softmax|matmul|max|mean|min|mm|norm|softmax|sort|square|sqrt|std|sum|var)\("
 )
@@ -42,9 +42,9 @@ _LOOP: Final = re.compile(r" in range\(\d+\):|\.(?:item|tolist)\(")
 _SUSPECT_WORDS: Final = ("double", "float64", "fp64", "sleep", "sort", "kthvalue")
 #: Every program with a loop to judge has one of these.
 _LOOP_WORDS: Final = (" in range(", ".item(", ".tolist(")
-_PROSE: Final = re.compile(r'"""[\s\S]*?"""|#[^\n]*')
+_DOCSTRING_OR_COMMENT: Final = re.compile(r'"""[\s\S]*?"""|#[^\n]*')
 #: Fields of a syntax tree's statements, handlers and cases that hold statements.
-_BLOCKS: Final = ("body", "orelse", "finalbody", "handlers", "cases")
+_STATEMENT_FIELDS: Final = ("body", "orelse", "finalbody", "handlers", "cases")
 _TO_HOST: Final = frozenset({"item", "tolist"})
 #: Methods that change their object, beside those of torch, which end in an underscore.
 _CHANGING: Final = frozenset({"append", "add", "advance", "pop", "send"})
@@ -74,22 +74,23 @@ def artificial_patterns(code: str, reference: str = "") -> list[str]:
     """
     return [
         pattern
-        for pattern in _patterns(code)
+        for pattern in _all_patterns(code)
         if pattern not in _EXCUSES or not _EXCUSES[pattern].search(reference)
     ]
 
 
 @by_digest
-def _patterns(code: str) -> list[str]:
+def _all_patterns(code: str) -> list[str]:
     """List patterns whatever the reference has."""
-    patterns = ["dead_work"] if _discards(code) else []
+    patterns = ["dead_work"] if _has_dead_work(code) else []
     if any(word in code for word in _SUSPECT_WORDS):
-        bare = _PROSE.sub(" ", _C_COMMENT.sub(" ", code) if "__global__" in code else code)
-        patterns += [name for name, words in _IN_WORDS.items() if words.search(bare)]
+        text = _C_COMMENT.sub(" ", code) if "__global__" in code else code
+        text = _DOCSTRING_OR_COMMENT.sub(" ", text)
+        patterns += [name for name, words in _WORD_PATTERNS.items() if words.search(text)]
     loops = [node for node in _statements(code) if isinstance(node, ast.For)]
-    if any(_fetches(loop) for loop in loops):
+    if any(_is_element_loop(loop) for loop in loops):
         patterns.append("element_loop")
-    if any(_repeats(loop) for loop in loops):
+    if any(_is_repeated_work(loop) for loop in loops):
         patterns.append("repeated_work")
     return sorted(patterns)
 
@@ -106,22 +107,22 @@ def _statements(code: str) -> list[ast.AST]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     for node in nodes:  # the list grows meanwhile; no expression holds a statement
-        for field in _BLOCKS:
+        for field in _STATEMENT_FIELDS:
             nodes += getattr(node, field, ())
     return nodes
 
 
-def _discards(code: str) -> bool:
+def _has_dead_work(code: str) -> bool:
     """Tell whether the host computes something, gives it a name and never uses it."""
     text = f"\n{code}"
     results = [
-        m[1] for m in _RESULT.finditer(text) if not ("tl." in m[0] and _IN_KERNEL.search(m[0]))
+        m[1] for m in _RESULT_NAME.finditer(text) if not ("tl." in m[0] and _IN_KERNEL.search(m[0]))
     ]
     counts = Counter(re.findall(r"\w+", text)) if results else Counter()
     return any(counts[name] == 1 for name in results)
 
 
-def _fetches(loop: ast.For) -> bool:
+def _is_element_loop(loop: ast.For) -> bool:
     """Tell whether a loop brings numbers to the host, one by one."""
     return any(
         isinstance(node, ast.Call) and getattr(node.func, "attr", None) in _TO_HOST
@@ -130,7 +131,7 @@ def _fetches(loop: ast.For) -> bool:
     )
 
 
-def _repeats(loop: ast.For) -> bool:
+def _is_repeated_work(loop: ast.For) -> bool:
     """Tell whether a loop does the same a fixed number of times."""
     match loop:
         case ast.For(
@@ -142,16 +143,17 @@ def _repeats(loop: ast.For) -> bool:
             return False
     stored: set[str] = set()
     loaded: set[str] = set()
-    written = False
+    changes_state = False
     for node in (n for statement in loop.body for n in ast.walk(statement)):
         match node:
             case ast.Name(id=name):
-                (loaded if isinstance(node.ctx, ast.Load) else stored).add(name)
+                names = loaded if isinstance(node.ctx, ast.Load) else stored
+                names.add(name)
             # What is changed in place carries over to the next pass.
             case ast.AugAssign() | ast.Yield() | ast.Break() | ast.Return():
-                written = True
+                changes_state = True
             case ast.Subscript(ctx=ast.Store()) | ast.Attribute(ctx=ast.Store()):
-                written = True
+                changes_state = True
             case ast.Call(func=ast.Attribute(attr=method)):
-                written |= method in _CHANGING or method.endswith("_")
-    return not written and bool(stored) and index not in loaded and not stored & loaded
+                changes_state |= method in _CHANGING or method.endswith("_")
+    return not changes_state and bool(stored) and index not in loaded and not stored & loaded

@@ -59,7 +59,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     name: str  # name of the table and of its Hub configuration
     title: str  # one line for people
-    splits: tuple[str, ...]  # split names, in order
+    splits: tuple[str, ...]  # those of the Hub (train, test), in order; not those of splits.toml
     key: str  # the column that names a row
     columns: tuple[Column, ...]  # all columns; long texts last, so that viewers can page
     derived: bool = False  # made after the measured tables, and not from log lines

@@ -1,8 +1,8 @@
 """The splits of an archive: tables that are cut from it, to be forecast or learnt from.
 
-A split is one entry of ``splits.toml``. All rooms take names, columns and cut-offs from here, so
-a further split with the columns of an existing one is one more entry.
-:mod:`kernel_archive.schema` says what every column means.
+A split is one entry of ``splits.toml``, not a split of the Hub (train, test). All rooms take names,
+columns and cut-offs from here, so a further split with the columns of an existing one is one more
+entry. :mod:`kernel_archive.schema` says what every column means.
 """
 
 from __future__ import annotations

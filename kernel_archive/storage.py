@@ -68,8 +68,8 @@ def check_new(path: str | Path, *, force: bool = False) -> None:
     """
     target = Path(path)
     if target.is_dir() or (target.exists() and not force):
-        advice = "Name another with -o, or replace it with --force"
-        raise TargetExistsError(f"{printable(path, 300)} exists already. {advice}")
+        fix = "Name another with -o, or replace it with --force"
+        raise TargetExistsError(f"{printable(path, 300)} exists already. {fix}")
     if not target.parent.is_dir():
         raise UsageError(f"there is no directory {printable(target.parent, 300)}")
 

@@ -67,26 +67,26 @@ def regular_file(path: str | Path) -> Path:
     return file
 
 
-def _start(path: Path) -> bytes:
+def _first_bytes(path: Path) -> bytes:
     with path.open("rb", buffering=0) as stream:
         return stream.read(4)
 
 
 def is_parquet(path: Path) -> bool:
     """Tell whether the file begins as a Parquet file does."""
-    return _start(path).startswith(b"PAR1")
+    return _first_bytes(path).startswith(b"PAR1")
 
 
 def is_compressed(path: Path) -> bool:
     """Tell whether the file begins as gzip or zstd does."""
-    return _start(path).startswith(tuple(_COMPRESSIONS))
+    return _first_bytes(path).startswith(tuple(_COMPRESSIONS))
 
 
-def allowance(path: Path, most: int) -> int:
-    """Bound the bytes that a file may come to: ``most``, less for a small compressed file."""
-    if _start(path).startswith((*_COMPRESSIONS, b"PAR1")):
-        return min(most, _FREE_BYTES + _EXPANSION * path.stat().st_size)
-    return most
+def decompressed_limit(path: Path, limit: int) -> int:
+    """Bound the bytes that a file may come to: ``limit``, less for a small compressed file."""
+    if _first_bytes(path).startswith((*_COMPRESSIONS, b"PAR1")):
+        return min(limit, _FREE_BYTES + _EXPANSION * path.stat().st_size)
+    return limit
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def open_uncompressed(path: Path) -> Iterator[IO[bytes]]:
         UntrustedFileError: it can't be opened; or in the block, where the stream is damaged.
     """
     try:
-        start = _start(path)
+        start = _first_bytes(path)
         codec = next((name for mark, name in _COMPRESSIONS.items() if start.startswith(mark)), None)
         if codec is None:
             raw: Any = path.open("rb", buffering=0)
@@ -180,7 +180,7 @@ class Lines:
     ) -> None:
         self.path = path
         self.name = name or printable(path, 300)  # as findings state it
-        self.lines = 0  # read so far, empty ones included
+        self.n_lines = 0  # read so far, empty ones included
         self.n_bytes = 0  # read so far, decompressed
         self.ended_mid_line = False  # whether the last line has no line end
         self.at_end = False  # whether all was read, and the checksum of its compression holds
@@ -197,12 +197,12 @@ class Lines:
             with open_uncompressed(self.path) as stream:
                 yield from self._read(stream)
         except UntrustedFileError as error:
-            yield error.finding(self.name, self.lines + 1)
+            yield error.finding(self.name, self.n_lines + 1)
 
     def _read(self, stream: IO[bytes]) -> Iterator[tuple[int, bytes] | Finding]:
         while line := self._piece(stream):
-            self.lines += 1
-            if self.lines == 1:
+            self.n_lines += 1
+            if self.n_lines == 1:
                 if b"\0" in line[:4] or line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                     message = "the file is UTF-16 or UTF-32, or no text"
                     yield self._finding("bad-utf8", message, "Save it as UTF-8")
@@ -216,8 +216,8 @@ class Lines:
                     line = self._piece(stream)
                     self.ended_mid_line = not line.endswith(b"\n")
             elif text := line.strip():
-                yield self.lines, text
-            if self.n_bytes > self._max_bytes or self.lines > self._max_lines:
+                yield self.n_lines, text
+            if self.n_bytes > self._max_bytes or self.n_lines > self._max_lines:
                 bounds = f"{self._max_bytes >> 20} MiB or {self._max_lines:,} lines"
                 message = f"reading stopped here: more than {bounds}, and more is never read"
                 yield self._finding("file-too-large", message)
@@ -232,4 +232,4 @@ class Lines:
         return piece
 
     def _finding(self, code: str, message: str, fix: str | None = None) -> Finding:
-        return Finding(code=code, message=message, file=self.name, line=self.lines, fix=fix)
+        return Finding(code=code, message=message, file=self.name, line=self.n_lines, fix=fix)

@@ -52,9 +52,9 @@ def parquet_rows(
     """
     limits = {
         "wanted": None if wanted is None else sorted(wanted),  # None for all columns
-        "rows": max_rows,  # refuse a table with more rows
-        "total": max_bytes,  # stop after this many bytes of rows
-        "row": max_row,  # leave out a row with more bytes
+        "max_rows": max_rows,  # refuse a table with more rows
+        "max_bytes": max_bytes,  # stop after this many bytes of rows
+        "max_row": max_row,  # leave out a row with more bytes
         "memory": MAX_CHILD_BYTES,
         "seconds": MAX_CHILD_SECONDS,
     }
@@ -106,9 +106,9 @@ def _send_rows(limits: dict[str, Any]) -> None:
     with pq.ParquetFile(sys.stdin.buffer, page_checksum_verification=True) as table:
         names, n_rows = table.schema_arrow.names, table.metadata.num_rows
         wanted = [name for name in names if limits["wanted"] is None or name in limits["wanted"]]
-        if n_rows > limits["rows"]:
-            message = f"the table's rows are {n_rows:,}, and at most {limits['rows']:,} are read"
-            raise _RefusedError("file-too-large", message)
+        if n_rows > limits["max_rows"]:
+            fault = f"the table's rows are {n_rows:,}, and at most {limits['max_rows']:,} are read"
+            raise _RefusedError("file-too-large", fault)
         if len(set(wanted)) < len(wanted):
             twice = max(wanted, key=wanted.count)
             raise _RefusedError("repeated-field", f"the table has two columns {twice[:100]!r}")
@@ -119,10 +119,10 @@ def _send_rows(limits: dict[str, Any]) -> None:
                 (fields,) = batch.slice(i, 1).to_pylist(maps_as_pydicts="strict")
                 row = msgspec.msgpack.encode(dict.fromkeys(names) | fields, enc_hook=str)
                 total += len(row)
-                if total > limits["total"]:
-                    message = f"the table holds more than {limits['total'] >> 20} MiB of text"
+                if total > limits["max_bytes"]:
+                    message = f"the table holds more than {limits['max_bytes'] >> 20} MiB of text"
                     raise _RefusedError("file-too-large", message)
-                _send(row if len(row) <= limits["row"] else msgspec.msgpack.encode(None))
+                _send(row if len(row) <= limits["max_row"] else msgspec.msgpack.encode(None))
 
 
 def _send(frame: bytes) -> None:

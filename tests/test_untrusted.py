@@ -12,7 +12,7 @@ from kernel_archive.untrusted import (
     MAX_LINE_BYTES,
     Lines,
     UntrustedFileError,
-    allowance,
+    decompressed_limit,
     read_whole,
     regular_file,
 )
@@ -37,7 +37,7 @@ def test_compression_is_told_by_the_content(tmp_path, pack):
     path.write_bytes(pack(b"one\n\n  \r\ntwo\r\nthree"))
     lines, source = read(path)
     assert lines == ["one", "two", "three"]
-    assert source.lines == 5
+    assert source.n_lines == 5
     assert source.ended_mid_line
     plain = tmp_path / "plain"
     plain.write_bytes(b"one\n\n  \r\ntwo\r\nthree")
@@ -60,7 +60,7 @@ def test_a_long_line_is_skipped_without_being_held(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert lines == ["a", "line-too-long", "b"]
-    assert source.lines == 3
+    assert source.n_lines == 3
     assert peak < 12 << 20
 
 
@@ -117,12 +117,12 @@ def test_small_compressed_files_may_not_come_to_much(tmp_path, pack):
     """What a compressed file may come to grows with its size; more is an error."""
     path = tmp_path / "f"
     path.write_bytes(pack(b"x" * (40 << 20)))
-    allowed = allowance(path, 1 << 30)
+    allowed = decompressed_limit(path, 1 << 30)
     assert 32 << 20 < allowed < 40 << 20
     with pytest.raises(UntrustedFileError, match="more than"):
         read_whole(path, max_bytes=allowed)
     path.write_bytes(b"plain")
-    assert allowance(path, 1 << 30) == 1 << 30
+    assert decompressed_limit(path, 1 << 30) == 1 << 30
     assert read_whole(path, max_bytes=5) == b"plain"
     with pytest.raises(UntrustedFileError, match="cannot be read"):
         read_whole(tmp_path / "gone", max_bytes=5)

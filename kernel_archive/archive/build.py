@@ -41,7 +41,7 @@ from kernel_archive.archive.recipe import (
 from kernel_archive.archive.recipe_files import write_launches
 from kernel_archive.archive.shards import writer_version
 from kernel_archive.archive.stage import StagedRun, stage_run
-from kernel_archive.archive.swap import check_target, stage_directory
+from kernel_archive.archive.swap import check_target, work_folder_of
 from kernel_archive.bins import DEFAULT_SCHEME, Scheme
 from kernel_archive.errors import Finding, RecipeError, TargetExistsError, UsageError, printable
 from kernel_archive.executors import Call, iterate_results, open_executor
@@ -97,16 +97,16 @@ class Build:
 
     Attributes:
         target: the archive directory.
-        hidden: the folder for everything unfinished.
+        work_folder: the folder for everything unfinished.
         store: where fragments are, once runs are staged.
-        runs: the runs as they were read, sorted by search id.
+        runs: the runs as they were read, sorted by id.
         key: digest of everything that the archive depends on.
     """
 
-    def __init__(self, options: BuildOptions, content: str = "") -> None:
+    def __init__(self, options: BuildOptions, content_digest: str = "") -> None:
         """Read the recipes and list the runs, which raises what is wrong with any of them.
 
-        ``content`` is the digest of everything else that the archive depends on.
+        ``content_digest`` is that of everything else that the archive depends on.
         """
         if options.name is not None and not re.match(ARCHIVE_NAME, options.name):
             raise UsageError(
@@ -125,60 +125,65 @@ class Build:
         self.version = options.version or ("" if options.builders else DATA_VERSION)
         self.target = Path(options.out or self.name)
         check_target(self.target)
-        self.hidden = stage_directory(self.target)
+        self.work_folder = work_folder_of(self.target)
         # What a recipe says is what its file says, also when its sources come from a local copy.
         self.builders = [recipe_facts(recipe) for recipe in recipes]
         self.rules = label_rules(recipes, options.scheme)
         if options.source is not None:
             recipes = [local_copy(recipe, options.source) for recipe in recipes]
         self.recipes = recipes
-        self.jobs = sorted(jobs_of(recipes, self.hidden), key=lambda job: -job.bytes)
+        self.run_jobs = sorted(jobs_of(recipes, self.work_folder), key=lambda job: -job.bytes)
         self.runs: list[StagedRun] = []
-        self._staged = 0
-        self._content = content
+        self._n_staged = 0
+        self._content_digest = content_digest
 
     def stage_runs(self, advance: Advance | None = None) -> None:
-        """Read every run that was not read before."""
+        """Read every run that was not read before; set ``store``, ``runs`` and ``key``."""
+        self.store = open_store(self.options.stage or self.work_folder)
+        self._read_runs(advance)
+        _refuse_repeats(self.runs)
+        for recipe in self.recipes if self.options.source is None else ():  # a copy may be a part
+            _refuse_idle_patterns(recipe, {p for run in self.runs for p in run.problems})
+        versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), self.options.scheme]
+        keys = sorted(run.key for run in self.runs)
+        facts = [self.builders, self.version or None, self.name]
+        self.key = sha256_hex(canonical_json([versions, self._content_digest, keys, *facts]))
+
+    def _read_runs(self, advance: Advance | None) -> None:
         options = self.options
-        self.store = open_store(options.stage or self.hidden)
         calls = [
-            Call(job.search_id, partial(stage_run, job, self.store, strict=options.strict))
-            for job in self.jobs
+            Call(job.run_id, partial(stage_run, job, self.store, strict=options.strict))
+            for job in self.run_jobs
         ]
-        jobs = options.jobs
+        n_processes = options.jobs
         if options.engine == "local":
-            most = min(jobs or os.cpu_count() or 1, len(calls))
-            jobs = 1 if sum(job.bytes for job in self.jobs) < PARALLEL_BYTES else most
-        with open_executor(jobs, engine=options.engine, scheduler=options.scheduler) as executor:
-            for _, (run, was_read) in iterate_results(executor, calls):
+            is_small = sum(job.bytes for job in self.run_jobs) < PARALLEL_BYTES
+            n_processes = 1 if is_small else min(options.jobs or os.cpu_count() or 1, len(calls))
+        with open_executor(n_processes, engine=options.engine, scheduler=options.scheduler) as pool:
+            for _, (run, was_read) in iterate_results(pool, calls):
                 self.runs.append(run)
-                self._staged += was_read
+                self._n_staged += was_read
                 if advance:
                     advance(len(self.runs), len(calls), run.facts.search_id)
         self.runs.sort(key=lambda run: run.facts.search_id)
-        _refuse_repeats(self.runs)
-        for recipe in self.recipes if options.source is None else ():  # a copy may be a part
-            _refuse_idle_patterns(recipe, {p for run in self.runs for p in run.problems})
-        versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), options.scheme]
-        keys = sorted(run.key for run in self.runs)
-        facts = [self.builders, self.version or None, self.name]
-        self.key = sha256_hex(canonical_json([versions, self._content, keys, *facts]))
 
-    def unchanged(self) -> BuildResult | None:
+    def unchanged_result(self) -> BuildResult | None:
         """Return the result when the target holds this very build already, whole, with splits."""
         present = present_manifest(self.target)
         if present is None or present.reports.get("build_key") != self.key:
             return None
-        no_card = present.splits and not (self.target / "README.md").is_file()
-        variants = any(split.name != "canonical" for split in present.splits.values())
-        partial = "withheld" in present.reports  # what withholding emptied comes back
-        if no_card or variants or partial or any(shard_faults(self.target, present.shards())):
+        lacks_card = present.splits and not (self.target / "README.md").is_file()
+        has_variants = any(split.name != "canonical" for split in present.splits.values())
+        is_withheld = "withheld" in present.reports  # what withholding emptied comes back
+        faults = shard_faults(self.target, present.shards())
+        if lacks_card or has_variants or is_withheld or any(faults):
             return None
+        # It is the release that is there, which the result can't refuse.
         return msgspec.structs.replace(self.result(present), unchanged=True)
 
-    def tables(self, directory: Path) -> Manifest:
+    def write_tables(self, directory: Path) -> Manifest:
         """Merge, label and write what was staged; return the manifest, not written yet."""
-        scratch = self.hidden / f"merge.{os.getpid()}"
+        scratch = self.work_folder / f"merge.{os.getpid()}"
         tables, report = consolidate(
             self.runs, self.store, directory, rules=self.rules, scratch=scratch
         )
@@ -239,7 +244,7 @@ class Build:
             unchanged=False,
             replaced=replaced,
             runs=len(new.inputs),
-            staged=self._staged,
+            staged=self._n_staged,
             rows={name: sum(facts.rows.values()) for name, facts in new.tables.items()},
             findings=new.findings["total"],
             shown=msgspec.convert(new.findings["first"], list[Finding]),

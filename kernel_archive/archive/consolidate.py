@@ -23,8 +23,8 @@ from kernel_archive.archive.fragment_store import Store
 from kernel_archive.archive.labels import FLAGS, SQL_NAMES
 from kernel_archive.archive.manifest import TableFacts
 from kernel_archive.archive.recipe import LoadedRecipe
-from kernel_archive.archive.recipe_files import READING_SCHEMA, reading_rows, refuse_unknown
-from kernel_archive.archive.shards import SplitWriter, close_table, write_table
+from kernel_archive.archive.recipe_files import READING_SCHEMA, reading_rows, refuse_stray_readings
+from kernel_archive.archive.shards import ShardWriter, close_table, write_table
 from kernel_archive.archive.stage import StagedRun
 from kernel_archive.bins import Scheme, assign_bins
 from kernel_archive.databases import literal_path, memory_database, sql_texts
@@ -45,13 +45,13 @@ CHUNK_ROWS: Final = 20_000
 BATCH_ROWS: Final = 4000
 #: Which rows of the views in ``labels.sql`` each split of the large tables has.
 _LARGE_TABLES: Final = (
-    ("kernels", "train", "not_withheld AND NOT held_out"),
+    ("kernels", "train", "NOT withheld AND NOT held_out"),
     ("kernels", "test", "held_out"),
     ("evaluations", "train", "true"),
     ("failures", "train", "true"),
 )
-#: What ``labels.sql`` reads beside ``fragment``.
-_RULES: Final = {
+#: What ``labels.sql`` reads beside ``fragment``: field of :class:`LabelRules`, table of that name.
+_RULE_SCHEMAS: Final = {
     "succession": pa.schema([("newer", pa.string()), ("older", pa.string())]),
     "unanimous": pa.schema([("builder", pa.string())]),
     "reading": READING_SCHEMA,
@@ -62,27 +62,27 @@ class LabelRules(msgspec.Struct, frozen=True):
     """What the recipes say of labels and GPUs, and the bin scheme of the labels."""
 
     scheme: Scheme
-    succession: list[dict[str, Any]]  # builders (newer, older): the newer one's verdicts count
-    unanimous: list[dict[str, Any]]  # builders: one failed measurement of a kernel takes its label
-    reading: list[dict[str, Any]]  # what readers found in programs
+    succession: list[dict[str, Any]]  # rows of builders (newer, older): the newer's verdicts count
+    unanimous: list[dict[str, Any]]  # rows of builders: one failed measurement takes a label
+    reading: list[dict[str, Any]]  # rows: what readers found in programs
     gpus: dict[str, GpuFacts]  # facts that recipes state
 
 
 def label_rules(recipes: Sequence[LoadedRecipe], scheme: Scheme) -> LabelRules:
-    """Collect the rules of all recipes; errors as of :func:`supersession` and the readings."""
+    """Collect the rules of all recipes; errors as of :func:`superseding_pairs` and the readings."""
     all_recipes = [loaded.recipe for loaded in recipes]
-    pairs = supersession({recipe.name: recipe.supersedes for recipe in all_recipes})
+    pairs = superseding_pairs({recipe.name: recipe.supersedes for recipe in all_recipes})
     succession = [{"newer": new, "older": old} for new, old in pairs]
     unanimous = [{"builder": recipe.name} for recipe in all_recipes if recipe.unanimous]
     gpus = {name: facts for recipe in all_recipes for name, facts in recipe.gpu.items()}
     return LabelRules(scheme, succession, unanimous, reading_rows(recipes), gpus)
 
 
-def supersession(supersedes: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+def superseding_pairs(supersedes: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
     """List all pairs (new, old) of builders, also over several steps; refuse a circle."""
     pairs = {(new, old) for new, olds in supersedes.items() for old in olds}
     for _ in range(len(pairs)):
-        pairs |= {(new, older) for new, old in pairs for newer, older in pairs if old == newer}
+        pairs |= {(new, oldest) for new, old in pairs for newer, oldest in pairs if newer == old}
     if circle := sorted(new for new, old in pairs if new == old):
         raise RecipeError.of(
             code="bad-recipe",
@@ -104,12 +104,12 @@ def consolidate(
 ) -> tuple[dict[str, TableFacts], dict[str, Any]]:
     """Write the measured tables of an archive; return facts per table, and counts for the manifest.
 
-    Runs are sorted by search id; ``scratch`` is a folder on this machine for what the merge spills.
+    Runs are sorted by id; ``scratch`` is a folder on this machine for what the merge spills.
     """
     with _merge_database(scratch) as connection:
         if store.remote:
             connection.register_filesystem(store.system)
-        fragments = {literal_path(store.place(run.fragment.name)): run.fragment for run in runs}
+        fragments = {literal_path(store.location(run.fragment.name)): run.fragment for run in runs}
         whole = connection.read_parquet(sorted(fragments))
         if sum(fragment.bytes for fragment in fragments.values()) < SMALL_BYTES:
             whole.create("chunk")
@@ -118,21 +118,21 @@ def consolidate(
         else:
             whole.limit(0).create("chunk")
             whole.project("* EXCLUDE (code)").create("fragment")
-            chunks = _chunks(connection, runs, store)
-        _decide(connection, rules)
+            chunks = _chunk_queries(connection, runs, store)
+        _create_views(connection, rules)
         (counts,) = connection.sql("FROM report").to_arrow_table().to_pylist()
         flagged = ", ".join(f"count(*) FILTER ({flag.name}) AS {flag.name}" for flag in FLAGS)
-        query = f"SELECT {flagged} FROM kernel WHERE not_withheld"
+        query = f"SELECT {flagged} FROM kernel WHERE NOT withheld"
         (counts["flags"],) = connection.sql(query).to_arrow_table().to_pylist()
         gpus = connection.sql("SELECT DISTINCT gpu FROM evaluation ORDER BY 1").fetchall()
-        writers: dict[str, dict[str, SplitWriter]] = {}
+        writers: dict[str, dict[str, ShardWriter]] = {}
         for name, split, _ in _LARGE_TABLES:
-            writer = SplitWriter(directory, name, split)
+            writer = ShardWriter(directory, name, split)
             writers.setdefault(name, {})[split] = writer
         for chunk in chunks:  # read once for all tables
             connection.execute(f"CREATE OR REPLACE TABLE chunk AS {chunk}")
             for name, split, condition in _LARGE_TABLES:
-                for part in _rows(connection, name, condition, rules.scheme):
+                for part in _split_rows(connection, name, condition, rules.scheme):
                     writers[name][split].add(part)
         tables = {name: close_table(splits) for name, splits in writers.items()}
     searches = [row for run in runs for row in run.searches]
@@ -168,9 +168,9 @@ def _merge_database(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _decide(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:
-    """Decide what becomes of every row of ``fragment``: makes views of the large tables."""
-    for name, schema in _RULES.items():
+def _create_views(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:
+    """Create views of the large tables, with what becomes of every row of ``fragment``."""
+    for name, schema in _RULE_SCHEMAS.items():
         connection.register(name, pa.Table.from_pylist(getattr(rules, name), schema=schema))
 
     def bin_of(speedups: pa.Array) -> pa.Array:
@@ -181,18 +181,18 @@ def _decide(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:
     queries = Path(__file__).with_name("labels.sql").read_text(encoding="utf-8")
     flags = ", ".join(f"CASE WHEN {flag.name} THEN '{flag.name}' END" for flag in FLAGS)
     connection.execute(Template(queries).substitute(SQL_NAMES, flags=flags))
-    refuse_unknown(connection)
+    refuse_stray_readings(connection)
 
 
-def _chunks(
+def _chunk_queries(
     connection: duckdb.DuckDBPyConnection, runs: Sequence[StagedRun], store: Store
 ) -> list[str]:
     """Part the searches, in order, into queries for about :data:`CHUNK_ROWS` rows of fragments."""
     files: dict[str, set[str]] = {}
     for run in runs:
-        place = literal_path(store.place(run.fragment.name))
+        path = literal_path(store.location(run.fragment.name))
         for search in run.searches:
-            files.setdefault(str(search["search_id"]), set()).add(place)
+            files.setdefault(str(search["search_id"]), set()).add(path)
     parts = connection.sql(
         f"""SELECT list(search_id ORDER BY search_id)
             FROM (SELECT search_id, sum(count(*)) OVER (ORDER BY search_id) - count(*) AS before
@@ -201,14 +201,14 @@ def _chunks(
     )
     chunks = []
     for (part,) in parts.fetchall():
-        places = sql_texts(sorted(set().union(*(files[search] for search in part))))
+        paths = sql_texts(sorted(set().union(*(files[search] for search in part))))
         chunks.append(
-            f"SELECT * FROM read_parquet([{places}]) WHERE search_id IN ({sql_texts(part)})"
+            f"SELECT * FROM read_parquet([{paths}]) WHERE search_id IN ({sql_texts(part)})"
         )
     return chunks
 
 
-def _rows(
+def _split_rows(
     connection: duckdb.DuckDBPyConnection, table: str, condition: str, scheme: str
 ) -> Iterator[pa.Table]:
     """Yield the rows of a split that are in ``chunk``, in order, as the schema has them."""

@@ -44,14 +44,14 @@ class Store(msgspec.Struct, frozen=True):
 
         return fsspec.core.url_to_fs(self.root, use_listings_cache=False)[0]
 
-    def place(self, name: str) -> str:
+    def location(self, name: str) -> str:
         """Return the path or URL of a file."""
         return f"{self.root.rstrip('/')}/{name}"
 
     def read(self, stored: Stored) -> bytes:
         """Read a file whole, and check that it is as it was written."""
-        with _asking(f"reading {self.place(stored.name)}"):
-            data = bytes(self.system.cat_file(self.place(stored.name)))
+        with _asking(f"reading {self.location(stored.name)}"):
+            data = bytes(self.system.cat_file(self.location(stored.name)))
             if sha256_hex(data) != stored.sha256:
                 raise OSError("other bytes came than were written")
             return data
@@ -72,26 +72,26 @@ class Store(msgspec.Struct, frozen=True):
         if self.remote:
             self.put(stored.name, data)
         else:  # not flushed to the disk: what a power failure leaves is found by its checksum
-            write_atomically(Path(self.place(stored.name)), data, durable=False)
+            write_atomically(Path(self.location(stored.name)), data, durable=False)
         return stored
 
     def get(self, name: str) -> bytes | None:
         """Read a small file; ``None`` where it is missing."""
-        with suppress(FileNotFoundError), _asking(f"reading {self.place(name)}"):
-            return bytes(self.system.cat_file(self.place(name)))
+        with suppress(FileNotFoundError), _asking(f"reading {self.location(name)}"):
+            return bytes(self.system.cat_file(self.location(name)))
         return None
 
     def put(self, name: str, data: bytes) -> None:
         """Write a small file; what breaks off in the middle must be found by a digest in it."""
-        with _asking(f"writing {self.place(name)}"):
-            self.system.pipe_file(self.place(name), data)
+        with _asking(f"writing {self.location(name)}"):
+            self.system.pipe_file(self.location(name), data)
 
     def holds(self, stored: Stored) -> bool:
         """Tell whether a file is as written: by its bytes, behind a URL by its size."""
-        with suppress(OSError), _asking(f"looking for {self.place(stored.name)}"):
+        with suppress(OSError), _asking(f"looking for {self.location(stored.name)}"):
             if self.remote:
-                return bool(self.system.size(self.place(stored.name)) == stored.bytes)
-            return file_sha256(Path(self.place(stored.name))) == stored.sha256
+                return bool(self.system.size(self.location(stored.name)) == stored.bytes)
+            return file_sha256(Path(self.location(stored.name))) == stored.sha256
         return False
 
 
@@ -108,15 +108,15 @@ def _asking(what: str) -> Iterator[None]:
         raise KernelArchiveError(message) from error
 
 
-def open_store(place: str | Path) -> Store:
+def open_store(root: str | Path) -> Store:
     """Open the store in a directory, made when it is not there, or behind a URL."""
-    if "://" not in str(place):
-        Path(place).mkdir(parents=True, exist_ok=True)
-        return Store(str(Path(place).absolute()))
-    store = Store(str(place))
+    if "://" not in str(root):
+        Path(root).mkdir(parents=True, exist_ok=True)
+        return Store(str(Path(root).absolute()))
+    store = Store(str(root))
     try:
         store.put("kernel-archive", b"Fragments of kernel-archive builds; safe to delete.\n")
     except (KernelArchiveError, FileNotFoundError) as error:
         reason = printable(error, 300)
-        raise UsageError(f"--stage {place} cannot be written: {reason}") from None
+        raise UsageError(f"--stage {root} cannot be written: {reason}") from None
     return store

@@ -26,7 +26,7 @@ LARGEST: Final = {
 }
 
 #: What a table has beyond single evaluations: it is made when fragments are merged.
-_MERGED: Final = frozenset(
+_MERGE_COLUMNS: Final = frozenset(
     {"bin", "bin_scheme", "canary", "flags", "n_evaluations", "n_measurements"}
     | {"speedup_max", "speedup_min"}
 )
@@ -38,7 +38,7 @@ FRAGMENT_SCHEMA: Final = pa.schema(
             field.name: field
             for table in ("failures", "kernels", "evaluations")
             for field in TABLES[table].schema
-            if field.name not in _MERGED
+            if field.name not in _MERGE_COLUMNS
         }.values(),
         pa.field("seq", pa.int64(), nullable=False),  # position in the run
         pa.field("role", pa.string(), nullable=False),
@@ -49,7 +49,7 @@ FRAGMENT_SCHEMA: Final = pa.schema(
 )
 
 
-def too_large(record: Evaluation | SearchFacts) -> list[str]:
+def unfit_numbers(record: Evaluation | SearchFacts) -> list[str]:
     """List the fields whose number is larger than :data:`LARGEST`, or no number."""
     return [
         name
@@ -78,7 +78,7 @@ def _case_row(case: Case) -> dict[str, Any]:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def micros(text: str | None) -> int | None:
+def epoch_us(text: str | None) -> int | None:
     """Convert ISO 8601 to microseconds since the epoch; ``None`` for any other text."""
     try:
         moment = datetime.fromisoformat(text or "")
@@ -88,12 +88,12 @@ def micros(text: str | None) -> int | None:
         return None
 
 
-def total_time(record: Evaluation, name: str) -> float | None:
-    """Return the time that a log states for all cases of a program, else their geometric mean."""
-    stated: float | None = getattr(record, name)
+def overall_us(record: Evaluation, column: str) -> float | None:
+    """Return the time of all cases of a program, in us: as stated, else the geometric mean."""
+    stated: float | None = getattr(record, column)
     if stated is not None or not record.cases:
         return stated
-    times = [getattr(case, name) for case in record.cases]
+    times = [getattr(case, column) for case in record.cases]
     if not all(time is not None and 0 < time < math.inf for time in times):
         return None
     logarithms = list(map(math.log, times))

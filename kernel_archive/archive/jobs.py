@@ -1,4 +1,4 @@
-"""From recipes to the list of runs to read: globs, URLs, search ids, input digests."""
+"""From recipes to the list of runs to read: globs, URLs, run ids, input digests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def folder_name(folder: Path) -> str:
 class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One run to stage."""
 
-    search_id: str  # builder name and the run's path
+    run_id: str  # builder name and the run's path; also the id of its search where it has one
     loaded: LoadedRecipe
     index: int  # which [[source]] of the recipe
     path: Path  # the matched file or directory
@@ -108,26 +108,28 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def fragment_key(self) -> str:
-        """Name of the staged fragment: the digest of everything that its content depends on."""
+        """Digest of everything that a staged run depends on; its record is ``<key>.run``."""
         reader = READERS[self.source.format]
-        pattern, folder = self.source.reference or "", self.loaded.directory
-        patterns = {pattern.replace("{problem}", name) for name in ("*", "*/*", "*/*/*")}
-        files = {p for name in patterns if name and name[0] != "/" for p in folder.glob(name)}
         key = {
             "stage": STAGE_VERSION,
             "reader": [reader.name, reader.version],
-            "search": self.search_id,
+            "search": self.run_id,
             "source": msgspec.to_builtins(self.source) | {"problem": self.problem},
             "source_key": self.source_key,
             "excluded": self.excluded,
             "gpus": tuple(self.loaded.recipe.gpu),
             "roles": self.roles,
-            "references": {
-                p.relative_to(folder).as_posix(): file_sha256(p) for p in files if p.is_file()
-            },
+            "references": self._reference_digests(),
             "input": self.digest,
         }
         return sha256_hex(canonical_json(key))
+
+    def _reference_digests(self) -> dict[str, str]:
+        """Digest every file that the pattern of references may name: no problem is known yet."""
+        pattern, folder = self.source.reference or "", self.loaded.directory
+        patterns = {pattern.replace("{problem}", name) for name in ("*", "*/*", "*/*/*")}
+        files = {p for name in patterns if name and name[0] != "/" for p in folder.glob(name)}
+        return {p.relative_to(folder).as_posix(): file_sha256(p) for p in files if p.is_file()}
 
     @property
     def roles(self) -> dict[Role, list[str]]:
@@ -142,18 +144,18 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 return role
         return self.source.role
 
-    def reference_text(self, problem: str | None, written: str | None = None) -> str | None:
+    def reference_text(self, problem: str | None, log_spelling: str | None = None) -> str | None:
         """Read the reference program that the recipe supplies for a problem, if it does.
 
-        Its file may have the name of the problem that is ``written`` in the log.
+        Its file may have the problem's name as the log spells it.
         """
         if self.source.reference is None or problem is None:
             return None
         field = f"source[{self.index}].reference"
-        logged_name = self.source.reference.replace("{problem}", written or "")
-        is_name = written and all(map(_PROBLEM_FILE.fullmatch, written.split("/")))
-        if written and is_name and (self.loaded.directory / logged_name).is_file():
-            problem = written
+        spelled_file = self.source.reference.replace("{problem}", log_spelling or "")
+        is_name = log_spelling and all(map(_PROBLEM_FILE.fullmatch, log_spelling.split("/")))
+        if log_spelling and is_name and (self.loaded.directory / spelled_file).is_file():
+            problem = log_spelling
         elif "{problem}" in self.source.reference and not _PROBLEM_FILE.fullmatch(problem):
             # A name from a log may not lead elsewhere.
             message = "no reference file can be called as this problem is"
@@ -167,7 +169,7 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise self.loaded.error("bad-recipe", message, field, value=path.name) from None
 
 
-def _excludes(recipe: Recipe) -> dict[str, dict[str, str]]:
+def _exclude_reasons(recipe: Recipe) -> dict[str, dict[str, str]]:
     """Map search ids to the reasons of excluded nodes."""
     excluded: dict[str, dict[str, str]] = {}
     for entry in recipe.exclude:
@@ -188,14 +190,15 @@ def _relative(path: Path, base: Path) -> str:
     return path.name if path == base else path.relative_to(base).as_posix()
 
 
-def _matches(loaded: LoadedRecipe, index: int, stage: Path) -> list[tuple[Path, Path]]:
+def _matched_paths(loaded: LoadedRecipe, index: int, work_folder: Path) -> list[tuple[Path, Path]]:
     """List what a source matches, each with what its name is relative to."""
     source = loaded.recipe.source[index]
     base, pattern = loaded.directory, source.path
     field, fix = f"source[{index}].path", "Paths are relative to the recipe; wildcards: *, ? and **"
     code, message = "no-match", "the path matches no file or directory"
     if "://" in pattern:
-        base, pattern = fetch_source(pattern, stage, beside=bool(READERS[source.format].files))
+        reads_beside = bool(READERS[source.format].files)
+        base, pattern = fetch_source(pattern, work_folder, beside=reads_beside)
         code, message = "bad-source", "the address matches no file"
     elif Path(pattern).is_absolute() or ".." in Path(pattern).parts:
         base, pattern = _split_pattern(os.path.normpath(base / pattern))
@@ -210,24 +213,25 @@ def _matches(loaded: LoadedRecipe, index: int, stage: Path) -> list[tuple[Path, 
     return matches
 
 
-def jobs_of(recipes: list[LoadedRecipe], stage: Path = Path()) -> list[RunJob]:
-    """List the runs of all recipes, sorted by search id; sources behind URLs go into ``stage``."""
+def jobs_of(recipes: list[LoadedRecipe], work_folder: Path = Path()) -> list[RunJob]:
+    """List the runs of all recipes, sorted by id; sources behind URLs go into ``work_folder``."""
     jobs: dict[str, RunJob] = {}
     for loaded in recipes:
-        excluded = _excludes(loaded.recipe)
+        excluded = _exclude_reasons(loaded.recipe)
         unmatched = set(excluded)
         for index in range(len(loaded.recipe.source)):
-            for path, base in _matches(loaded, index, stage):
-                run = _LOG_ENDING.sub("", _relative(path, base)).removeprefix("logs/")
-                name = f"{loaded.recipe.name}/{run}"
-                reasons = {s: why for s, why in excluded.items() if f"{s}/".startswith(f"{name}/")}
+            for path, base in _matched_paths(loaded, index, work_folder):
+                run_path = _LOG_ENDING.sub("", _relative(path, base)).removeprefix("logs/")
+                run_id = f"{loaded.recipe.name}/{run_path}"
+                prefix = f"{run_id}/"
+                reasons = {s: why for s, why in excluded.items() if f"{s}/".startswith(prefix)}
                 unmatched -= reasons.keys()
-                if other := jobs.get(name):
-                    message = f"two runs share the search id {name}: {other.path} and {path}"
+                if other := jobs.get(run_id):
+                    message = f"two runs share the search id {run_id}: {other.path} and {path}"
                     field, fix = f"source[{index}].path", "Let each run match one source only"
                     raise loaded.error("duplicate-search", message, field, fix=fix)
-                jobs[name] = RunJob(
-                    search_id=name,
+                jobs[run_id] = RunJob(
+                    run_id=run_id,
                     loaded=loaded,
                     index=index,
                     path=path,

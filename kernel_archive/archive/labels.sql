@@ -2,6 +2,20 @@
 -- It reads: fragment (the rows of all fragments, without their programs); chunk (some of them, with their programs);
 -- succession (pairs of builders, newer and older), unanimous (builders) and reading (what readers found in programs), as
 -- the recipes say; bin_of, the bin of a speedup.
+--
+-- Singular names are working tables of ids and numbers; the plural views at the end are the tables of the archive. Steps:
+--   reference_time <- fragment: how long did each case of the reference take?
+--   survivors <- fragment: of which sources are only survivors left?
+--   drifted <- reference_time, reference_median: whose reference time is off the median?
+--   logged <- fragment, drifted: all evaluations, without texts
+--   superseded, current <- logged, succession: what has a newer builder measured again?
+--   bad_verdict <- current: which builder has failed which kernel?
+--   evaluation <- current, bad_verdict: which evaluations count, and which found their program?
+--   measured <- evaluation: which speedup is the label of a kernel?
+--   kernel <- measured, first_found, nearest_to_median: which evaluation is its row, and which flags has it?
+--   unlabelled, failure <- evaluation, measured: which programs have no label, and which evaluations are their rows?
+--   label_source, refusal_source <- kernel, failure, fragment: what does a row take from another evaluation?
+--   kernels, failures, evaluations <- kernel, failure, evaluation, chunk: the rows of the archive
 
 -- Times of the reference: each case of each success.
 CREATE VIEW reference_time AS
@@ -33,7 +47,8 @@ WHERE us / median > $drift OR us / median < 1.0 / $drift;
 -- bad one.
 CREATE TABLE logged AS
 SELECT evaluation_id, kernel_id, program_id, token_id, problem, gpu, reference_id, search_id, seq, source_key, builder,
-       started_at, role, outcome, speedup, excluded, artificial, narrow_domain, outcome <> 'infrastructure_failure' AS judged,
+       started_at, role, outcome, speedup, excluded, artificial, narrow_domain,
+       outcome <> 'infrastructure_failure' AS has_verdict,
        CASE role WHEN 'held_out' THEN 0 WHEN 'training' THEN 1 ELSE 2 END AS role_rank,
        evaluation_id IN (SELECT evaluation_id FROM drifted) AS drifted
 FROM fragment;
@@ -42,7 +57,7 @@ FROM fragment;
 CREATE TABLE superseded AS
 SELECT DISTINCT e.evaluation_id
 FROM logged e JOIN succession s ON s.older = e.builder
-JOIN (SELECT DISTINCT kernel_id, builder FROM logged WHERE judged) n
+JOIN (SELECT DISTINCT kernel_id, builder FROM logged WHERE has_verdict) n
   ON n.builder = s.newer AND n.kernel_id = e.kernel_id
 WHERE e.outcome = 'success' AND e.excluded IS NULL;
 
@@ -51,28 +66,30 @@ SELECT * REPLACE (CASE WHEN evaluation_id IN (SELECT evaluation_id FROM supersed
                        THEN '$superseded' ELSE excluded END AS excluded)
 FROM logged;
 
--- A refusal, like a success that its recipe excludes, contests the successes beside it, unless a builder that supersedes
--- its own has judged the kernel, or its recipe excludes it.
-CREATE TABLE contested AS
+-- A bad verdict, a refusal or a success that its recipe excludes, contests the successes beside it, unless a builder that
+-- supersedes its own has judged the kernel, or its recipe excludes it.
+CREATE TABLE bad_verdict AS
 SELECT DISTINCT kernel_id, builder FROM current
-WHERE judged AND (outcome = 'success') = (excluded IS NOT NULL)
+WHERE has_verdict
+  AND ((outcome = 'success' AND excluded IS NOT NULL) OR (outcome <> 'success' AND excluded IS NULL))
   AND (kernel_id, builder) NOT IN (
-      SELECT (e.kernel_id, s.older) FROM current e JOIN succession s ON s.newer = e.builder WHERE judged);
+      SELECT (e.kernel_id, s.older) FROM current e JOIN succession s ON s.newer = e.builder WHERE has_verdict);
 
 -- Good is a measurement that counts for the label; found says that it found its program, also where it was superseded or
--- contested. Which evaluation of a program comes first: by role, search and position in it.
+-- contested; nth, which of several equal measurements of one search it is: equal ones of two searches have the same nth,
+-- and count once. Which evaluation of a program comes first: by role, search and position in it.
 CREATE TABLE evaluation AS
 SELECT *, outcome = 'success' AND excluded IS NULL AS good,
        outcome = 'success' AND (excluded IS NULL OR excluded IN ('$superseded', '$contested')) AS found,
        row_number() OVER (PARTITION BY kernel_id, search_id, started_at, speedup) AS nth
 FROM (SELECT * REPLACE (CASE WHEN outcome = 'success' AND excluded IS NULL
                                   AND builder IN (SELECT builder FROM unanimous)
-                                  AND (kernel_id, builder) IN (SELECT (kernel_id, builder) FROM contested)
+                                  AND (kernel_id, builder) IN (SELECT (kernel_id, builder) FROM bad_verdict)
                              THEN '$contested' ELSE excluded END AS excluded)
       FROM current);
 
 -- The measurements of a kernel taken together: the median one, of an even number the lower middle one, since a label is
--- what was measured, with its own times. What two searches share is in both of their logs, and is one measurement.
+-- what was measured, with its own times. What two searches share has the same nth in both, and is one measurement.
 CREATE TABLE measured AS
 SELECT * EXCLUDE (sorted), sorted[(len(sorted) + 1) // 2] AS speedup
 FROM (SELECT kernel_id, any_value(program_id) AS program_id, any_value(token_id) AS token_id,
@@ -98,9 +115,9 @@ QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY abs(e.speedup - m.spe
 
 CREATE TABLE kernel AS
 SELECT m.*, f.search_id, f.seq, n.label_search, n.label_seq,
-       held_out OR NOT (program_id IN (SELECT program_id FROM measured WHERE held_out)
-                        OR token_id IN (SELECT token_id FROM measured WHERE held_out)) AS not_withheld,
-       kernel_id IN (SELECT kernel_id FROM contested) AS contested,
+       NOT held_out AND (program_id IN (SELECT program_id FROM measured WHERE held_out)
+                         OR token_id IN (SELECT token_id FROM measured WHERE held_out)) AS withheld,
+       kernel_id IN (SELECT kernel_id FROM bad_verdict) AS contested,
        bin_of(speedup_min) <> bin_of(speedup_max) AS edge,
        speedup > $implausible AS implausible_speedup,
        count(*) OVER (PARTITION BY problem, reference_id, gpu, token_id) > 1 AS near_duplicate,
@@ -112,56 +129,56 @@ SELECT m.*, f.search_id, f.seq, n.label_search, n.label_seq,
 FROM measured m JOIN first_found f USING (kernel_id) JOIN nearest_to_median n USING (kernel_id);
 
 -- Programs without a label. A driver's failure says nothing about a program that passed and was excluded.
-CREATE TABLE refused AS
+CREATE TABLE unlabelled AS
 SELECT kernel_id, search_id AS label_search, seq AS label_seq,
        count(*) OVER (PARTITION BY kernel_id)::INTEGER AS n_evaluations
 FROM evaluation
 WHERE excluded IS NULL AND kernel_id NOT IN (SELECT kernel_id FROM measured)
-  AND (judged OR kernel_id NOT IN (SELECT kernel_id FROM evaluation WHERE outcome = 'success'))
-QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY NOT judged, role_rank, search_id, seq) = 1;
+  AND (has_verdict OR kernel_id NOT IN (SELECT kernel_id FROM evaluation WHERE outcome = 'success'))
+QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY NOT has_verdict, role_rank, search_id, seq) = 1;
 
 -- What found the program: mostly what refused it, else a success that does not count.
 CREATE TABLE failure AS
-SELECT r.*, e.search_id, e.seq FROM refused r JOIN evaluation e USING (kernel_id)
-QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY NOT judged, role_rank, search_id, seq) = 1;
+SELECT u.*, e.search_id, e.seq FROM unlabelled u JOIN evaluation e USING (kernel_id)
+QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY NOT has_verdict, role_rank, search_id, seq) = 1;
 
 -- What a row takes from another evaluation than the one that found its program: from the one that gave the label, or the
 -- refusal.
-CREATE TABLE label AS
-SELECT k.kernel_id, l.runtime_us, l.reference_runtime_us, l.cases
-FROM kernel k JOIN fragment l ON l.search_id = k.label_search AND l.seq = k.label_seq
+CREATE TABLE label_source AS
+SELECT k.kernel_id, fr.runtime_us, fr.reference_runtime_us, fr.cases
+FROM kernel k JOIN fragment fr ON fr.search_id = k.label_search AND fr.seq = k.label_seq
 WHERE (k.label_search, k.label_seq) <> (k.search_id, k.seq);
 
-CREATE TABLE refusal AS
-SELECT r.kernel_id, l.outcome, l.error_type, l.error_text
-FROM failure r JOIN fragment l ON l.search_id = r.label_search AND l.seq = r.label_seq
-WHERE (r.label_search, r.label_seq) <> (r.search_id, r.seq);
+CREATE TABLE refusal_source AS
+SELECT f.kernel_id, fr.outcome, fr.error_type, fr.error_text
+FROM failure f JOIN fragment fr ON fr.search_id = f.label_search AND fr.seq = f.label_seq
+WHERE (f.label_search, f.label_seq) <> (f.search_id, f.seq);
 
 -- Rows of the large tables that are in chunk, in any order, with the columns of their schema and what their splits need.
 CREATE VIEW kernels AS
-SELECT f.* REPLACE (k.speedup AS speedup,
-                    CASE WHEN l.kernel_id IS NULL THEN f.runtime_us ELSE l.runtime_us END AS runtime_us,
-                    CASE WHEN l.kernel_id IS NULL THEN f.reference_runtime_us
-                         ELSE l.reference_runtime_us END AS reference_runtime_us,
-                    CASE WHEN l.kernel_id IS NULL THEN f.cases ELSE l.cases END AS cases),
-       k.n_measurements, k.speedup_min, k.speedup_max, k.flags, k.held_out, k.not_withheld, bin_of(k.speedup) AS bin
+SELECT c.* REPLACE (k.speedup AS speedup,
+                    CASE WHEN src.kernel_id IS NULL THEN c.runtime_us ELSE src.runtime_us END AS runtime_us,
+                    CASE WHEN src.kernel_id IS NULL THEN c.reference_runtime_us
+                         ELSE src.reference_runtime_us END AS reference_runtime_us,
+                    CASE WHEN src.kernel_id IS NULL THEN c.cases ELSE src.cases END AS cases),
+       k.n_measurements, k.speedup_min, k.speedup_max, k.flags, k.held_out, k.withheld, bin_of(k.speedup) AS bin
 FROM (SELECT *, list_filter([$flags], lambda x: x IS NOT NULL) AS flags FROM kernel) k
-JOIN chunk f ON f.search_id = k.search_id AND f.seq = k.seq
-LEFT JOIN label l ON l.kernel_id = k.kernel_id;
+JOIN chunk c ON c.search_id = k.search_id AND c.seq = k.seq
+LEFT JOIN label_source src ON src.kernel_id = k.kernel_id;
 
 CREATE VIEW failures AS
-SELECT f.* REPLACE (CASE WHEN l.kernel_id IS NULL THEN f.outcome ELSE l.outcome END AS outcome,
-                    CASE WHEN l.kernel_id IS NULL THEN f.error_type ELSE l.error_type END AS error_type,
-                    CASE WHEN l.kernel_id IS NULL THEN f.error_text ELSE l.error_text END AS error_text),
-       r.n_evaluations
-FROM failure r
-JOIN chunk f ON f.search_id = r.search_id AND f.seq = r.seq
-LEFT JOIN refusal l ON l.kernel_id = r.kernel_id;
+SELECT c.* REPLACE (CASE WHEN src.kernel_id IS NULL THEN c.outcome ELSE src.outcome END AS outcome,
+                    CASE WHEN src.kernel_id IS NULL THEN c.error_type ELSE src.error_type END AS error_type,
+                    CASE WHEN src.kernel_id IS NULL THEN c.error_text ELSE src.error_text END AS error_text),
+       f.n_evaluations
+FROM failure f
+JOIN chunk c ON c.search_id = f.search_id AND c.seq = f.seq
+LEFT JOIN refusal_source src ON src.kernel_id = f.kernel_id;
 
 CREATE VIEW evaluations AS
-SELECT f.* REPLACE (coalesce(e.excluded, CASE WHEN e.kernel_id IN (SELECT kernel_id FROM kernel WHERE NOT not_withheld)
+SELECT c.* REPLACE (coalesce(e.excluded, CASE WHEN e.kernel_id IN (SELECT kernel_id FROM kernel WHERE withheld)
                                               THEN '$withheld' END) AS excluded)
-FROM evaluation e JOIN chunk f ON f.search_id = e.search_id AND f.seq = e.seq;
+FROM evaluation e JOIN chunk c ON c.search_id = e.search_id AND c.seq = e.seq;
 
 -- Counts for the manifest.
 CREATE VIEW report AS
@@ -169,5 +186,5 @@ SELECT count(*) FILTER (excluded = '$contested') AS contested_evaluations,
        count(*) FILTER (excluded NOT IN ('$superseded', '$contested')) AS excluded_evaluations,
        (SELECT count(*) FROM superseded) AS superseded_evaluations,
        (SELECT count(*) FROM kernel WHERE n_measurements > 1) AS remeasured_kernels,
-       (SELECT count(*) FROM kernel WHERE NOT not_withheld) AS withheld_from_train
+       (SELECT count(*) FROM kernel WHERE withheld) AS withheld_from_train
 FROM evaluation;

@@ -40,7 +40,7 @@ class ShardFacts(msgspec.Struct, frozen=True):
 
 
 class TableFacts(msgspec.Struct, frozen=True):
-    """One table: shards per split, and the logical digest over all its rows."""
+    """One table: shards per split of the Hub (train, test), and the digest over all its rows."""
 
     splits: dict[str, list[ShardFacts]]
     logical_digest: str
@@ -54,7 +54,7 @@ class TableFacts(msgspec.Struct, frozen=True):
 class InputFacts(msgspec.Struct, frozen=True):
     """One run that went in."""
 
-    search_id: str
+    search_id: str  # of the run; it may hold several searches
     builder: str
     path: str  # relative to its builder
     digest: str

@@ -19,7 +19,7 @@ from kernel_archive.archive.manifest import (
     read_manifest,
     shard_faults,
 )
-from kernel_archive.archive.shards import digest_rows
+from kernel_archive.archive.shards import keyed_digests
 from kernel_archive.databases import literal_path, memory_database, sql_texts, statement_kinds
 from kernel_archive.errors import ArchiveMismatchError, UsageError, printable, suggestion
 from kernel_archive.gpus import Gpu, GpuFacts, gpu_facts
@@ -48,18 +48,18 @@ def default_directory() -> Path:
         return DEFAULT_DIRECTORY
     archives = archives_here()
     if len(archives) > 1:
-        raise which_archive(archives)
+        raise which_archive_error(archives)
     return archives[0] if archives else DEFAULT_DIRECTORY
 
 
-def which_archive(archives: Sequence[Path]) -> UsageError:
-    """Ask which of several archives is meant."""
+def which_archive_error(archives: Sequence[Path]) -> UsageError:
+    """Make the error where several archives may be meant."""
     listed = ", ".join(printable(path) for path in archives[:10])
-    way_out = f"Name one as DIR, or with --archive {printable(archives[0])}"
-    return UsageError(f"there are several archives here: {listed}. {way_out}")
+    fix = f"Name one as DIR, or with --archive {printable(archives[0])}"
+    return UsageError(f"there are several archives here: {listed}. {fix}")
 
 
-def passed_over() -> list[Path]:
+def unnamed_archives() -> list[Path]:
     """List the archives here that are not meant where the shipped one is, for want of a name."""
     if not (DEFAULT_DIRECTORY / MANIFEST_NAME).is_file():
         return []
@@ -98,7 +98,7 @@ class Archive:
         return tuple(name for name in TABLES if name in self.manifest.tables)
 
     def files(self, table: str, split: str | None = None) -> list[Path]:
-        """List the Parquet files of a table (of one split), in order.
+        """List the Parquet files of a table (of one split of the Hub: train, test), in order.
 
         Raises:
             UsageError: this archive has no such table or split.
@@ -106,11 +106,11 @@ class Archive:
         """
         facts = self.manifest.tables.get(table)
         if facts is None:
-            way_out = suggestion(table, self.tables)
-            raise UsageError(f"the archive has no table {printable(table)!r}. {way_out}")
+            fix = suggestion(table, self.tables)
+            raise UsageError(f"the archive has no table {printable(table)!r}. {fix}")
         if split is not None and split not in facts.splits:
-            way_out = suggestion(split, facts.splits)
-            raise UsageError(f"table {table} has no split {printable(split)!r}. {way_out}")
+            fix = suggestion(split, facts.splits)
+            raise UsageError(f"table {table} has no split {printable(split)!r}. {fix}")
         shards = self.manifest.shards(table, split)
         faults = list(shard_faults(self.path, shards, content=False))
         if faults:
@@ -161,7 +161,7 @@ class Archive:
         """The logical digest of every table, made of its rows; the manifest states what it was."""
         return {
             table: logical_digest(
-                row for batch in self.batches(table) for row in digest_rows(table, batch)
+                row for batch in self.batches(table) for row in keyed_digests(table, batch)
             )
             for table in self.tables
         }
@@ -268,8 +268,8 @@ def _schema(table: str, columns: Sequence[str] | None) -> pa.Schema:
     schema = TABLES[table].schema
     for name in columns or ():
         if name not in schema.names:
-            way_out = suggestion(name, schema.names)
-            raise UsageError(f"table {table} has no column {printable(name)!r}. {way_out}")
+            fix = suggestion(name, schema.names)
+            raise UsageError(f"table {table} has no column {printable(name)!r}. {fix}")
     return schema if columns is None else pa.schema([schema.field(name) for name in columns])
 
 

@@ -18,7 +18,7 @@ from kernel_archive.errors import DataError, RecipeError, UsageError, printable,
 from kernel_archive.gpus import GPUS, GpuFacts, is_known
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.readers import READERS
-from kernel_archive.readers.sql import QueryError, check_query
+from kernel_archive.readers.sql import QueryError, parse_query
 from kernel_archive.schema import ROLES, Role
 from kernel_archive.storage import content_path, file_sha256
 from kernel_archive.toml_files import toml_beside
@@ -129,9 +129,9 @@ class LoadedRecipe(msgspec.Struct, frozen=True, kw_only=True):
         """The folder of the recipe, to which its paths are relative."""
         return self.file.parent
 
-    def error(self, code: str, message: str, field: str, **place: str | None) -> RecipeError:
-        """Make an error of a field of the recipe; ``place`` are value and fix."""
-        where: dict[str, Any] = {"file": str(self.file), "field": field, **place}
+    def error(self, code: str, message: str, field: str, **details: str | None) -> RecipeError:
+        """Make an error of a field of the recipe; ``details`` are value and fix."""
+        where: dict[str, Any] = {"file": str(self.file), "field": field, **details}
         return RecipeError.of(code=code, message=message, **where)
 
     def files_beside(self, field: str) -> list[Path]:
@@ -162,7 +162,7 @@ def load_recipe(path: Path) -> LoadedRecipe:
         recipe = msgspec.convert(data, Recipe)
     except msgspec.ValidationError as error:
         text, field = misfit(error)
-        raise fail(message=text, field=field, fix=_way_out(text, field or "")) from None
+        raise fail(message=text, field=field, fix=_fix_of(text, field or "")) from None
     loaded = LoadedRecipe(recipe=recipe, file=path)
     for index, source in enumerate(recipe.source):
         query = _check_source(loaded, index)
@@ -203,14 +203,14 @@ def _check_source(loaded: LoadedRecipe, index: int) -> str | None:
         except (UntrustedFileError, UnicodeDecodeError) as error:
             raise fail("query", f"cannot be read: {error}", query, None) from None
     try:
-        check_query(query)
+        parse_query(query)
     except QueryError as error:
         raise fail("query", str(error), None, error.fix) from None
     return query
 
 
-def _way_out(text: str, field: str) -> str:
-    """Give the way out of a wrong key or value: the nearest right one."""
+def _fix_of(text: str, field: str) -> str:
+    """Give the fix of a wrong key or value: the nearest right one."""
     if unknown := re.search(r"unknown field `([^`]*)`", text):
         table = _TABLES.get(re.split(r"[\[.]", field)[0], Recipe)
         return suggestion(unknown[1], table.__struct_fields__)

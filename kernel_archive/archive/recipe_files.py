@@ -1,8 +1,8 @@
 """Files beside a recipe, one JSON object a line: readings of its programs, and dry runs of them.
 
 No pattern in a text sees every program that was written to lose time. So a recipe may name a file
-of readings, done without the measurements. A program that a reader finds unfit to be asked
-about gets the flag ``unfit``; it keeps its label, and split definitions may leave it out.
+of readings, done by people or models without the measurements. A program that such a reader finds
+unfit to be asked about gets the flag ``unfit``; it keeps its label, and splits may leave it out.
 
 ``kernel-measure dry-run`` follows the host code of programs on tensors without values and writes
 one line per launch or torch operator. The lines of programs that the archive holds become the table
@@ -109,8 +109,8 @@ def _lines(path: Path, kind: type[Line], code: str, fix: str) -> Iterator[tuple[
         try:
             yield number, decode(text)
         except msgspec.ValidationError as error:
-            message, place = misfit(error)
-            raise fail(message=message, line=number, field=place) from None
+            message, field = misfit(error)
+            raise fail(message=message, line=number, field=field) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise fail(message=f"not valid JSON: {error}", line=number) from None
 
@@ -131,7 +131,7 @@ def reading_rows(recipes: Iterable[LoadedRecipe]) -> list[dict[str, Any]]:
     ]
 
 
-def refuse_unknown(connection: duckdb.DuckDBPyConnection) -> None:
+def refuse_stray_readings(connection: duckdb.DuckDBPyConnection) -> None:
     """Refuse a row of ``reading`` whose program no row of ``logged`` has: it was changed."""
     missing = connection.execute(
         "SELECT program_id, file, line FROM reading ANTI JOIN logged USING (builder, program_id) "

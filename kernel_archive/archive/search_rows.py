@@ -14,11 +14,11 @@ from typing import Any, Final
 from msgspec.structs import asdict
 
 from kernel_archive.archive.fragments import (
+    epoch_us,
     json_text,
-    micros,
+    overall_us,
     program_columns,
-    too_large,
-    total_time,
+    unfit_numbers,
 )
 from kernel_archive.archive.jobs import RunJob
 from kernel_archive.errors import Finding, RecipeError, printable
@@ -58,10 +58,10 @@ class SearchRows:
         self.findings: list[Finding] = []
         self.references: dict[tuple[str, str], Row] = {}
         self._renamed: set[str] = set()
-        self._written: dict[str, str] = {}  # canonical id of a problem -> another name in the log
+        self._log_spellings: dict[str, str] = {}  # canonical id of a problem -> that of the log
 
-    def rows(self, first: int) -> list[Row]:
-        """Make rows of the evaluations; ``first`` is the position of the first one in the run."""
+    def rows(self, first_seq: int) -> list[Row]:
+        """Make rows of the evaluations; the first has the position ``first_seq`` in the run."""
         self._complete_facts()
         self._report_gpus()
         reasons = self.job.excluded.get(self.search_id, {})
@@ -73,9 +73,13 @@ class SearchRows:
                 rows[record.node_id] = self._row(record)
             else:
                 self.findings.append(fault)
-        self._check_kept(rows, reasons)
-        for seq, (node, row) in enumerate(rows.items(), first):
-            row.update(_parent(row, rows), seq=seq, excluded=reasons.get(node, row["excluded"]))
+        self._refuse_missing_facts(rows)
+        self._refuse_unmatched_excludes(rows, reasons)
+        if dropped := len(self.evaluations) - len(rows):
+            self.facts.counts["rows_dropped"] += dropped
+        for seq, (node, row) in enumerate(rows.items(), first_seq):
+            excluded = reasons.get(node, row["excluded"])
+            row.update(_parent_columns(row, rows), seq=seq, excluded=excluded)
         return [*rows.values()]
 
     def _complete_facts(self) -> None:
@@ -85,37 +89,37 @@ class SearchRows:
         if problem is not None:
             name = self.search_id.rsplit("/", 1)[-1].split("__", maxsplit=1)[0]
             problem = problem.replace("{name}", name)
-        recipe_values: dict[str, tuple[str | None, Callable[[str], str]]] = {
-            "problem": (problem, normalise_problem),
-            "gpu": (source.gpu, canonical_gpu),
-            "model": (source.model, str),
-        }
-        for name, (recipe_value, normalise) in recipe_values.items():
-            logged = getattr(facts, name)
-            if recipe_value and logged and normalise(recipe_value) != normalise(logged):
-                raise self._contradiction(self.search_id, name, recipe_value, logged)
-            value = logged if logged is not None else recipe_value
-            if name == "problem" and value:
-                self._canonical(value)
-            setattr(facts, name, value and normalise(value))
+        problem = self._agreed("problem", problem, facts.problem, normalise_problem)
+        facts.problem = problem and self._canonical_problem(problem)
+        gpu = self._agreed("gpu", source.gpu, facts.gpu, canonical_gpu)
+        facts.gpu = gpu and canonical_gpu(gpu)
+        facts.model = self._agreed("model", source.model, facts.model, str)
         if facts.reference_code is None:
             facts.reference_code = self._reference_text(facts.problem)
 
-    def _canonical(self, problem: str) -> str:
-        """Return the canonical id of a problem; remember another name for files."""
-        canonical, written = normalise_problem(problem), problem.strip()
-        if canonical != written:
-            self._written.setdefault(canonical, written)
+    def _agreed(
+        self, field: str, stated: str | None, logged: str | None, normalise: Callable[[str], str]
+    ) -> str | None:
+        """Return what the log says of a field, else the recipe; refuse a contradiction."""
+        if stated and logged and normalise(stated) != normalise(logged):
+            raise self._contradiction(self.search_id, field, stated, logged)
+        return logged if logged is not None else stated
+
+    def _canonical_problem(self, problem: str) -> str:
+        """Return the canonical id of a problem; remember how the log spells it, for files."""
+        canonical, spelling = normalise_problem(problem), problem.strip()
+        if canonical != spelling:
+            self._log_spellings.setdefault(canonical, spelling)
         return canonical
 
     def _reference_text(self, problem: str | None) -> str | None:
-        return self.job.reference_text(problem, self._written.get(problem or ""))
+        return self.job.reference_text(problem, self._log_spellings.get(problem or ""))
 
-    def _contradiction(self, place: str, field: str, stated: str, logged: str) -> RecipeError:
-        ours, theirs = printable(stated), printable(logged)
+    def _contradiction(self, log_part: str, field: str, stated: str, logged: str) -> RecipeError:
         return self.job.loaded.error(
             "recipe-contradicts-log",
-            f"the recipe says {ours!r}, the log of {place} says {theirs!r}",
+            f"the recipe says {printable(stated)!r}, "
+            f"the log of {log_part} says {printable(logged)!r}",
             f"source[{self.job.index}].{field}",
             fix="Correct the recipe; a recipe only adds what the logs don't say",
         )
@@ -125,17 +129,17 @@ class SearchRows:
         facts, recipe_gpu = self.facts, self.job.source.gpu
         problem, gpu = facts.problem, facts.gpu
         if record.problem is not None:
-            problem = self._canonical(record.problem)
+            problem = self._canonical_problem(record.problem)
         if record.gpu is not None:
             gpu = canonical_gpu(record.gpu)
             if recipe_gpu is not None and gpu != facts.gpu:
-                place = f"{self.search_id}, line {record.source_line or 0}"
-                raise self._contradiction(place, "gpu", recipe_gpu, record.gpu)
+                line = f"{self.search_id}, line {record.source_line or 0}"
+                raise self._contradiction(line, "gpu", recipe_gpu, record.gpu)
         record.problem, record.gpu = problem, gpu
         record.model = facts.model if record.model is None else record.model
         good = record.outcome == "success"
         for name in ("runtime_us", "reference_runtime_us"):
-            setattr(record, name, total_time(record, name) if good else None)
+            setattr(record, name, overall_us(record, name) if good else None)
         if not good:
             record.speedup, record.cases = None, ()
 
@@ -159,7 +163,7 @@ class SearchRows:
                 message = f"neither the log nor the recipe says the {name} of {self.search_id} here"
                 fix = f'Add {name} = "..." to its [[source]]'
                 return Finding(code=f"no-{name}", message=f"{message}; skipped", fix=fix, **where)
-        for name in too_large(record):
+        for name in unfit_numbers(record):
             message = "a value beyond what a row of evaluations may hold; the row is left out"
             where |= {"field": name, "value": printable(getattr(record, name))}
             return Finding(code="bad-value", message=message, **where)
@@ -172,7 +176,7 @@ class SearchRows:
             is_own = record.problem == facts.problem
             reference = facts.reference_code if is_own else self._reference_text(record.problem)
         program = program_columns(record.code)
-        problem = self._archive_name(record.problem or "", reference)
+        problem = self._problem_in_archive(record.problem or "", reference)
         row = asdict(record) | program._asdict()
         row |= {
             "problem": problem,
@@ -182,8 +186,8 @@ class SearchRows:
             "artificial": False,
             "error_type": record.error_type and record.error_type[:ERROR_TYPE_LIMIT],
             "error_text": record.error_text and record.error_text[:ERROR_TEXT_LIMIT],
-            "started_at": micros(record.started_at),
-            "completed_at": micros(record.completed_at),
+            "started_at": epoch_us(record.started_at),
+            "completed_at": epoch_us(record.completed_at),
             "source_digest": job.source_digests.get(record.source_file, self.digest),
             "search_id": self.search_id,
             "builder": job.builder,
@@ -197,18 +201,18 @@ class SearchRows:
             gpu=row["gpu"],
             program=program.program_id,
         )
-        if record.outcome == "success" and reference:  # it tells what only loses time
+        if record.outcome == "success" and reference:  # patterns are judged against it
             row["artificial"] = bool(artificial_patterns(program.code, reference))
         return row
 
-    def _archive_name(self, problem: str, reference: str | None) -> str:
+    def _problem_in_archive(self, problem: str, reference: str | None) -> str:
         """Name a problem in the archive, with the builder's name before it where it isn't ours.
 
         A problem of a table of others that is called like one of ours is ours only with our
-        reference.
+        reference. Reports the first renaming of each.
         """
         ours = REFERENCE_IDS.get(problem)
-        if ours is None or not READERS[self.job.source.format].foreign:
+        if ours is None or not READERS[self.job.source.format].has_foreign_problems:
             return problem
         if reference is not None and program_columns(reference).program_id in ours:
             return problem
@@ -218,8 +222,8 @@ class SearchRows:
             has = "has another" if reference is not None else "states no"
             like = f"{problem} is called like a problem of this package"
             message = f"{like} and {has} reference: it is kept as {name}"
-            place = {"file": self.job.run_path, "field": "problem"}
-            self._note(code="not-our-problem", message=message, **place)
+            where = {"file": self.job.run_path, "field": "problem"}
+            self._note(code="not-our-problem", message=message, **where)
         return name
 
     def _add_reference(self, code: str | None, problem: str) -> str:
@@ -245,20 +249,21 @@ class SearchRows:
             }
         return program.program_id
 
-    def _check_kept(self, rows: dict[str, Row], reasons: dict[str, str]) -> None:
-        """Count what was left out; it is an error where the recipe is to blame for it."""
+    def _refuse_missing_facts(self, rows: dict[str, Row]) -> None:
+        """Refuse a recipe without the problem or GPU that no row has, as the log doesn't say it."""
         missing = [f for f in self.findings if f.code in ("no-problem", "no-gpu")]
         if missing and not rows:
             raise RecipeError.from_findings(missing[:1])
+
+    def _refuse_unmatched_excludes(self, rows: dict[str, Row], reasons: dict[str, str]) -> None:
+        """Refuse exclude entries of nodes that have no row."""
         for node in sorted(reasons.keys() - rows.keys()):
             missing_node = f"node {printable(node)!r}, which {self.search_id} does not have"
             message = f"an exclude entry names {missing_node}"
             raise self.job.loaded.error("bad-exclude", message, "exclude", value=node)
-        if dropped := len(self.evaluations) - len(rows):
-            self.facts.counts["rows_dropped"] += dropped
 
-    def _note(self, code: str, message: str, *, severity: Any = "info", **place: Any) -> None:
-        self.findings.append(Finding(code=code, message=message, severity=severity, **place))
+    def _note(self, code: str, message: str, *, severity: Any = "info", **where: Any) -> None:
+        self.findings.append(Finding(code=code, message=message, severity=severity, **where))
 
     def _report_gpus(self) -> None:
         """Report GPUs of which nobody states facts."""
@@ -276,17 +281,17 @@ class SearchRows:
         facts, job = self.facts, self.job
         reference, problem = facts.reference_code, facts.problem
         if problem is not None:
-            problem = self._archive_name(problem, reference)
+            problem = self._problem_in_archive(problem, reference)
         outcomes = [row["outcome"] for row in rows]
-        times = _present(rows, "started_at") + _present(rows, "completed_at")
+        times = _known(rows, "started_at") + _known(rows, "completed_at")
         row = {k: v for k, v in asdict(facts).items() if k in _SEARCH_COLUMNS}
-        for name in too_large(facts):
+        for name in unfit_numbers(facts):
             message = f"{name} of {self.search_id} is larger than it can be; left out"
             self._note("bad-value", message, severity="error", file=job.run_path, field=name)
             row[name] = None
         for name in ("input_tokens", "output_tokens", "gpu_seconds"):
             if row[name] is None:
-                row[name] = _total(_present(rows, name))
+                row[name] = _total(_known(rows, name))
         return row | {
             **{name: json_text(getattr(facts, name)) for name in _SETTINGS},
             **{f"n_{o}": outcomes.count(o) for o in OUTCOMES if o != "success"},
@@ -303,8 +308,8 @@ class SearchRows:
             "n_evaluations": len(rows),
             "n_successes": outcomes.count("success"),
             "n_kernels": len({r["kernel_id"] for r in rows if r["outcome"] == "success"}),
-            "n_duplicates": sum(_present(rows, "n_logged")) - len(rows),
-            "best_speedup": max(_present(rows, "speedup"), default=None),
+            "n_duplicates": sum(_known(rows, "n_logged")) - len(rows),
+            "best_speedup": max(_known(rows, "speedup"), default=None),
             "started_at": min(times, default=None),
             "completed_at": max(times, default=None),
             "source_path": job.run_path,
@@ -313,7 +318,7 @@ class SearchRows:
         }
 
 
-def _parent(row: Row, rows: dict[str, Row]) -> Row:
+def _parent_columns(row: Row, rows: dict[str, Row]) -> Row:
     """Find kernel id and distance of the nearest ancestor that this log still has."""
     further = (node for node in row["ancestor_node_ids"] if node != row["parent_node_id"])
     for distance, node in enumerate([row["parent_node_id"], *further], start=1):
@@ -322,8 +327,8 @@ def _parent(row: Row, rows: dict[str, Row]) -> Row:
     return {"parent_kernel_id": None, "parent_distance": None}
 
 
-def _present(rows: Sequence[Row], name: str) -> list[Any]:
-    return [row[name] for row in rows if row[name] is not None]
+def _known(rows: Sequence[Row], column: str) -> list[Any]:
+    return [row[column] for row in rows if row[column] is not None]
 
 
 def _total(values: list[Any]) -> Any:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernel_archive.archive.manifest import ShardFacts, TableFacts
-from kernel_archive.ids import logical_digest, row_digest
+from kernel_archive.ids import keyed_digest, logical_digest
 from kernel_archive.schema import TABLES, shard_name
 from kernel_archive.storage import file_sha256
 from kernel_archive.toml_files import toml_beside
@@ -68,7 +68,7 @@ def group_ends(keys: Sequence[str], searches: Sequence[str]) -> Iterator[int]:
             start = i + 1
 
 
-def digest_rows(table: str, rows: pa.Table) -> list[bytes]:
+def keyed_digests(table: str, rows: pa.Table) -> list[bytes]:
     """Digest every row, as canonical JSON with its key; times are microseconds since 1970."""
     for i, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
@@ -77,10 +77,10 @@ def digest_rows(table: str, rows: pa.Table) -> list[bytes]:
     names = sorted(rows.column_names)
     columns = [rows.column(name).to_pylist() for name in names]
     keys = columns[names.index(TABLES[table].key)]
-    return list(map(row_digest, keys, map(msgspec.defstruct("Row", names, gc=False), *columns)))
+    return list(map(keyed_digest, keys, map(msgspec.defstruct("Row", names, gc=False), *columns)))
 
 
-class SplitWriter:
+class ShardWriter:
     """Writes the rows of a split, part by part and in their final order, into an archive directory.
 
     A file ends with the row group in which it comes to :data:`SHARD_ROWS`.
@@ -104,7 +104,7 @@ class SplitWriter:
     def add(self, part: pa.Table) -> None:
         """Write the next rows, but for the last group: the end of the part alone may end it."""
         exact = part.select(self._schema.names).cast(self._schema)
-        self.digests += digest_rows(self._table, exact)
+        self.digests += keyed_digests(self._table, exact)
         rows = pa.concat_tables([self._open_group, exact])
         start = 0
         for end in list(self._group_ends(rows))[:-1]:
@@ -161,7 +161,7 @@ class SplitWriter:
             self._writer = None
 
 
-def close_table(writers: Mapping[str, SplitWriter]) -> TableFacts:
+def close_table(writers: Mapping[str, ShardWriter]) -> TableFacts:
     """Close the writers of a table's splits, and return its facts."""
     splits = {split: writer.close() for split, writer in writers.items()}
     digests = [row for writer in writers.values() for row in writer.digests]
@@ -179,7 +179,7 @@ def write_table(
     for split in TABLES[table].splits:
         if split in splits:
             rows = splits[split]
-            writers[split] = SplitWriter(directory, table, split)
+            writers[split] = ShardWriter(directory, table, split)
             for part in [rows] if isinstance(rows, pa.Table) else rows:
                 writers[split].add(part)
     return close_table(writers)

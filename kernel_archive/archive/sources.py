@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from kernel_archive.archive.swap import make_stage
+from kernel_archive.archive.swap import make_work_folder
 from kernel_archive.errors import RecipeError, printable
 from kernel_archive.ids import sha256_hex
 from kernel_archive.storage import new_file
@@ -40,14 +40,14 @@ _STATES: Final = (
 _NETWORK: Final = "Check the network and the address, or name a local copy with --source DIR"
 
 
-def fetch_source(url: str, stage: Path, *, beside: bool = False) -> tuple[Path, str]:
-    """Fetch what a URL matches into a stage; return a folder in it, and the pattern below that.
+def fetch_source(url: str, work_folder: Path, *, beside: bool = False) -> tuple[Path, str]:
+    """Fetch what a URL matches; return a folder in the work folder, and the pattern below that.
 
     With ``beside`` a reader may read files beside the matched ones: all below the folder before the
     first wildcard are fetched. What was fetched is not fetched again while it is the same there.
     A RecipeError names a URL at fault, a file that does not come whole or leads out of its folder.
     """
-    cache = make_stage(stage) / "sources"
+    cache = make_work_folder(work_folder) / "sources"
     return _fetch_commit(url, cache) if url.startswith("git+") else _fetch(url, cache, beside)
 
 
@@ -126,14 +126,14 @@ def _fetch(url: str, cache: Path, beside: bool) -> tuple[Path, str]:
     except Exception as error:  # back-ends of fsspec raise whatever their service does
         message = f"cannot be reached: {printable(error, 300)}"
         raise _bad_url(url, message, _NETWORK) from error
-    places = {n: _place(url, n, above) for n in sorted(files) if n not in folders}
-    states = [[files[name].get(key) for key in ("size", *_STATES)] for name in places]
-    copy = cache / sha256_hex(repr((url, places, states)).encode())[:32]
+    paths = {n: _path_below(url, n, above) for n in sorted(files) if n not in folders}
+    states = [[files[name].get(key) for key in ("size", *_STATES)] for name in paths]
+    copy = cache / sha256_hex(repr((url, paths, states)).encode())[:32]
     if not all(any(state[1:]) for state in states):
         shutil.rmtree(copy, ignore_errors=True)  # the listing does not tell another content
 
     def fetch(name: str) -> None:
-        path, size = copy / places[name], files[name].get("size")
+        path, size = copy / paths[name], files[name].get("size")
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_file():
             with new_file(path, durable=False) as new:
@@ -142,7 +142,7 @@ def _fetch(url: str, cache: Path, beside: bool) -> tuple[Path, str]:
                     raise OSError(f"{new.stat().st_size} bytes came, the listing says {size}")
 
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
-        downloads = {name: pool.submit(fetch, name) for name in places}
+        downloads = {name: pool.submit(fetch, name) for name in paths}
     for name, download in downloads.items():
         reason = download.exception()
         if reason is not None:
@@ -151,7 +151,7 @@ def _fetch(url: str, cache: Path, beside: bool) -> tuple[Path, str]:
     return copy, "/".join(steps[wild:])
 
 
-def _place(url: str, name: str, above: str) -> str:
+def _path_below(url: str, name: str, above: str) -> str:
     """Return where a listed file goes below its source; a name that would lead out is refused."""
     parts: Any = PurePosixPath(name.removeprefix(f"{above}/")).parts
     if not parts or any(p in ("..", "/", "") or "\\" in p or "\0" in p for p in parts):

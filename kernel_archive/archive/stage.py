@@ -24,7 +24,7 @@ from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
 from kernel_archive.problems import normalise_problem
 from kernel_archive.readers import READERS
-from kernel_archive.readers.files import MISTAKES
+from kernel_archive.readers.files import RECIPE_FAULTS
 from kernel_archive.readers.records import Evaluation, PublishedRow, Record, SearchFacts
 
 #: Findings kept in full per run; the rest is counted.
@@ -60,20 +60,20 @@ class StagedRun(msgspec.Struct, frozen=True, kw_only=True):
     published_rows: Stored | None  # the file with its published split rows, if any
 
 
-def _collect(job: RunJob, records: Iterable[Record]) -> tuple[list[SearchRows], list[PublishedRow]]:
+def _sort(job: RunJob, records: Iterable[Record]) -> tuple[list[SearchRows], list[PublishedRow]]:
     """Sort records into searches and published rows; findings go to the run's first search.
 
     A search has one role: where the recipe gives problems roles of their own, a table of several
     problems is several searches.
     """
-    whole = SearchRows(job, job.search_id)
+    whole = SearchRows(job, job.run_id)
     searches: dict[tuple[str | None, str], SearchRows] = {(None, job.source.role): whole}
 
     def search_of(name: str | None, problem: str | None) -> SearchRows:
         role = job.role_of((problem or job.problem or "").strip())
         if (name, role) not in searches:
             has_role_of_source = role == job.source.role
-            steps = (job.search_id, name, None if has_role_of_source else role)
+            steps = (job.run_id, name, None if has_role_of_source else role)
             search = SearchRows(job, "/".join(step for step in steps if step))
             if not has_role_of_source:
                 # One log can't be held out and training at once: its parts have own digests.
@@ -97,18 +97,19 @@ def _collect(job: RunJob, records: Iterable[Record]) -> tuple[list[SearchRows], 
             counts = Counter[str]() if stated_of.evaluations else stated_of.facts.counts
             search.facts = msgspec.structs.replace(stated_of.facts, counts=counts)
     ordered = list(searches.values())
+    # Without evaluations the run itself is no search: its findings go to the first one.
     if len(ordered) > 1 and not whole.evaluations:
         ordered[1].findings += whole.findings
         ordered = ordered[1:]
     return ordered, published
 
 
-def _read_facts(store: Store, key: str) -> StagedRun | None:
-    """Read the facts of a fragment; ``None`` unless it and all its files are as written."""
-    digest, _, facts = (store.get(f"{key}.run") or b"").partition(b"\n")
-    if digest != sha256_hex(facts).encode():
+def _stored_run(store: Store, key: str) -> StagedRun | None:
+    """Read the record of a staged run; ``None`` unless it and all its files are as written."""
+    digest, _, record = (store.get(f"{key}.run") or b"").partition(b"\n")
+    if digest != sha256_hex(record).encode():
         return None
-    staged = msgspec.json.decode(facts, type=StagedRun)
+    staged = msgspec.json.decode(record, type=StagedRun)
     files = [file for file in (staged.fragment, staged.published_rows) if file is not None]
     return staged if all(map(store.holds, files)) else None
 
@@ -119,27 +120,27 @@ def stage_run(job: RunJob, store: Store, *, strict: bool = False) -> tuple[Stage
     A LogError ends the build where nothing could be read, or with ``strict`` at any damage.
     """
     key = job.fragment_key
-    staged = _read_facts(store, key)
-    anew = staged is None
+    staged = _stored_run(store, key)
+    was_read = staged is None
     if staged is None:
         try:
             staged = _read_run(job, store)
         except MemoryError as error:
             raise LogError(
-                f"{job.search_id} takes more memory than there is. Type --jobs 1, or take the "
+                f"{job.run_id} takes more memory than there is. Type --jobs 1, or take the "
                 "run out of the path of its [[source]]"
             ) from error
-        facts = msgspec.json.encode(staged)
-        store.put(f"{key}.run", f"{sha256_hex(facts)}\n".encode() + facts)
-    _judge(job, staged, strict=strict)
-    return staged, anew
+        record = msgspec.json.encode(staged)
+        store.put(f"{key}.run", f"{sha256_hex(record)}\n".encode() + record)
+    _refuse_damaged(job, staged, strict=strict)
+    return staged, was_read
 
 
 def _read_run(job: RunJob, store: Store) -> StagedRun:
     """Read a run, and write its fragment."""
-    searches, published = _collect(job, READERS[job.source.format].read(job.run_files))
+    searches, published = _sort(job, READERS[job.source.format].read(job.run_files))
     for name in sorted(job.excluded.keys() - {search.search_id for search in searches}):
-        message = f"an exclude entry names search {name!r}, which is not in {job.search_id}"
+        message = f"an exclude entry names search {name!r}, which is not in {job.run_id}"
         raise job.loaded.error("bad-exclude", message, "exclude", value=name)
     named = {r.problem or job.problem for s in searches for r in s.evaluations}
     problems = {name.strip() for name in named if name}
@@ -159,7 +160,7 @@ def _read_run(job: RunJob, store: Store) -> StagedRun:
         key=job.fragment_key,
         role=job.source.role,
         facts=InputFacts(
-            search_id=job.search_id,
+            search_id=job.run_id,
             builder=job.builder,
             path=job.run_path,
             digest=f"sha256:{job.digest}",
@@ -178,7 +179,7 @@ def _read_run(job: RunJob, store: Store) -> StagedRun:
 
 
 def _published_table(job: RunJob, published: Sequence[PublishedRow]) -> pa.Table:
-    own = {"search_id": job.search_id}
+    own = {"search_id": job.run_id}
     rows = [
         msgspec.structs.asdict(row)
         | {"problem": normalise_problem(row.problem), "gpu": canonical_gpu(row.gpu), **own}
@@ -195,23 +196,23 @@ def _write_table(store: Store, stem: str, suffix: str, table: pa.Table) -> Store
     return store.write(stem, suffix, sink.getvalue().to_pybytes())
 
 
-def _judge(job: RunJob, staged: StagedRun, *, strict: bool) -> None:
-    """Decide whether a run's findings end the build."""
+def _refuse_damaged(job: RunJob, staged: StagedRun, *, strict: bool) -> None:
+    """Raise LogError where a run's findings end the build."""
     damage = [
         finding
         for finding in staged.findings
         if finding.severity == "error" or (finding.severity == "warning" and finding.line)
     ]
     if strict and damage:
-        message = f"{job.search_id}: --strict was given; faults: {staged.facts.findings:,}"
+        message = f"{job.run_id}: --strict was given; faults: {staged.facts.findings:,}"
         raise LogError(message, findings=damage)
     # A damaged run fails alone; a run of another format is a mistake of the recipe.
-    errors = [f for f in staged.findings if f.severity == "error" and f.code in MISTAKES]
+    errors = [f for f in staged.findings if f.severity == "error" and f.code in RECIPE_FAULTS]
     if errors and not staged.facts.evaluations and staged.published_rows is None:
         if job.source.format == "sql":  # the query is at fault, not the name of the format
             raise LogError.from_findings(errors)
         raise LogError(
-            f"nothing could be read of {job.search_id} as {job.source.format}. "
+            f"nothing could be read of {job.run_id} as {job.source.format}. "
             "Name its format in the recipe (kernel-archive readers lists them), or a narrower path",
             findings=errors,
         )

@@ -18,7 +18,7 @@ from kernel_archive.storage import locked, sync
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
-#: What a killed build leaves in its hidden folder.
+#: What a killed build leaves in its work folder.
 _LEFTOVERS: Final = ("new.*", "old.*", "merge*", ".*.tmp")
 #: What a build writes into an archive directory, also what builds of earlier versions wrote;
 #: everything else in it stays.
@@ -27,21 +27,21 @@ OURS: Final = frozenset(
 )
 
 
-def stage_directory(target: Path) -> Path:
-    """Name the hidden folder beside a target for fragments and unfinished versions."""
+def work_folder_of(target: Path) -> Path:
+    """Name the hidden work folder beside a target for fragments and unfinished versions."""
     resolved = target.absolute()
     return resolved.parent / f".{resolved.name}.stage"
 
 
-def make_stage(stage: Path) -> Path:
+def make_work_folder(folder: Path) -> Path:
     """Make the folder of a build, and return it."""
     # What is deleted in it must lie in it: not behind a link that somebody planted.
-    if stage.is_symlink():
+    if folder.is_symlink():
         raise TargetExistsError(
-            f"{stage} is a link, not the folder of a build. Delete it, or choose another --out"
+            f"{folder} is a link, not the folder of a build. Delete it, or choose another --out"
         )
-    stage.mkdir(parents=True, exist_ok=True)
-    return stage
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def check_target(target: Path) -> None:
@@ -89,8 +89,8 @@ def replaced_directory(
     """
     target = target.absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
-    stage = make_stage(stage_directory(target))
-    new, old = stage / f"new.{os.getpid()}", stage / f"old.{os.getpid()}"
+    work_folder = make_work_folder(work_folder_of(target))
+    new, old = work_folder / f"new.{os.getpid()}", work_folder / f"old.{os.getpid()}"
     _remove(new)
     left_out: frozenset[str] = frozenset() if copy else ours
     try:
@@ -116,7 +116,7 @@ def replaced_directory(
         # The old version goes only when the new one's name is on disk: a power failure leaves one
         # of the two.
         sync(target.parent)
-        sync(stage)
+        sync(work_folder)
         _remove(old)
     finally:
         _remove(new)
@@ -140,17 +140,17 @@ def _remove(path: Path) -> None:
 
 
 @contextmanager
-def locked_stage(stage: Path) -> Iterator[None]:
-    """Hold the stage for one build at a time; the lock goes with the process, however it ends."""
-    busy = f"another build is at work on {stage.parent}. Wait for it to end"
-    with locked(make_stage(stage) / "lock", busy=busy):
+def locked_work_folder(folder: Path) -> Iterator[None]:
+    """Hold a work folder for one build; the lock goes with the process, however it ends."""
+    busy = f"another build is at work on {folder.parent}. Wait for it to end"
+    with locked(make_work_folder(folder) / "lock", busy=busy):
         # A build killed between the two renames of a system that can't swap: the old version goes
         # back to its place.
-        target = stage.parent / stage.name.removeprefix(".").removesuffix(".stage")
-        for old in stage.glob("old.*"):
+        target = folder.parent / folder.name.removeprefix(".").removesuffix(".stage")
+        for old in folder.glob("old.*"):
             if not target.exists() and (old / MANIFEST_NAME).is_file():
                 old.rename(target)
         for pattern in _LEFTOVERS:  # of builds that were killed
-            for left in stage.glob(pattern):
+            for left in folder.glob(pattern):
                 _remove(left)
         yield

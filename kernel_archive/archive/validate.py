@@ -55,7 +55,7 @@ class ValidationReport(msgspec.Struct, kw_only=True):
         return [finding for layer in self.layers for finding in layer.findings]
 
 
-def _rows(code: str, message: str, table: str, keys: Sequence[str]) -> Iterator[Finding]:
+def _rows_finding(code: str, message: str, table: str, keys: Sequence[str]) -> Iterator[Finding]:
     """Yield one finding that names the first rows and counts the rest; nothing without rows."""
     if keys:
         named = ", ".join(printable(str(key), 80) for key in keys[:NAMED_ROWS])
@@ -64,7 +64,8 @@ def _rows(code: str, message: str, table: str, keys: Sequence[str]) -> Iterator[
         yield Finding(code=code, message=message, field=table, value=f"{named}{more}")
 
 
-def _layout(archive: Archive) -> Iterator[Finding]:
+def _check_layout(archive: Archive) -> Iterator[Finding]:
+    """Yield a finding for every file or table that is not as the manifest names it."""
     shards = archive.manifest.shards()
     yield from shard_faults(archive.path, shards, content=False)
     named = {archive.path / shard.path for shard in shards}
@@ -76,20 +77,21 @@ def _layout(archive: Archive) -> Iterator[Finding]:
             yield Finding(code="missing-table", message="the manifest lacks a table", value=name)
 
 
-def _columns(schema: pa.Schema) -> list[str]:
+def _typed_columns(schema: pa.Schema) -> list[str]:
     """Write columns with their types; Parquet has names and nullability of its own for lists."""
     plain = [str(f.type).replace("<item: ", "<element: ").replace(" not null", "") for f in schema]
     return [f"{name} {kind}" for name, kind in zip(schema.names, plain, strict=True)]
 
 
-def _schema(archive: Archive) -> Iterator[Finding]:
+def _check_schema(archive: Archive) -> Iterator[Finding]:
+    """Yield a finding for every file with other columns or another number of rows."""
     for table in archive.tables:
-        expected = _columns(TABLES[table].schema)
+        expected = _typed_columns(TABLES[table].schema)
         for shard in archive.manifest.shards(table):
             file = str(archive.path / shard.path)
             try:
                 with pq.ParquetFile(file) as parquet:
-                    columns, rows = _columns(parquet.schema_arrow), parquet.metadata.num_rows
+                    columns, rows = _typed_columns(parquet.schema_arrow), parquet.metadata.num_rows
             except (OSError, pa.ArrowException) as error:
                 message = f"cannot be read: {printable(error, 200)}"
                 yield Finding(code="bad-parquet", message=message, file=file)
@@ -119,19 +121,20 @@ def digest_faults(archive: Archive) -> Iterator[Finding]:
             yield Finding(code="wrong-digest", message=message, field=field or None, fix=fix)
 
 
-def _digests(archive: Archive) -> Iterator[Finding]:
+def _check_digests(archive: Archive) -> Iterator[Finding]:
     yield from shard_faults(archive.path, archive.manifest.shards())
     yield from digest_faults(archive)
 
 
-def _ids(archive: Archive) -> Iterator[Finding]:
+def _check_ids(archive: Archive) -> Iterator[Finding]:
+    """Yield a finding for each table with an id twice, or one that is not that of the code."""
     for table in archive.tables:
         spec = TABLES[table]
         # A row can be in two evaluations: a derived table has one row id per split.
         scope = "split" if spec.derived else "problem" if table == "references" else "1"
         query = f'SELECT {spec.key} FROM "{table}" GROUP BY {spec.key}, {scope} HAVING count(*) > 1'
         message = f"{spec.key} stands more than once"
-        yield from _rows("duplicate-key", message, table, _sorted_column(archive, query))
+        yield from _rows_finding("duplicate-key", message, table, _sorted_column(archive, query))
     for table in ("kernels", "failures"):
         wrong = [
             row["kernel_id"]
@@ -139,14 +142,15 @@ def _ids(archive: Archive) -> Iterator[Finding]:
             for row in batch.to_pylist()
             if token_id(row["code"]) != row["token_id"]
         ]
-        yield from _rows("wrong-token-id", "token_id is not that of the code", table, wrong)
+        yield from _rows_finding("wrong-token-id", "token_id is not that of the code", table, wrong)
 
 
 def _sorted_column(archive: Archive, query: str) -> list[str]:
     return sorted(archive.sql(query).column(0).to_pylist())
 
 
-def _labels(archive: Archive) -> Iterator[Finding]:
+def _check_labels(archive: Archive) -> Iterator[Finding]:
+    """Yield a finding for each table with a bad speedup, or a bin that is not its label."""
     values = {"kernels": "speedup", **{name: split.value for name, split in SPLIT_TABLES.items()}}
     for table, value in values.items():
         facts = archive.manifest.splits.get(table)
@@ -160,7 +164,7 @@ def _labels(archive: Archive) -> Iterator[Finding]:
             rows = rows.with_columns(rows[value].replace_strict(ends, default=None))
         is_good = (rows[value].is_finite() & (rows[value] > 0)).fill_null(value=False)
         bad = rows.filter(~is_good).to_series(0).to_list()
-        yield from _rows("bad-speedup", f"{value} is not finite and above 0", table, bad)
+        yield from _rows_finding("bad-speedup", f"{value} is not finite and above 0", table, bad)
         for (name,), part in rows.filter(is_good).group_by("bin_scheme", maintain_order=True):
             if name not in SCHEMES:
                 message, field = f"there is no scheme {printable(name)}", f"{table}.bin_scheme"
@@ -169,10 +173,10 @@ def _labels(archive: Archive) -> Iterator[Finding]:
             labels = assign_bins(part[value].to_numpy(), checked_scheme(str(name)))
             wrong = part.filter(part["bin"].to_numpy() != labels).to_series(0).to_list()
             message = f"the bin is not that of {value} under the scheme {name}"
-            yield from _rows("wrong-label", message, table, wrong)
+            yield from _rows_finding("wrong-label", message, table, wrong)
 
 
-def _cross_references(archive: Archive) -> Iterator[Finding]:
+def _check_cross_references(archive: Archive) -> Iterator[Finding]:
     """Ask the queries of ``crosschecks.toml``; each returns the keys of the rows at fault."""
     content = toml_beside(__file__, "crosschecks.toml")
     builders = archive.manifest.builders
@@ -188,10 +192,10 @@ def _cross_references(archive: Archive) -> Iterator[Finding]:
         for table in check["tables"]:
             query = Template(check["query"]).substitute(names, table=table, key=TABLES[table].key)
             field = f"{table}.{check['column']}" if "column" in check else table
-            yield from _rows(check["code"], message, field, _sorted_column(archive, query))
+            yield from _rows_finding(check["code"], message, field, _sorted_column(archive, query))
 
 
-def _canary(archive: Archive) -> Iterator[Finding]:
+def _check_canary(archive: Archive) -> Iterator[Finding]:
     for table in archive.tables:
         query = f'SELECT 1 FROM "{table}" WHERE canary IS DISTINCT FROM ? LIMIT 1'
         if archive.sql(query, [CANARY]).num_rows:
@@ -200,19 +204,19 @@ def _canary(archive: Archive) -> Iterator[Finding]:
 
 
 _LAYERS: Final[dict[str, Check]] = {
-    "layout": _layout,
-    "schema": _schema,
-    "digests": _digests,
-    "ids": _ids,
-    "labels": _labels,
-    "cross-references": _cross_references,
-    "canary": _canary,
+    "layout": _check_layout,
+    "schema": _check_schema,
+    "digests": _check_digests,
+    "ids": _check_ids,
+    "labels": _check_labels,
+    "cross-references": _check_cross_references,
+    "canary": _check_canary,
 }
 #: An error in one of these layers ends the validation.
 _BASIC_LAYERS: Final = frozenset({"layout", "schema"})
 
 
-def _findings(archive: Archive, check: Check) -> Iterator[Finding]:
+def _run_check(archive: Archive, check: Check) -> Iterator[Finding]:
     """Run a check; a file that can't be read in the middle of it is a finding, and ends it."""
     try:
         yield from check(archive)
@@ -229,7 +233,7 @@ def validate_measured(
     layers: list[Layer] = []
     stopped = False
     for name, check in (*_LAYERS.items(), *extra):
-        findings = [] if stopped else list(_findings(archive, check))
+        findings = [] if stopped else list(_run_check(archive, check))
         severities = {finding.severity for finding in findings}
         status: Status = "ok"
         if stopped:

@@ -12,7 +12,7 @@ from typing import Final, TypedDict, Unpack
 import msgspec
 
 from kernel_archive.archive.open import Archive
-from kernel_archive.archive.swap import make_stage, replaced_directory, stage_directory
+from kernel_archive.archive.swap import make_work_folder, replaced_directory, work_folder_of
 from kernel_archive.board.adding import LOCK, STANDINGS_FILE, check_board_folder, store_of
 from kernel_archive.board.entries import Entry, SplitsByRows, findings_of, score_submission
 from kernel_archive.board.page import render_entry, render_page
@@ -194,9 +194,9 @@ def _publish(folder: Path, store: Path, page: bytes, all_standings: Sequence[Sta
     """Write a board's files into a folder beside it, and swap the two."""
     check_board_folder(folder, "--out")
     folder.mkdir(parents=True, exist_ok=True)
-    stage = make_stage(stage_directory(folder))
+    work_folder = make_work_folder(work_folder_of(folder))
     with locked(folder / LOCK):
-        for leftover in stage.glob("new.*"):  # of builds that were killed
+        for leftover in work_folder.glob("new.*"):  # of builds that were killed
             shutil.rmtree(leftover, ignore_errors=True)
         with replaced_directory(folder, ours=OURS) as new:
             data = msgspec.json.encode(standings_json(all_standings))
@@ -209,5 +209,5 @@ def _publish(folder: Path, store: Path, page: bytes, all_standings: Sequence[Sta
                     path.with_suffix(".html").write_text(render_entry(standings, entry), "utf-8")
                     path.with_suffix(".json").write_bytes(entry.score.to_json())
                     shutil.copyfile(store / entry.slug / FORECASTS_FILE, f"{path}.jsonl.zst")
-        if not any(stage.iterdir()):
-            stage.rmdir()
+        if not any(work_folder.iterdir()):
+            work_folder.rmdir()

@@ -92,11 +92,11 @@ def _remark_unnamed_archive(
     ctx: click.Context, parameter: click.Parameter, archive: str | None, *, is_written: bool = False
 ) -> str | None:
     """Return the archive as typed; where others are here, say which is used, or refuse to write."""
-    from kernel_archive.archive.open import DEFAULT_DIRECTORY, passed_over, which_archive
+    from kernel_archive.archive.open import DEFAULT_DIRECTORY, unnamed_archives, which_archive_error
 
-    if archive is None and not ctx.resilient_parsing and (others := passed_over()):
+    if archive is None and not ctx.resilient_parsing and (others := unnamed_archives()):
         if is_written:
-            raise which_archive([*others, DEFAULT_DIRECTORY])
+            raise which_archive_error([*others, DEFAULT_DIRECTORY])
         verb = "is" if len(others) == 1 else "are"
         is_option = isinstance(parameter, click.Option)
         way_out = f"--archive {others[0]}" if is_option else "name the one that is meant"

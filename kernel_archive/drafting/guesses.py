@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from kernel_archive.databases import literal_path, sql_name, sql_texts
 from kernel_archive.errors import printable
-from kernel_archive.readers.sql import QueryError, csv_mark, run_query
+from kernel_archive.readers.sql import QueryError, csv_delimiter, run_query
 from kernel_archive.toml_files import toml_beside
 
 #: Look at this many columns of a table.
@@ -102,7 +102,7 @@ def uncompressed(name: str) -> Path:
 def _reader(folder: Path, name: str) -> str:
     """Write the call that reads a table; the mark between fields of CSV is the header's."""
     call = str(KNOWN["tables"][uncompressed(name).suffix.lower()])
-    return call.format(csv_mark(folder / name)) if "{}" in call else call
+    return call.format(csv_delimiter(folder / name)) if "{}" in call else call
 
 
 def query_result(folder: Path, file: str, select: str) -> pa.Table:

@@ -21,9 +21,9 @@ from kernel_archive.archive.manifest import (
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.swap import (
     check_target,
-    locked_stage,
+    locked_work_folder,
     replaced_directory,
-    stage_directory,
+    work_folder_of,
 )
 from kernel_archive.errors import (
     ArchiveMismatchError,
@@ -199,7 +199,7 @@ def pull(
         result.unchanged = False
     with hub_errors(f"pulling {repo}", state=f"{state}. {_KEPT}"):
         folder = _fetch(api, repo, commit, manifest)
-    with locked_stage(stage_directory(target)), replaced_directory(target) as new:
+    with locked_work_folder(work_folder_of(target)), replaced_directory(target) as new:
         for name in published_files(manifest):
             if (folder / name).is_file():
                 (new / name).parent.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ MAX_ROUNDS: Final = 8  # a brief with more goals, or a log with more batches, is
 class Attempts(LogReader):
     """An agent's run."""
 
-    kind = RowKind(Attempt)
+    row_kind = RowKind(Attempt)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -39,8 +39,8 @@ class Attempts(LogReader):
             self.facts.n_pending += 1
             return
         node = str(row.attempt)
-        earlier = self.nodes.get(node)
-        is_first = not self.nodes or node == next(iter(self.nodes))
+        earlier = self.evaluations.get(node)
+        is_first = not self.evaluations or node == next(iter(self.evaluations))
         if earlier is not None and earlier.code != row.code:
             node, is_first = f"{node}@{line}", False
             message = f"an earlier attempt has this number; this one is kept as {node}"
@@ -65,7 +65,7 @@ class Attempts(LogReader):
         brief = object_of(object_of(self.facts.hyperparameters).get("brief"))
         batches: list[list[Evaluation]] = []
         started_at = None
-        for record in self.nodes.values():
+        for record in self.evaluations.values():
             record.aim = text_of(brief.get("aim"))
             gap = seconds_between(started_at, record.started_at)
             if not batches or (gap is not None and gap > BATCH_SECONDS):
@@ -92,20 +92,20 @@ def batch_goals(goals: Sequence[Any], expected: Sequence[Sequence[int | None]]) 
     """Find the goal of every batch of a chain, from the likeliest bin of each of its programs.
 
     A brief lists the goals of the rounds in their order, and the log does not say which round a
-    batch is of. So of all orders in which batches can meet the goals that one counts which lies
-    nearest to the bins that the authors expect.
+    batch is of. So this tries every non-decreasing assignment of rounds to batches, and keeps the
+    one whose goals are nearest to the bins that the authors expect.
 
     >>> batch_goals([1, 6], [[1, 1], [2, 1], [6, 5]])
     [1, 1, 6]
     """
-    known = all(whole_number(goal, N_BINS) for goal in goals)
-    stated = len(goals) == 1 or not any(None in batch for batch in expected)
-    if not known or not stated or max(len(goals), len(expected)) > MAX_ROUNDS:
+    goals_are_bins = all(whole_number(goal, N_BINS) for goal in goals)
+    is_decidable = len(goals) == 1 or not any(None in batch for batch in expected)
+    if not goals_are_bins or not is_decidable or max(len(goals), len(expected)) > MAX_ROUNDS:
         return [None] * len(expected)
 
-    def distance(order: Any) -> int:
-        pairs = zip(order, expected, strict=True)
+    def distance(assignment: Any) -> int:
+        pairs = zip(assignment, expected, strict=True)
         return sum(abs(b - int(goal)) for goal, batch in pairs for b in batch if b is not None)
 
-    orders: list[Any] = list(combinations_with_replacement(goals, len(expected)))
-    return list(min(orders, key=distance))
+    assignments: list[Any] = list(combinations_with_replacement(goals, len(expected)))
+    return list(min(assignments, key=distance))

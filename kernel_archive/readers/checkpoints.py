@@ -50,7 +50,7 @@ class Checkpoint(LogReader):
             return None
 
 
-class Archived(Checkpoint):
+class ArchiveCheckpoint(Checkpoint):
     """The nodes that a search kept, with their ancestors; programs that failed are not in it."""
 
     def read(self, path: Path) -> bool:
@@ -109,7 +109,7 @@ class _Candidate(msgspec.Struct):
     evaluation: _Scored | None = None
 
 
-class Greedy(Checkpoint):
+class GreedyCheckpoint(Checkpoint):
     """Every candidate of a greedy search with its result, and what its rounds say of them."""
 
     def read(self, path: Path) -> bool:

@@ -21,7 +21,7 @@ MAX_LINES: Final = 5_000_000  # reading stops after this many lines of a log
 MAX_FILE_BYTES: Final = 1 << 30  # and after this many bytes of a log or table, decompressed
 MAX_WHOLE_BYTES: Final = 128 << 20  # a larger checkpoint or file of settings is refused
 #: Codes of findings that blame the recipe; all others are damage of one run alone.
-MISTAKES: Final = frozenset({"bad-utf8", "wrong-format", "bad-columns", "nothing-counts"})
+RECIPE_FAULTS: Final = frozenset({"bad-utf8", "wrong-format", "bad-columns", "nothing-counts"})
 SUFFIXES: Final = ("", ".zst", ".gz")  # endings of any file that a reader reads
 #: Whether a path is a file. Most files looked for are missing: no ``Path`` is made for each.
 is_file: Final = os.path.isfile
@@ -45,8 +45,8 @@ class RunFiles:
                 if "*" in pattern or "[" in pattern or is_file(f"{self.root}/{pattern}{suffix}"):
                     matches = sorted(self.root.glob(pattern + suffix))
                     files.update(dict.fromkeys(filter(is_file, matches)))
-        if spec.also is not None:
-            files.update(dict.fromkeys(spec.also(self)))
+        if spec.further_files is not None:
+            files.update(dict.fromkeys(spec.further_files(self)))
         #: Every file that the reader may read, in a fixed order; their digests name the fragment.
         self.files: tuple[Path, ...] = tuple(files)
 
@@ -72,7 +72,7 @@ class RunFiles:
 
     def lines(self, path: Path) -> Iterator[tuple[int, bytes] | Finding]:
         """Yield the lines of a file with their numbers from 1, and a finding where one is lost."""
-        name, most = self.name(path), untrusted.allowance(path, MAX_FILE_BYTES)
+        name, most = self.name(path), untrusted.decompressed_limit(path, MAX_FILE_BYTES)
         if untrusted.is_compressed(path):
             self.unsound.add(name)  # until it was read to its end
         bounds = {"max_bytes": most, "max_lines": MAX_LINES, "max_line": MAX_LINE_BYTES}
@@ -90,7 +90,7 @@ class RunFiles:
     def whole(self, path: Path) -> bytes | Finding:
         """Read a whole file; a finding where it can't be."""
         try:
-            most = untrusted.allowance(path, MAX_WHOLE_BYTES)
+            most = untrusted.decompressed_limit(path, MAX_WHOLE_BYTES)
             return untrusted.read_whole(path, max_bytes=most)
         except UntrustedFileError as error:
             return error.finding(self.name(path))
@@ -116,8 +116,8 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]  # patterns of its files in the run directory, without ``SUFFIXES``
     version: int  # raised when its output changes, so that staged fragments are made anew
     records: Callable[[RunFiles], Iterator[Record]]  # yields what the files of a run state
-    also: Callable[[RunFiles], Iterator[Path]] | None = None  # further files, that the run names
-    foreign: bool = False  # problems are the writer's own, unless their reference is one of ours
+    further_files: Callable[[RunFiles], Iterator[Path]] | None = None  # that the run names
+    has_foreign_problems: bool = False  # the writer's own, unless their reference is one of ours
 
     def read(self, run: RunFiles) -> Iterator[Record]:
         """Yield the records of a run, without the rows of a damaged compressed file."""

@@ -17,7 +17,7 @@ from kernel_archive.readers.log_reader import FORMATS, LogReader
 from kernel_archive.readers.puct import EventLog
 from kernel_archive.readers.records import SPEEDUP_RANGE, PublishedRow, Record, SearchFacts
 from kernel_archive.readers.run_facts import add_file_facts
-from kernel_archive.untrusted import allowance
+from kernel_archive.untrusted import decompressed_limit
 from kernel_archive.untrusted_tables import parquet_rows
 
 _MAX_ROWS: Final = 1_000_000  # rows of a Parquet table; larger ones are refused
@@ -34,7 +34,7 @@ class HubTable(LogReader):
         Nothing is yielded of a table whose first row lacks one of ``columns``.
         """
         name = self.run.name(path)
-        limit = allowance(path, MAX_FILE_BYTES)
+        limit = decompressed_limit(path, MAX_FILE_BYTES)
         options = {"max_rows": _MAX_ROWS, "max_bytes": limit, "max_row": MAX_LINE_BYTES}
         is_first = True
         for item in parquet_rows(path, name=name, wanted=None, **options):
@@ -49,7 +49,7 @@ class HubTable(LogReader):
                 yield item
 
 
-class Published(HubTable):
+class PublishedSplit(HubTable):
     """A published split: each row keeps its id, place and label.
 
     A row of the evaluation set is also a measurement of a candidate against its reference.
@@ -78,10 +78,10 @@ class Published(HubTable):
         fields["label"] = values.whole_number(row.get(columns["label"]), N_BINS) or None
         device = values.inner_value(row, f"{columns['gpu']}.device_name")
         fields["gpu"] = fields["gpu"] or values.text_of(device)
-        column = next((columns[k] for k, value in fields.items() if value is None), None)
+        missing = next((columns[k] for k, value in fields.items() if value is None), None)
         name = fields["row_id"]
-        if column is not None or name in self.published:
-            column, code = column or columns["row_id"], "bad-row" if column else "duplicate-row"
+        if missing is not None or name in self.published:
+            code, column = ("bad-row", missing) if missing else ("duplicate-row", columns["row_id"])
             message = "the row lacks a value, has a wrong one, or an id that stood before; skipped"
             self.error(code, message, line=line, field=column, value=repr(row.get(column)))
             self.facts.counts["rows_skipped"] += 1
@@ -117,7 +117,7 @@ class Published(HubTable):
         counts = self.facts.counts
         for search, n in (searches or {None: 0}).items():
             yield SearchFacts(search=search, counts=Counter({"published_rows": n, **counts}))
-            counts = Counter()
+            counts = Counter()  # those of the file stand with the first search alone
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -191,7 +191,7 @@ class HubEvents(HubTable):
     def records(self) -> Iterator[Record]:
         """Yield the evaluations of all searches, the findings, and the facts of each search."""
         for search in self._searches:
-            yield from search.nodes.values()
+            yield from search.evaluations.values()
         yield from self.findings
         for search in self._searches:
             yield search.facts

@@ -1,13 +1,13 @@
 """Reading the log of one search: what every format does the same.
 
 The reader of a format is a :class:`LogReader` that says what one row means (``add_row``), or how a
-whole file is taken apart (``read``). :func:`log_format` makes a :class:`ReaderSpec` of it.
+whole file is taken apart (``read``). :func:`reader_spec` makes a :class:`ReaderSpec` of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partialmethod
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -53,7 +53,7 @@ class LogReader:
     """One search, as far as its log was read; ``search`` names it where one file holds several."""
 
     #: What a line of the log may be, for formats with a row a line.
-    kind: ClassVar[RowKind[Any]]
+    row_kind: ClassVar[RowKind[Any]]
 
     def __init__(
         self, run: RunFiles, path: Path, findings: FindingLog, *, search: str | None = None
@@ -62,7 +62,7 @@ class LogReader:
         self.file = run.name(path)  # for provenance and findings
         self.findings = findings
         self.facts = SearchFacts(search=search)
-        self.nodes: dict[str, Evaluation] = {}  # by node id, in the order of the log
+        self.evaluations: dict[str, Evaluation] = {}  # by node id, in the order of the log
         self._shapes: dict[str, dict[str, Any]] = {}  # the one dictionary of each shape
 
     def add_row(self, line: int, row: Any) -> None:
@@ -71,20 +71,20 @@ class LogReader:
 
     def complete_facts(self) -> None:
         """Complete facts and times from the files beside, after the last row."""
-        facts, evaluations = self.facts, list(self.nodes.values())
+        facts, evaluations = self.facts, list(self.evaluations.values())
         facts.problem = facts.problem or self._problem()
         add_facts(self.run, facts, self.findings)
         add_durations(self.run, evaluations, facts, self.findings)
         facts.counts = Counter({name: n for name, n in sorted(facts.counts.items()) if n})
 
-    def add_tokens(self, sent: int | None, answered: int | None) -> None:
+    def add_tokens(self, input_tokens: int | None, output_tokens: int | None) -> None:
         """Add the tokens of one call of a model to those of the search."""
-        self.facts.input_tokens = (self.facts.input_tokens or 0) + (sent or 0)
-        self.facts.output_tokens = (self.facts.output_tokens or 0) + (answered or 0)
+        self.facts.input_tokens = (self.facts.input_tokens or 0) + (input_tokens or 0)
+        self.facts.output_tokens = (self.facts.output_tokens or 0) + (output_tokens or 0)
 
     def records(self) -> Iterator[Record]:
         """Yield evaluations, findings and facts."""
-        yield from self.nodes.values()
+        yield from self.evaluations.values()
         yield from self.findings
         yield self.facts
 
@@ -95,7 +95,7 @@ class LogReader:
     def read_lines(self, lines: Iterable[tuple[int, bytes] | Finding]) -> bool:
         """Read the lines of a log; return whether a row of the format is among them."""
         any_read = False
-        salvage = Salvage(self.kind, self.file, self.findings, self.facts.counts)
+        salvage = Salvage(self.row_kind, self.file, self.findings, self.facts.counts)
         for line, row in salvage.rows(lines):
             any_read = True
             self.add_row(line, row)
@@ -114,9 +114,9 @@ class LogReader:
 
     def add(self, record: Evaluation) -> None:
         """Add an evaluation; of several of one node the last verdict of a harness counts."""
-        node, earlier = record.node_id, self.nodes.get(record.node_id)
+        node, earlier = record.node_id, self.evaluations.get(record.node_id)
         if earlier is None:
-            self.nodes[node] = record
+            self.evaluations[node] = record
             return
         self.facts.counts["results_doubled"] += 1
         message = f"a result of node {printable(node)} again; the last of a harness counts"
@@ -125,7 +125,7 @@ class LogReader:
         self.warning("doubled-result", message, line=record.source_line, value=node, fix=fix)
         last = earlier if record.error_type == EVALUATION_FAILED else record
         last.n_logged = earlier.n_logged + 1
-        self.nodes[node] = last
+        self.evaluations[node] = last
 
     def add_result(
         self,
@@ -193,20 +193,20 @@ class LogReader:
         return names[0] if len(names) == len(shapes) == 1 else None
 
 
-def log_format(name: str, reader: Callable[[RunFiles, Path, FindingLog], LogReader]) -> ReaderSpec:
+def reader_spec(name: str, reader_class: type[LogReader]) -> ReaderSpec:
     """Make the spec of a format with one log per search, of its facts in ``formats.toml``."""
     facts = FORMATS[name]
-    log: list[str] = facts.get("log", [])
+    log_names: list[str] = facts.get("log", [])
 
     def records(run: RunFiles) -> Iterator[Record]:
         """Yield the evaluations of one search, what was wrong, and its facts."""
-        path = run.log(*log)
+        path = run.log(*log_names)
         findings = FindingLog()
         if path is not None:
-            search = reader(run, path, findings)
-            if search.read(path):
-                search.complete_facts()
-                yield from search.records()
+            reader = reader_class(run, path, findings)
+            if reader.read(path):
+                reader.complete_facts()
+                yield from reader.records()
                 return
         faults = [finding for finding in findings if finding.code in _FILE_FAULTS]
         if path is not None and run.head(path, 1) == b"{":  # begun as an object, and broken off
@@ -223,5 +223,5 @@ def log_format(name: str, reader: Callable[[RunFiles, Path, FindingLog], LogRead
             )
 
     stated = {key: facts[key] for key in ("title", "expects", "version")}
-    files = (*log, *facts.get("beside", []))
+    files = (*log_names, *facts.get("beside", []))
     return ReaderSpec(name=name, files=files, records=records, **stated)

@@ -27,14 +27,14 @@ _COUNTED: Final = {
 class EventLog(LogReader):
     """One search; ``outer_step`` is the step of the outer search whose inner search this is."""
 
-    kind = RowKind(ev.Event, ev.EVENT_TYPES)
+    row_kind = RowKind(ev.Event, ev.EVENT_TYPES)
 
     def __init__(self, *arguments: Any, search: str | None = None) -> None:
         super().__init__(*arguments, search=search)
         self.outer_step: int | None = None
         self._step: int | None = None  # v2 events have no step: it is that of the last start
         self._requests: dict[str, tuple[ev.EvaluationRequested, int | None]] = {}
-        self._answered: set[str] = set()
+        self._finished_requests: set[str] = set()
         self._tokens: dict[str, tuple[int | None, int | None]] = {}  # by request of the proposal
 
     def add_row(self, line: int, row: Any) -> None:
@@ -44,15 +44,15 @@ class EventLog(LogReader):
             self.facts.counts[_COUNTED[kind]] += 1
         match row:  # the most frequent first
             case ev.EvaluationCompleted():
-                self._add_answer(line, row)
+                self._add_finished(line, row)
             case ev.EvaluationRequested():
                 step = self._step if row.step is None else step_number(row.step)
                 step = step if self.outer_step is None else self.outer_step
                 self._requests[row.request_id] = row, step
             case ev.MutationCompleted(llm_usage=ev.Usage() as usage):
-                sent, answered = whole_number(usage.input_tokens), whole_number(usage.output_tokens)
-                self._tokens[row.request_id] = sent, answered
-                self.add_tokens(sent, answered)
+                tokens = whole_number(usage.input_tokens), whole_number(usage.output_tokens)
+                self._tokens[row.request_id] = tokens
+                self.add_tokens(*tokens)
             case ev.ForecastCompleted(llm_usage=ev.Usage() as usage):
                 self.add_tokens(whole_number(usage.input_tokens), whole_number(usage.output_tokens))
             case ev.StepStarted():
@@ -61,7 +61,7 @@ class EventLog(LogReader):
                 self._step = None
             case ev.EvaluationFailed():
                 self.facts.counts["evaluation_failed"] += 1
-                self._add_answer(line, row)
+                self._add_finished(line, row)
             case ev.SearchInitialized():
                 self._add_root(line, row)
 
@@ -83,17 +83,17 @@ class EventLog(LogReader):
         )
         self._add_observed(record, root.evaluation, line)
 
-    def _add_answer(self, line: int, event: ev.EvaluationCompleted | ev.EvaluationFailed) -> None:
+    def _add_finished(self, line: int, event: ev.EvaluationCompleted | ev.EvaluationFailed) -> None:
         """Add the evaluation of a request that got a result, or was given up."""
         if event.request_id not in self._requests:
             self.facts.counts["results_without_request"] += 1
             message = "the log has no request for this result, so its program is unknown; left out"
             self.error("result-without-request", message, line=line, value=event.request_id)
             return
-        self._answered.add(event.request_id)
+        self._finished_requests.add(event.request_id)
         request, step = self._requests[event.request_id]
         proposal = request.from_mutation_request_id or request.request_id
-        sent, answered = self._tokens.get(proposal, (None, None))
+        input_tokens, output_tokens = self._tokens.get(proposal, (None, None))
         record = self.new_evaluation(
             node_id=request.child_ulid or request.request_id,  # v3 has one id for both
             code=request.code,
@@ -102,8 +102,8 @@ class EventLog(LogReader):
             started_at=request.started_at,
             completed_at=event.completed_at,
             gpu_seconds=seconds_between(request.started_at, event.completed_at),
-            input_tokens=sent,
-            output_tokens=answered,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
         )
         if isinstance(event, ev.EvaluationCompleted):
             self._add_observed(record, event.evaluation, line)
@@ -122,7 +122,7 @@ class EventLog(LogReader):
     def complete_facts(self) -> None:
         """Add the counts of the log, then the facts of the files beside it."""
         facts, counts = self.facts, self.facts.counts
-        facts.n_pending = len(self._requests) - len(self._answered)
+        facts.n_pending = len(self._requests) - len(self._finished_requests)
         facts.n_mutations_failed = counts.pop("mutations_failed", 0)
         facts.n_forecasts = counts["forecasts_completed"] + counts["compound_forecasts"] or None
         facts.n_deferred = counts.pop("candidates_deferred", None)

@@ -29,7 +29,7 @@ class AgenticRun(LogReader):
     Calls that the infrastructure lost are missing; the seed's is there only when it was not cached.
     """
 
-    kind = RowKind(_Call)
+    row_kind = RowKind(_Call)
 
     @cached_property
     def _seed(self) -> str | None:
@@ -69,7 +69,7 @@ class _Rollout(msgspec.Struct):
 class Rollouts(LogReader):
     """A training run. Its reward is a ratio of microseconds, not a speedup, and is not read."""
 
-    kind = RowKind(_Rollout)
+    row_kind = RowKind(_Rollout)
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -78,8 +78,9 @@ class Rollouts(LogReader):
     def add_row(self, line: int, row: _Rollout) -> None:
         """Add one rollout; without a program it was never run."""
         self.facts.counts["rollouts"] += 1
-        sent, answered = whole_number(row.prompt_tokens), whole_number(row.response_tokens)
-        self.add_tokens(sent, answered)
+        input_tokens = whole_number(row.prompt_tokens)
+        output_tokens = whole_number(row.response_tokens)
+        self.add_tokens(input_tokens, output_tokens)
         if row.outcome.kind == "parse_failure" or row.parsed_code is None:
             self.facts.n_mutations_failed = (self.facts.n_mutations_failed or 0) + 1
             return
@@ -90,13 +91,13 @@ class Rollouts(LogReader):
             step=step_number(row.step),
             completed_at=row.timestamp_utc,
             gpu_seconds=not_negative(row.eval_time_s),
-            input_tokens=sent,
-            output_tokens=answered,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
         )
         self.add_result(record, row.outcome, line=line, field="outcome.kind")
 
 
-class _PublishedEntry(msgspec.Struct):
+class _MeasuredCandidate(msgspec.Struct):
     """A measured candidate."""
 
     reference_code: str
@@ -110,12 +111,12 @@ class _PublishedEntry(msgspec.Struct):
 class EvalSet(LogReader):
     """An evaluation set as its builder wrote it."""
 
-    kind = RowKind(_PublishedEntry)
+    row_kind = RowKind(_MeasuredCandidate)
 
-    def add_row(self, line: int, row: _PublishedEntry) -> None:
+    def add_row(self, line: int, row: _MeasuredCandidate) -> None:
         """Add one measured candidate."""
         node = row.source_id or f"row-{line}"
-        earlier = self.nodes.get(node)
+        earlier = self.evaluations.get(node)
         if earlier is not None and earlier.code != row.candidate_code:
             node = f"{node}@{line}"
         record = self.new_evaluation(
@@ -135,6 +136,6 @@ class EvalSet(LogReader):
     def complete_facts(self) -> None:
         """Add the facts that all rows share, and those of the manifest, which is written last."""
         for column in ("reference_code", "gpu"):
-            stated = {getattr(record, column) for record in self.nodes.values()}
+            stated = {getattr(record, column) for record in self.evaluations.values()}
             setattr(self.facts, column, stated.pop() if len(stated) == 1 else None)
         super().complete_facts()

@@ -27,16 +27,16 @@ from kernel_archive.toml_files import toml_beside
 #: File -> column of the facts -> places in the file; ``run_facts.toml`` says how to read it.
 _FACTS: Final[dict[str, dict[str, str]]] = toml_beside(__file__, "run_facts.toml")
 #: Files that a run writes last: one of them says that it came to its own end.
-_LAST: Final = frozenset({"summary.json", "result.json", "eval_dataset_manifest.json", "DONE"})
+_END_FILES: Final = frozenset({"summary.json", "result.json", "eval_dataset_manifest.json", "DONE"})
 #: Column -> what makes a sound value of a stated one, or ``None``; all others are objects.
-_SOUND: Final[dict[str, Callable[[Any], Any]]] = {
+_CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(("problem", "gpu", "reference_code", "model"), text_of),
     **dict.fromkeys(("gpu_seconds", "wall_seconds"), not_negative),
     **dict.fromkeys(("benchmark_cases", "correctness_cases"), values.objects_of),
-    "tolerance": lambda v: (
-        {k: x for k, x in object_of(v).items() if values.finite(x) is not None} or None
+    "tolerance": lambda value: (
+        {k: x for k, x in object_of(value).items() if values.finite(x) is not None} or None
     ),
-    "finished": lambda v: v if isinstance(v, bool) else None,
+    "finished": lambda value: value if isinstance(value, bool) else None,
 }
 _TIMING: Final[RowKind[TimingLine]] = RowKind(TimingLine)
 #: Evaluations of one speedup begun before a timing line that may still be running in it.
@@ -47,8 +47,8 @@ _TIMEOUT_SLACK_S: Final = 60.0
 
 def add_facts(run: RunFiles, facts: SearchFacts, findings: FindingLog) -> None:
     """Add what the files beside a log state. Where they differ, the log counts."""
-    names = {path.name.removesuffix(".zst").removesuffix(".gz"): path for path in run.files}
-    for file, path in names.items():
+    paths = {path.name.removesuffix(".zst").removesuffix(".gz"): path for path in run.files}
+    for file, path in paths.items():
         if file not in _FACTS or path == run.path:
             continue
         value = run.json(path)
@@ -57,8 +57,8 @@ def add_facts(run: RunFiles, facts: SearchFacts, findings: FindingLog) -> None:
         else:
             fault = value.message if isinstance(value, Finding) else "not a JSON object"
             findings.warning("bad-facts", f"{fault}; its facts are missing", file=run.name(path))
-    if facts.finished is None and not names.keys().isdisjoint(_FACTS.keys() | _LAST):
-        facts.finished = not names.keys().isdisjoint(_LAST)
+    if facts.finished is None and not paths.keys().isdisjoint(_FACTS.keys() | _END_FILES):
+        facts.finished = not paths.keys().isdisjoint(_END_FILES)
 
 
 def add_file_facts(file: str, data: dict[str, Any], facts: SearchFacts) -> None:
@@ -72,12 +72,12 @@ def add_file_facts(file: str, data: dict[str, Any], facts: SearchFacts) -> None:
 
 
 def _value(data: dict[str, Any], column: str, fields: list[str]) -> Any:
-    """Return what a file states of one column, or ``None``."""
+    """Return what a file states of one column: ``fields`` are those of ``run_facts.toml``."""
     merged: dict[str, Any] = {}
     for field in fields:
         value = data if field == "*" else values.inner_value(data, field.lstrip("="))
-        if column in _SOUND:
-            value = _SOUND[column](value)
+        if column in _CONVERTERS:
+            value = _CONVERTERS[column](value)
             if value is not None:
                 return value
         elif field.startswith("="):
@@ -126,7 +126,7 @@ def _add_timing(lines: list[TimingLine], evaluations: list[Evaluation], facts: S
     for line in lines:
         fitting = groups[line.speedup]
         if line.speedup is None or not len(fitting) == n_lines[line.speedup] == 1:
-            fitting = [r for r in _around(line, fitting) if r.node_id not in timed]
+            fitting = [r for r in _spanning(line, fitting) if r.node_id not in timed]
         if len(fitting) == 1:
             _set_time(fitting[0], line)
             timed.add(fitting[0].node_id)
@@ -155,7 +155,7 @@ def _start(record: Evaluation) -> str:
     return record.started_at or ""
 
 
-def _around(line: TimingLine, group: list[Evaluation]) -> list[Evaluation]:
+def _spanning(line: TimingLine, group: list[Evaluation]) -> list[Evaluation]:
     """Return the evaluations of a group, sorted by start, in whose time span a line lies."""
     if line.started_at is None or line.completed_at is None:
         return []

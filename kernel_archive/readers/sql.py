@@ -62,7 +62,7 @@ class QueryError(Exception):
 
 
 @lru_cache(maxsize=64)
-def check_query(text: str) -> dict[str, Any]:
+def parse_query(text: str) -> dict[str, Any]:
     """Parse a query that must be exactly one SELECT to DuckDB's syntax tree.
 
     Raises:
@@ -84,7 +84,7 @@ def check_query(text: str) -> dict[str, Any]:
 def patterns_of(tree: dict[str, Any], variables: Iterable[str]) -> list[str]:
     """List the patterns that may name files in a query; ``**`` where it computes one.
 
-    >>> patterns_of(check_query("SELECT a FROM 'x.csv', read_text('k/*.py')"), [])
+    >>> patterns_of(parse_query("SELECT a FROM 'x.csv', read_text('k/*.py')"), [])
     ['k/*.py', 'x.csv']
     """
     found = set(variables)
@@ -147,7 +147,7 @@ class _Query:
     def inputs(self) -> dict[str, bool]:
         """The files that it may read, relative to its folder, and whether each lies in it."""
         paths: set[str] = set()
-        for pattern in patterns_of(check_query(self.text), self.variables.values()):
+        for pattern in patterns_of(parse_query(self.text), self.variables.values()):
             paths.update(islice(_matches(self.folder, pattern), MAX_FILES + 1))
             if len(paths) > MAX_FILES:
                 message = f"more than {MAX_FILES:,} files match {printable(pattern, 60)}"
@@ -171,55 +171,55 @@ class _Query:
         table = run_query(self.text, self.folder, self.variables)
         _check_columns(table.column_names)
         report = json.loads(table.schema.metadata[b"report"])
-        return self._with_lines(table, report["lines"]), report["damaged"]
+        return self._with_lines(table, report["row_starts"]), report["damaged"]
 
-    def _with_lines(self, table: pa.Table, lines: dict[str, list[int]]) -> pa.Table:
+    def _with_lines(self, table: pa.Table, row_starts: dict[str, list[int]]) -> pa.Table:
         """Replace the number of a CSV file's row, whose header is 1, by the line where it begins.
 
-        ``lines`` are those of damaged files.
+        ``row_starts`` are those of damaged files.
         """
         names = table.column_names
         if "source_row" not in names or not pa.types.is_integer(table["source_row"].type):
             return table
         rows = table["source_row"].to_pylist()
         files = table["source_file"].to_pylist() if "source_file" in names else [None] * len(rows)
-        row_lines: dict[str, list[int]] = {}
+        starts: dict[str, list[int]] = {}
         for i, file in enumerate(files):
             name = str(file or self.variables.get("file"))
-            if name not in row_lines:
-                row_lines[name] = lines.get(name) or self._row_lines(name)
-            if rows[i] is not None and 0 < rows[i] <= len(row_lines[name]):
-                rows[i] = row_lines[name][rows[i] - 1]
+            if name not in starts:
+                starts[name] = row_starts.get(name) or self._row_starts(name)
+            if rows[i] is not None and 0 < rows[i] <= len(starts[name]):
+                rows[i] = starts[name][rows[i] - 1]
         return table.set_column(names.index("source_row"), "source_row", pa.array(rows, pa.int64()))
 
-    def _row_lines(self, name: str) -> list[int]:
+    def _row_starts(self, name: str) -> list[int]:
         """List the lines where the rows of a CSV file begin, which the query read."""
-        lines, begin = list[int](), 1
+        starts, begin = list[int](), 1
         if not name.removesuffix(".gz").removesuffix(".zst").endswith((".csv", ".tsv")):
-            return lines
+            return starts
         path = self.folder / name
         if not self.inputs.get(os.path.relpath(path, self.folder)):
-            return lines
+            return starts
         csv.field_size_limit(FIELD_BYTES)
         with suppress(csv.Error, UntrustedFileError), open_uncompressed(path) as stream:
             text = io.TextIOWrapper(stream, "utf-8", errors="replace", newline="")
-            reader = csv.reader(text, delimiter=csv_mark(path))
+            reader = csv.reader(text, delimiter=csv_delimiter(path))
             for row in reader:
-                lines += [begin] if row else []
+                starts += [begin] if row else []
                 begin = reader.line_num + 1
-        return lines
+        return starts
 
 
-def csv_mark(path: Path) -> str:
-    """Return the mark between the fields of a CSV file: the likeliest that its header has."""
+def csv_delimiter(path: Path) -> str:
+    """Return the delimiter of a CSV file: the likeliest that its header has."""
     header = ""
     with suppress(UntrustedFileError), open_uncompressed(path) as stream:
         header = stream.read(1 << 16).split(b"\n", 1)[0].decode("utf-8", "replace")
-    marks = "\t" if ".tsv" in path.suffixes else ",;\t"
-    return next((mark for mark in marks if mark in header), marks[0])
+    delimiters = "\t" if ".tsv" in path.suffixes else ",;\t"
+    return next((mark for mark in delimiters if mark in header), delimiters[0])
 
 
-def _also(run: RunFiles) -> Iterator[Path]:
+def _query_files(run: RunFiles) -> Iterator[Path]:
     """Yield the files whose digests name what was read, below the run's own folder."""
     with suppress(QueryError):
         yield from (run.root / name for name, is_inside in _Query(run).inputs.items() if is_inside)
@@ -236,12 +236,13 @@ def run_query(
     request = {
         "folder": str(folder),
         "query": query,
-        "tree": check_query(query),  # where its calls of read_csv stand, should one fail
+        "tree": parse_query(query),  # where its calls of read_csv stand, should one fail
         "variables": variables,
         "memory": MEMORY_BYTES,
         "address_space": ADDRESS_SPACE_BYTES,
         "result_bytes": RESULT_BYTES,
     }
+    fix: str | None = None
     with tempfile.TemporaryFile() as answer:
         try:
             child = subprocess.run(
@@ -262,12 +263,11 @@ def run_query(
             return table.replace_schema_metadata({"report": child.stderr})
     is_refused = child.returncode == sql_sandbox.REFUSED
     message = child.stderr.decode("utf-8", "replace") if is_refused else "its process was ended"
-    way_out = None
     if "Permission" in message or "disabled" in message:
-        way_out = _OUTSIDE
+        fix = _OUTSIDE
     elif not is_refused or "Memory" in message:
-        way_out = f"It may take {MEMORY_BYTES >> 30} GiB: read fewer files or columns at once"
-    raise QueryError(printable(" ".join(message.split()), 600), way_out)
+        fix = f"It may take {MEMORY_BYTES >> 30} GiB: read fewer files or columns at once"
+    raise QueryError(printable(" ".join(message.split()), 600), fix)
 
 
 def _check_columns(names: list[str]) -> None:
@@ -308,11 +308,10 @@ def _records(run: RunFiles) -> Iterator[Record]:
         message = f"no row of a CSV file; left out: {printable(fault, 200)}"
         yield Finding(code="bad-row", message=message, file=name_of(file), line=line)
     judge = sql_doubts.Judge(table, name_of)
-    findings = [*judge.findings()]
     if not judge.refused:
         for row in judge.rows():
             yield Evaluation(**{**row, "source_file": name_of(row["source_file"])})
-    yield from findings
+    yield from judge.findings
     if not judge.refused:
         yield SearchFacts(counts=judge.counts())
 
@@ -324,6 +323,6 @@ SQL: Final = ReaderSpec(
     files=(),
     version=4,
     records=_records,
-    also=_also,
-    foreign=True,
+    further_files=_query_files,
+    has_foreign_problems=True,
 )

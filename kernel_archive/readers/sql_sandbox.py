@@ -91,10 +91,10 @@ def _without_damage(
             pattern = request["variables"][path["arguments"][0]["expression"]["literal"]["text"]]
         else:
             pattern = path["literal"]["text"]
-        mark = said.get("delim", said.get("sep")) or ","
+        delimiter = said.get("delim", said.get("sep")) or ","
         files = glob.glob(pattern, recursive=True, include_hidden=True)  # noqa: PTH207 - relative
         has_name = "filename" in stated
-        tables = [_sound_rows(file, mark, names, has_name, report) for file in sorted(files)]
+        tables = [_sound_rows(file, delimiter, names, has_name, report) for file in sorted(files)]
         table, name = pa.concat_tables(tables), f"sound_{call['query_location']}"
         sound[name] = table if "all_varchar" in stated else _typed(table)
         last = (options or [path])[-1]
@@ -107,7 +107,7 @@ def _without_damage(
 
 
 def _sound_rows(
-    path: str, mark: str, names: set[str], has_filename: bool, report: dict[str, Any]
+    path: str, delimiter: str, names: set[str], has_filename: bool, report: dict[str, Any]
 ) -> pa.Table:
     """Read the rows of a CSV file as text; lines of another width than its header are damaged.
 
@@ -120,7 +120,7 @@ def _sound_rows(
         lines = file.readlines()
 
     def row_at(begin: int) -> tuple[list[str], int]:
-        reader = csv.reader((lines[i] for i in range(begin, len(lines))), delimiter=mark)
+        reader = csv.reader((lines[i] for i in range(begin, len(lines))), delimiter=delimiter)
         try:
             return next(reader, []), reader.line_num
         except csv.Error:
@@ -132,12 +132,12 @@ def _sound_rows(
     damaged += [[path, n + 1, "It stands above the header."] for n in range(begin)]
     rows: list[list[str]] = []
     begin += 1
-    lines_of_rows = report["lines"][path] = [begin]
+    row_starts = report["row_starts"][path] = [begin]
     while begin < len(lines):
         row, n_lines = row_at(begin)
         if len(row) == len(columns):
             rows.append(row)
-            lines_of_rows.append(begin + 1)
+            row_starts.append(begin + 1)
         elif row:
             damaged.append([path, begin + 1, f"{len(row)} values for {len(columns)} columns."])
             n_lines = 1
@@ -165,7 +165,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (request["address_space"],) * 2)
     resource.setrlimit(resource.RLIMIT_FSIZE, (request["result_bytes"],) * 2)
     csv.field_size_limit(FIELD_BYTES)
-    report: dict[str, Any] = {"damaged": [], "lines": {}}
+    report: dict[str, Any] = {"damaged": [], "row_starts": {}}
     try:
         os.chdir(request["folder"])
         connection = connect(request["memory"], request["variables"], str(Path.cwd()))

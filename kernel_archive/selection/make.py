@@ -13,7 +13,7 @@ import polars as pl
 from kernel_archive.archive.manifest import Manifest, SplitFacts, write_manifest
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.shards import write_table
-from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
+from kernel_archive.archive.swap import locked_work_folder, replaced_directory, work_folder_of
 from kernel_archive.errors import UsageError
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.schema import TABLES
@@ -243,7 +243,7 @@ def locked_archive(directory: Path) -> Iterator[Archive]:
     """Open an archive that no other process replaces in the meantime."""
     # Before the lock, whose folder would otherwise be made beside an archive that is not there.
     open_archive(directory)
-    with locked_stage(stage_directory(directory)):
+    with locked_work_folder(work_folder_of(directory)):
         # Read again: another process may have replaced the archive just before the lock was free.
         yield open_archive(directory)
 

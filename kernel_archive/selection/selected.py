@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from kernel_archive.archive.manifest import SplitFacts
-from kernel_archive.archive.shards import digest_rows
+from kernel_archive.archive.shards import keyed_digests
 from kernel_archive.bins import (
     N_BINS,
     SCHEMES,
@@ -93,7 +93,7 @@ class Selection:
     def facts(self) -> SplitFacts:
         """What the manifest keeps of the split, with the logical digest over the rows."""
         name = self.split.table
-        digests = [row for part in self.parts() for row in digest_rows(name, part)]
+        digests = [row for part in self.parts() for row in keyed_digests(name, part)]
         return msgspec.structs.replace(self.base_facts, logical_digest=logical_digest(digests))
 
 

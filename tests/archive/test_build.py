@@ -15,11 +15,11 @@ from support.puct import RunLog, recipe
 
 from kernel_archive.archive import build as build_module
 from kernel_archive.archive import consolidate, shards, stage
-from kernel_archive.archive.consolidate import supersession
+from kernel_archive.archive.consolidate import superseding_pairs
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.manifest import read_manifest
 from kernel_archive.archive.recipe import find_recipe
-from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
+from kernel_archive.archive.swap import locked_work_folder, replaced_directory, work_folder_of
 from kernel_archive.errors import KernelArchiveError, LogError, RecipeError, TargetExistsError
 
 
@@ -188,9 +188,9 @@ def test_a_flipped_byte_is_built_again(tmp_path, source):
 def test_supersession_is_taken_whole_and_never_in_a_circle():
     """What a builder supersedes includes what that one does, whatever their names."""
     chain = {"a": ["b"], "b": ["c"], "c": []}
-    assert supersession(chain) == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert superseding_pairs(chain) == [("a", "b"), ("a", "c"), ("b", "c")]
     with pytest.raises(RecipeError, match="supersedes itself"):
-        supersession({"a": ["b"], "b": ["a"]})
+        superseding_pairs({"a": ["b"], "b": ["a"]})
 
 
 def test_a_reference_stays_in_the_recipe_s_folder(tmp_path):
@@ -208,20 +208,20 @@ def test_a_reference_stays_in_the_recipe_s_folder(tmp_path):
 
 
 def test_what_a_build_deletes_lies_in_its_own_stage(tmp_path):
-    """No link is followed, neither in the place of the stage nor inside it."""
-    precious, place = tmp_path / "precious", stage_directory(tmp_path / "a")
+    """No link is followed, neither in the place of the work folder nor inside it."""
+    precious, place = tmp_path / "precious", work_folder_of(tmp_path / "a")
     (precious / "new.1").mkdir(parents=True)
     names = ("new.1/thesis.txt", ".x.tmp")
     for name in names:
         (precious / name).write_text("years")
     place.symlink_to(precious)
-    with pytest.raises(TargetExistsError, match="is a link"), locked_stage(place):
+    with pytest.raises(TargetExistsError, match="is a link"), locked_work_folder(place):
         pass
     assert not (precious / "lock").exists()
     place.unlink()
     (place / "old.2").mkdir(parents=True)
     (place / "new.1").symlink_to(precious)
-    with locked_stage(place):
+    with locked_work_folder(place):
         assert [p.name for p in place.iterdir()] == ["lock"]
     assert all((precious / name).read_text() == "years" for name in names)
 

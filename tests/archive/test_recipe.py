@@ -240,4 +240,4 @@ def test_a_path_that_leads_up_and_down_again_is_followed(source, tmp_path):
         source.write_text(plain.replace("logs/*", path))
         (found,) = jobs_of([find_recipe(str(source))])
         assert found.path == wanted.path
-        assert found.search_id == "made/run"
+        assert found.run_id == "made/run"

@@ -21,7 +21,7 @@ def search(tmp_path):
     )
     recipe = Recipe(name="made", licence="MIT", description="Made.", source=[source])
     loaded = LoadedRecipe(recipe=recipe, file=tmp_path / "builder.toml")
-    job = RunJob(search_id="made/x", loaded=loaded, index=0, path=tmp_path / "x", base=tmp_path)
+    job = RunJob(run_id="made/x", loaded=loaded, index=0, path=tmp_path / "x", base=tmp_path)
     rows = SearchRows(job, "made/x")
     rows.facts = SearchFacts(problem="trimul", gpu="H200", reference_code=REFERENCE)
     return rows

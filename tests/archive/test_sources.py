@@ -120,7 +120,7 @@ def from_zip(folder: Path, pattern: str, members: dict[str, bytes]) -> str:
 
 @pytest.mark.parametrize("name", ["logs/../../../../up/x.jsonl", "logs/../x/../../../up/y.jsonl"])
 def test_a_member_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
-    """Nothing is written outside of the stage, and the member is named."""
+    """Nothing is written outside of the work folder, and the member is named."""
     path = from_zip(tmp_path, "**/*.jsonl", {"logs/fine.jsonl": b"{}\n", name: b"{}\n"})
     with pytest.raises(RecipeError, match="outside of the folder"):
         build([path], out=tmp_path / "deep/er/out")

@@ -20,7 +20,7 @@ from kernel_archive.databases import sql_name
 from kernel_archive.drafting import guesses
 from kernel_archive.drafting.draft import draft_recipe, preview, write_recipe
 from kernel_archive.errors import DataError
-from kernel_archive.readers.sql import check_query
+from kernel_archive.readers.sql import parse_query
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -445,7 +445,7 @@ def test_names_are_data(tmp_path: Path) -> None:
     row = ["def a(): ...", 2.0, "1", "it's ok'); --", str(tmp_path / "secret.py")]
     write_table(place / "t'.csv", ["code", "speedup", bad, "status", "kernel_path"], row)
     shown, query, _ = start(tmp_path, place)
-    check_query(query)
+    parse_query(query)
     assert "secret text" not in repr(shown)
     recipe = tomllib.loads((tmp_path / "builder.toml").read_text())
     assert recipe["source"][0]["path"] == "a'b\"; ?x? [[]y]/t'.csv"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: The formats of logs; tables of others are read by queries of their own.
-LOG_FORMATS = [name for name, spec in READERS.items() if not spec.foreign]
+LOG_FORMATS = [name for name, spec in READERS.items() if not spec.has_foreign_problems]
 
 #: Format -> a file of the samples that it reads, and the name that the file has in a run.
 SAMPLE_FILES = {

@@ -12,7 +12,7 @@ from readers.reading import Read, read
 from kernel_archive.readers import READERS, sql
 from kernel_archive.readers.files import RunFiles
 from kernel_archive.readers.records import Evaluation
-from kernel_archive.readers.sql import QueryError, check_query, patterns_of
+from kernel_archive.readers.sql import QueryError, parse_query, patterns_of
 from kernel_archive.readers.sql_doubts import COLUMNS, Judge
 from kernel_archive.storage import content_path
 
@@ -36,7 +36,7 @@ def values(*rows: tuple[Any, ...], columns: str) -> str:
 def judged(query: str) -> Read:
     """What is doubted of the rows of a query that reads no file: without the sandbox."""
     judge = Judge(duckdb.sql(query).to_arrow_table(), lambda name: name or "q")
-    result = Read(findings=list(judge.findings()))
+    result = Read(findings=judge.findings)
     if not judge.refused:
         result.evaluations = [
             Evaluation(**{**row, "source_file": row["source_file"] or "q"}) for row in judge.rows()
@@ -92,7 +92,7 @@ def test_a_table_with_programs_in_files(folder: Path) -> None:
 def test_the_patterns_of_a_query(query: str, patterns: list[str]) -> None:
     """Every text may name files; a path that is computed may name any file of the folder."""
     given = ["v"] if "getvariable" in query else []
-    assert patterns_of(check_query(query), given) == patterns
+    assert patterns_of(parse_query(query), given) == patterns
 
 
 @pytest.mark.parametrize("source", ["'k/.a.csv'", "k.csv", "'k/*.csv'"])
@@ -111,7 +111,7 @@ def test_every_file_that_is_read_names_the_fragment(folder: Path, source: str) -
 def test_exactly_one_select(folder: Path, query: str) -> None:
     """Anything else is refused before anything runs."""
     with pytest.raises(QueryError):
-        check_query(query)
+        parse_query(query)
     assert ask(folder, query).codes == ["wrong-format"]
     assert sorted(p.name for p in folder.iterdir()) == ["k", "t.csv"]
 

@@ -13,7 +13,7 @@ from support.parents import RUNS, SEARCHES
 from support.programs import program
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.swap import locked_stage, replaced_directory
+from kernel_archive.archive.swap import locked_work_folder, replaced_directory
 from kernel_archive.errors import UsageError
 from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.make import make_splits, remade_split
@@ -132,13 +132,13 @@ def test_what_another_process_finished_before_the_lock_is_kept(place, monkeypatc
     make_splits(newer)
 
     @contextmanager
-    def late(stage):
-        with locked_stage(stage):
+    def late(folder):
+        with locked_work_folder(folder):
             with replaced_directory(place) as new:
                 shutil.copytree(newer, new, dirs_exist_ok=True)
             yield
 
-    monkeypatch.setattr("kernel_archive.selection.make.locked_stage", late)
+    monkeypatch.setattr("kernel_archive.selection.make.locked_work_folder", late)
     remake(place, "eval", cap=1)
     assert open_archive(place).manifest.version == "new"
     assert check_splits(open_archive(place)) == []

@@ -153,7 +153,7 @@ def _logged(searches: Sequence[Search], runs: Sequence[Run]) -> Logged:
         source = Source(format="puct-events", role=search.role, generation_method=search.method)
         recipe = Recipe(name=search.builder, licence="", description="", source=[source])
         job = RunJob(
-            search_id=search.search_id,
+            run_id=search.search_id,
             loaded=LoadedRecipe(recipe=recipe, file=Path("builder.toml")),
             index=0,
             path=Path(search.search_id),
