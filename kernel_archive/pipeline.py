@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernel_archive.archive.build import Advance, Build, BuildOptions, BuildResult
+from kernel_archive.archive.build import Advance, Build, BuildOptions, BuildResult, refuse_empty
 from kernel_archive.archive.manifest import MANIFEST_NAME, write_manifest
 from kernel_archive.archive.open import default_directory, open_archive
 from kernel_archive.archive.swap import locked_work_folder, replaced_directory
@@ -46,6 +46,7 @@ def build(
             rows = [staged.published_rows for staged in run.runs if staged.published_rows]
             published = [io.BytesIO(run.store.read(file)) for file in rows]
             manifest = store_published(new, published, manifest)
+            refuse_empty(manifest)
             others = [name for name in SPLIT_TABLES if name not in manifest.splits]
             manifest = write_manifest(new, make_splits(new, manifest, split_tables=others))
             write_card(new)

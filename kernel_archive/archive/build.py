@@ -43,7 +43,14 @@ from kernel_archive.archive.shards import writer_version
 from kernel_archive.archive.stage import StagedRun, stage_run
 from kernel_archive.archive.swap import check_target, work_folder_of
 from kernel_archive.bins import DEFAULT_SCHEME, Scheme
-from kernel_archive.errors import Finding, RecipeError, TargetExistsError, UsageError, printable
+from kernel_archive.errors import (
+    Finding,
+    LogError,
+    RecipeError,
+    TargetExistsError,
+    UsageError,
+    printable,
+)
 from kernel_archive.executors import Call, iterate_results, open_executor
 from kernel_archive.ids import CANARY, canonical_json, sha256_hex
 from kernel_archive.problems import normalise_problem
@@ -253,16 +260,24 @@ class Build:
         )
 
 
-def why_empty(manifest: Manifest) -> str:
-    """Say what became of most rows of an archive without kernels: the finding about them."""
+def refuse_empty(manifest: Manifest) -> None:
+    """Raise a LogError for an archive without programs, which could replace a good one.
+
+    It has all findings, and says what became of most rows.
+    """
+    tables = [manifest.tables[name] for name in ("kernels", "eval") if name in manifest.tables]
+    if any(sum(facts.rows.values()) for facts in tables):
+        return
     n_rows = sum(run.evaluations for run in manifest.inputs)
     log_counts = manifest.reports.get("log_counts", {})
     findings = msgspec.convert(manifest.findings["first"], list[Finding])
     counts = {f: log_counts.get(f"rows_{f.code.replace('-', '_')}", 0) for f in findings}
     most = max(counts, key=counts.__getitem__, default=None)
+    why = f"none of {n_rows:,} evaluations is a success that counts"
     if most is not None and counts[most] > n_rows:
-        return f"{counts[most]:,} rows are left out. {most.render()}"
-    return f"none of {n_rows:,} evaluations is a success that counts"
+        why = f"{counts[most]:,} rows are left out. {most.render()}"
+    message = f"no program with a speedup came out, so nothing is built: {why}"
+    raise LogError(message, findings=findings)
 
 
 def _refuse_idle_patterns(loaded: LoadedRecipe, problems: set[str]) -> None:

@@ -106,14 +106,13 @@ def build(builders: tuple[str, ...], **options: Any) -> None:
     directory afterwards.
 
     Builds are incremental: a run that was read before is not read again, even where the build was
-    killed. The exit status is 1 where no program with a speedup came out.
+    killed. Where no program with a speedup comes out, nothing is built: the exit status is 1, and
+    an archive that is there stays.
     """
-    from kernel_archive.archive.build import why_empty
     from kernel_archive.cli.splits import show_left_out
 
     with common.progress("Reading") as advance:
         result = kernel_archive.build(builders, advance=advance, **options)
-    is_empty = not (result.rows.get("kernels") or result.rows.get("eval"))
 
     def print_result() -> None:
         common.print_findings(result.shown, total=result.findings)
@@ -124,19 +123,15 @@ def build(builders: tuple[str, ...], **options: Any) -> None:
         facts["runs_read_anew"] = f"{result.staged:,} of {result.runs:,}"
         facts |= {"rows": result.rows, "not_made": result.not_made}
         facts["findings_in_manifest.json"] = result.findings
-        if not is_empty:
-            facts["next"] = f"kernel-archive info {common.argument(result.path)}"
+        facts["next"] = f"kernel-archive info {common.argument(result.path)}"
         common.print_facts(facts)
-        archive = kernel_archive.open_archive(result.path)
-        if is_empty:
-            why = why_empty(archive.manifest)
-            common.print_remark(f"Error: no program with a speedup came out: {why}")
-        elif result.own and "eval" in result.rows:
+        if result.own and "eval" in result.rows:
             from kernel_archive.selection.own_archive import problems_left_out
 
+            archive = kernel_archive.open_archive(result.path)
             show_left_out(archive.manifest.splits["eval"], problems_left_out(archive))
 
-    common.emit(result, print_result, ok=not is_empty)
+    common.emit(result, print_result)
 
 
 @click.command()

@@ -192,17 +192,20 @@ def test_why_there_is_no_training_pair(tmp_path: Path) -> None:
 
 
 def test_a_build_without_kernels_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says what became of most rows, and where the first is; its JSON stays whole."""
+    """It says what became of most rows, and where the first is; the archive that is there stays."""
     monkeypatch.chdir(tmp_path)
+    before = open_archive(make(tmp_path)).manifest
     lines = ["id,from,task,card,src,x,ref", *(f"{i},,wide,L40S,,2.0," for i in range(3))]
     (tmp_path / "t.csv").write_text("\n".join(lines))
     (tmp_path / "builder.toml").write_text(RECIPE)
     shown = CliRunner().invoke(cli, ["build", "builder.toml"])
     assert shown.exit_code == 1
-    assert "no program with a speedup came out: 3 rows are left out. " in shown.stderr
-    assert "next" not in shown.output
+    came = "no program with a speedup came out, so nothing is built: 3 rows are left out. "
+    assert came in shown.stderr
+    assert not shown.stdout
     shown = CliRunner().invoke(cli, ["build", "builder.toml", "--json"])
-    assert (shown.exit_code, json.loads(shown.stdout)["rows"]["kernels"]) == (1, 0)
+    assert (shown.exit_code, json.loads(shown.stdout)["error"]) == (1, "LogError")
+    assert open_archive(tmp_path / "me/mine").manifest == before
 
 
 def test_a_query_that_fails_is_the_only_error(tmp_path: Path) -> None:
