@@ -97,7 +97,7 @@ def read_chain(folder: Path) -> Chain:
     return Chain(author, folder.name, programs)
 
 
-class ChainRun(AttemptLog):
+class ChainLog(AttemptLog):
     """The run directory of a chain; the same calls as a ``Search``.
 
     Raises:
@@ -125,7 +125,7 @@ class ChainRun(AttemptLog):
         search = {"attempts": len(self.rows), "aggregation": "geomean", **facts, "brief": brief}
         return {"search": search}
 
-    def jobs(self) -> list[Job]:
+    def next_jobs(self) -> list[Job]:
         """All programs that were not measured yet."""
         programs = enumerate(self._chain.attempts)
         return [Job(f"attempt-{i}", code) for i, (code, _) in programs if i >= len(self.rows)]

@@ -165,10 +165,10 @@ def record(plan: Path, out: Path, **how: Any) -> None:
 def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> None:
     """Measure kernels of the archive DIR again and write the measurements as logs."""
     from kernel_archive.archive.open import open_archive
-    from kernel_measure.remeasure import Repetitions, choose, remeasure_programs
+    from kernel_measure.remeasure import RemeasureOptions, choose, remeasure_programs
     from kernel_measure.settings import settings_from
 
-    repetitions = Repetitions(
+    options = RemeasureOptions(
         repeat=how["repeat"],
         host=_host(how["device"], how["trusted"]),
         settings=settings_from(how["pairs"], candidates_per_worker=50),
@@ -179,7 +179,7 @@ def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> No
     chosen = choose(archive, where, limit=how["limit"], gpu=how["gpu"])
     common.print_remark(f"{len(chosen)} kernels to measure {how['repeat']} times")
     with common.progress("Measuring") as advance:
-        done = remeasure_programs(chosen, out, repetitions, advance=advance)
+        done = remeasure_programs(chosen, out, options, advance=advance)
     common.emit(done)
 
 

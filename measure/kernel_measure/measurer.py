@@ -16,7 +16,7 @@ from kernel_archive.errors import KernelArchiveError
 from kernel_measure.process import LostRequest, WorkerProcess
 from kernel_measure.settings import Config, Settings
 from kernel_measure.timing import Result
-from kernel_measure.verdict import Measurement, case_key, measurement
+from kernel_measure.verdict import Measurement, case_key, measurement_of
 
 #: Imports of torch, inputs of the largest task and their references.
 START_TIMEOUT_S = 300.0
@@ -166,7 +166,7 @@ class Measurer(ExitStack):
         if not answer.error:
             try:
                 result = msgspec.convert(answer.result, Result)
-                m = measurement(task, result, wall_s=answer.wall_s)
+                m = measurement_of(task, result, wall_s=answer.wall_s)
             except ValueError as error:
                 failed.error = f"unreadable result: {error}"
         if failed.error or answer.sticky:

@@ -88,8 +88,8 @@ class PlannedRun(msgspec.Struct, kw_only=True):
     folder: Path | None = None
 
     @property
-    def expected(self) -> int:
-        """About how many evaluations a whole run takes."""
+    def expected_evaluations(self) -> int:
+        """Estimate how many evaluations a whole run takes."""
         if self.folder is not None:
             return self.entry.steps
         return 1 + self.entry.steps * self.entry.batch_size * self.entry.samples_per_parent

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from kernel_measure.chains import ChainRun, read_chain
+from kernel_measure.chains import ChainLog, read_chain
 from kernel_measure.logs import now, recording_into, write_json
 from kernel_measure.plan import PlannedRun, SearchPlan
 from kernel_measure.questions import FileProvider
@@ -41,7 +41,7 @@ class Run(msgspec.Struct, kw_only=True):
     task: str
     log: RunLog
     document: dict[str, Any]
-    expected: int  # about how many evaluations the whole run takes
+    expected_evaluations: int  # about how many evaluations the whole run takes
     in_new_worker: bool = False  # whether it begins in a worker that served no other run
 
     def write(self, facts: dict[str, Any]) -> None:
@@ -90,10 +90,10 @@ class Recorder(msgspec.Struct, kw_only=True):
 
     def _round(self) -> bool:
         """Compile and measure what there is, or wait for proposals; whether there may be more."""
-        proposed = [(run, run.log.jobs()) for run in self.runs]
+        proposed = [(run, run.log.next_jobs()) for run in self.runs]
         proposed = [(run, jobs) for run, jobs in proposed if jobs]
         if not proposed:
-            is_waiting = self.wait and any(run.log.waits for run in self.runs)
+            is_waiting = self.wait and any(run.log.n_waiting for run in self.runs)
             if is_waiting:
                 self.station.measurer.end()  # its inputs may fill much of the GPU's memory
                 time.sleep(POLL_S)
@@ -106,7 +106,7 @@ class Recorder(msgspec.Struct, kw_only=True):
         return True
 
     def _measure(self, run: Run, jobs: Sequence[Job]) -> None:
-        measurer, total = self.station.measurer, sum(run.expected for run in self.runs)
+        measurer, total = self.station.measurer, sum(run.expected_evaluations for run in self.runs)
         if run.in_new_worker:
             measurer.end()
         if not run.log.counts:  # once: a run that somebody moves away is not begun anew
@@ -145,13 +145,17 @@ def _begin(run: PlannedRun, plan: SearchPlan, out: Path, seen: set[str]) -> Run:
     document = run_document(directory, run.task, plan.settings, **facts)
     log: RunLog
     if run.folder is not None:
-        log = ChainRun(directory, read_chain(run.folder))
+        log = ChainLog(directory, read_chain(run.folder))
     else:
         start = plan.base / entry.start if entry.start else None
         provider = FileProvider(directory, run.task, plan.gpu, start)
         log = Search(directory, strategy=entry, provider=provider, steps=entry.steps, seen=seen)
     return Run(
-        directory=directory, task=run.task, log=log, document=document, expected=run.expected
+        directory=directory,
+        task=run.task,
+        log=log,
+        document=document,
+        expected_evaluations=run.expected_evaluations,
     )
 
 
@@ -200,6 +204,6 @@ def record(
     return Recorded(
         evaluations=evaluations,
         unfinished=sum(not run.log.finished for run in runs),
-        waiting=sum(run.log.waits for run in runs),
+        waiting=sum(run.log.n_waiting for run in runs),
         runs=rows,
     )

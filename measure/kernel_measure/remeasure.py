@@ -75,7 +75,7 @@ def choose(
     return [Program(row["problem"], row["code"]) for row in rows.to_pylist()]
 
 
-class Repetitions(msgspec.Struct, frozen=True, kw_only=True):
+class RemeasureOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How programs are measured again."""
 
     repeat: int
@@ -85,7 +85,7 @@ class Repetitions(msgspec.Struct, frozen=True, kw_only=True):
     deadline: float = math.inf
 
 
-class Repetition(AttemptLog):
+class RepetitionLog(AttemptLog):
     """Programs of one task, each measured once more; ``passed`` says of each measured whether.
 
     Raises:
@@ -100,9 +100,9 @@ class Repetition(AttemptLog):
     @property
     def finished(self) -> bool:
         """Whether all programs were measured."""
-        return not self.jobs()
+        return not self.next_jobs()
 
-    def jobs(self) -> list[Job]:
+    def next_jobs(self) -> list[Job]:
         """All programs that were not measured yet."""
         missing = [code for code in self._codes if code not in self.passed]
         return [Job(f"attempt-{i}", code) for i, code in enumerate(missing, len(self.rows))]
@@ -125,13 +125,13 @@ def _begin(
     facts = {"method": "remeasurement", "mutator": "none", "run": directory.name}
     search = {"repetition": repetition, "aggregation": "geomean"}
     document = run_document(directory, task, settings, **facts, search=search)
-    log = Repetition(directory, repetition, codes)
+    log = RepetitionLog(directory, repetition, codes)
     return Run(
         directory=directory,
         task=task,
         log=log,
         document=document,
-        expected=len(log.rows) + len(log.jobs()),
+        expected_evaluations=len(log.rows) + len(log.next_jobs()),
         in_new_worker=True,
     )
 
@@ -139,7 +139,7 @@ def _begin(
 def remeasure_programs(
     programs: Sequence[Program],
     out: Path,
-    how: Repetitions,
+    how: RemeasureOptions,
     *,
     advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
 ) -> Remeasured:
@@ -167,7 +167,7 @@ def remeasure_programs(
         recorder.record()
     outcomes: dict[tuple[str, str], list[bool]] = {}
     for run in runs:
-        assert isinstance(run.log, Repetition)  # noqa: S101 - made above
+        assert isinstance(run.log, RepetitionLog)  # noqa: S101 - made above
         for code in run.log.passed.keys() & codes[run.task]:
             outcomes.setdefault((run.task, code), []).append(run.log.passed[code])
     return Remeasured(

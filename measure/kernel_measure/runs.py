@@ -14,7 +14,7 @@ from kernel_archive.readers.events import Attempt, Feedback, LoggedEvaluation, T
 from kernel_measure.logs import append_line, now, read_given, read_lines, unresumable
 from kernel_measure.settings import Settings
 from kernel_measure.tasks import get_task
-from kernel_measure.verdict import Measurement, evaluation
+from kernel_measure.verdict import Measurement, logged_evaluation
 
 #: Fields of ``run.json`` that stay as they are.
 _FIXED: Final = (
@@ -44,7 +44,7 @@ def run_document(directory: Path, task: str, settings: Settings, **more: Any) ->
     }
     earlier = _earlier(directory)
     for name in _FIXED if earlier else ():
-        # What a chain is, its log says: only a search states its numbers before it begins.
+        # A chain's fields come from its log, so only those that both documents have are compared.
         if name in document and _compared(earlier, name) != _compared(document, name):
             field = _first_difference(name, _compared(earlier, name), _compared(document, name))
             how = "under other" if name in earlier else "without saying under which"
@@ -81,13 +81,15 @@ def _compared(document: dict[str, Any], name: str) -> Any:
     return value
 
 
-def _first_difference(name: str, earlier: Any, now: Any) -> str:
+def _first_difference(name: str, earlier: Any, wanted: Any) -> str:
     """Name the field, or the first of its numbers, that differs."""
-    if not (isinstance(earlier, dict) and isinstance(now, dict)):
+    if not (isinstance(earlier, dict) and isinstance(wanted, dict)):
         return name
     missing = object()
-    differing = [k for k in {**now, **earlier} if earlier.get(k, missing) != now.get(k, missing)]
-    return f"{name}.{differing[0]}"
+    for key in {**wanted, **earlier}:
+        if earlier.get(key, missing) != wanted.get(key, missing):
+            return f"{name}.{key}"
+    return name
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -114,8 +116,8 @@ def feedback_of(logged: LoggedEvaluation | None) -> Feedback:
 class RunLog:
     """A log of a run, and ``timing.jsonl`` beside it; what is there is replayed.
 
-    ``counts`` says how often each outcome was measured, ``waits`` how many programs it waits for,
-    ``end`` when the last measurement came to its end.
+    ``counts`` says how often each outcome was measured, ``n_waiting`` how many programs it waits
+    for, ``end`` when the last measurement came to its end.
 
     Raises:
         DataError: a log there was damaged, or holds what was not recorded here.
@@ -125,7 +127,7 @@ class RunLog:
         self._path, self._timing = path, path.with_name("timing.jsonl")
         self._has_folder = path.exists()
         self.counts: Counter[str] = Counter()
-        self.waits = 0
+        self.n_waiting = 0
         timing = read_lines(self._timing, TimingLine)
         self.gpu_seconds: float = sum(row.wall_s or 0.0 for row in timing)
         self.end: str | None = timing[-1].completed_at if timing else None
@@ -141,8 +143,11 @@ class RunLog:
         """Whether there is nothing left to measure or to wait for."""
         raise NotImplementedError
 
-    def jobs(self) -> list[Job]:
-        """What can be measured now."""
+    def next_jobs(self) -> list[Job]:
+        """Go on as far as possible without a measurement; return the programs to measure now.
+
+        A search writes its decisions and questions meanwhile.
+        """
         raise NotImplementedError
 
     def report(self, job: Job, measured: Measurement, started_at: str) -> None:
@@ -169,7 +174,7 @@ class RunLog:
             self._has_folder = True
         append_line(path, row)
 
-    def _emit(self, row: Any) -> None:
+    def _write_and_apply(self, row: Any) -> None:
         self._append(self._path, row)
         self._apply(row)
 
@@ -180,7 +185,7 @@ class RunLog:
     def _count(self, logged: LoggedEvaluation | None) -> None:
         self.counts[feedback_of(logged).kind] += 1
 
-    def _time(self, job: Job, measured: Measurement, started_at: str) -> str:
+    def _write_timing(self, job: Job, measured: Measurement, started_at: str) -> str:
         """Write the timing of a measurement that has just come to its end; when that was."""
         self.end = done_at = now()
         self.gpu_seconds += measured.wall_s
@@ -208,8 +213,8 @@ class AttemptLog(RunLog):
             attempt=number,
             code=code,
             started_at=started_at,
-            completed_at=self._time(Job(f"attempt-{number}", code), measured, started_at),
-            evaluation=evaluation(measured),
+            completed_at=self._write_timing(Job(f"attempt-{number}", code), measured, started_at),
+            evaluation=logged_evaluation(measured),
             **more,
         )
-        self._emit(row)
+        self._write_and_apply(row)

@@ -49,7 +49,7 @@ def case_key(shape: dict[str, Any]) -> str:
     return ",".join(f"{k}={v}" for k, v in shape.items())
 
 
-def measurement(task: str, result: Result, *, wall_s: float) -> Measurement:
+def measurement_of(task: str, result: Result, *, wall_s: float) -> Measurement:
     """The verdict over cases: a failure, else the geometric mean of their ratios.
 
     Raises:
@@ -69,7 +69,7 @@ def measurement(task: str, result: Result, *, wall_s: float) -> Measurement:
     return m
 
 
-def evaluation(m: Measurement) -> LoggedEvaluation:
+def logged_evaluation(m: Measurement) -> LoggedEvaluation:
     """A measurement as the logs hold it; the reward is the speedup.
 
     Cases timed before a failure stand in ``timing()``.

@@ -59,7 +59,7 @@ class FakeLog:
         self.facts = dict
 
     @property
-    def waits(self):
+    def n_waiting(self):
         """Rounds that are left."""
         return len(self.rounds)
 
@@ -68,7 +68,7 @@ class FakeLog:
         """Whether no program is left."""
         return not self.rounds
 
-    def jobs(self):
+    def next_jobs(self):
         """The programs of the next round."""
         return [Job(code, code) for code in (self.rounds.pop(0) if self.rounds else [])]
 
@@ -91,7 +91,13 @@ def test_rounds_take_what_there_is(tmp_path, monkeypatch):
         "c": FakeLog([], ["4"], [], ["5"]),
     }
     runs = [
-        Run(directory=tmp_path / task, task=task, log=log, document={"run": task}, expected=3)
+        Run(
+            directory=tmp_path / task,
+            task=task,
+            log=log,
+            document={"run": task},
+            expected_evaluations=3,
+        )
         for task, log in logs.items()
     ]
     runs[1].in_new_worker = True

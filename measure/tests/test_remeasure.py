@@ -16,7 +16,13 @@ from support.programs import program
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import DataError, UsageError
 from kernel_measure.logs import read_lines
-from kernel_measure.remeasure import Program, Remeasured, Repetitions, choose, remeasure_programs
+from kernel_measure.remeasure import (
+    Program,
+    Remeasured,
+    RemeasureOptions,
+    choose,
+    remeasure_programs,
+)
 from kernel_measure.settings import Settings
 from kernel_measure.station import Host
 
@@ -25,7 +31,7 @@ SETTINGS = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
 
 def measure(programs, out, repeat=1, settings=SETTINGS):
     """Measure programs again on the stand-in device."""
-    how = Repetitions(repeat=repeat, host=Host(device="standin"), settings=settings)
+    how = RemeasureOptions(repeat=repeat, host=Host(device="standin"), settings=settings)
     return remeasure_programs(programs, out, how)
 
 
