@@ -25,9 +25,9 @@ from kernel_archive.ids import program_id
 from kernel_measure.memory import MemoryGroup, resident_gb
 from kernel_measure.sandbox import (
     bubblewrap_command,
-    environment,
     lend,
     require_isolation,
+    worker_environment,
     worker_user,
     write_filter,
 )
@@ -149,7 +149,7 @@ class WorkerProcess:
                 pass_fds=files,
                 start_new_session=True,
                 cwd=self.scratch,
-                env=environment(self.scratch),
+                env=worker_environment(self.scratch),
             )
             if self._lent is not None:
                 os.close(info_write)

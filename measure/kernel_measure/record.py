@@ -18,7 +18,7 @@ from kernel_measure.plan import PlannedRun, SearchPlan
 from kernel_measure.questions import FileProvider
 from kernel_measure.runs import Job, RunLog, run_document
 from kernel_measure.search import Search
-from kernel_measure.station import Host, Station
+from kernel_measure.station import Station, StationOptions
 from kernel_measure.strategies import Puct
 
 #: Look for proposals this often when nothing else is left to do, s.
@@ -121,7 +121,7 @@ class Recorder(msgspec.Struct, kw_only=True):
             run.log.report(job, measured, started)
             self.advance(self._evaluations(), total, run.document["run"])
         if run.log.counts:
-            run.write({"environment_last": self.station.environment()})
+            run.write({"environment_last": self.station.gpu_state()})
 
 
 def _begin(run: PlannedRun, plan: SearchPlan, out: Path, seen: set[str]) -> Run:
@@ -162,7 +162,7 @@ def _begin(run: PlannedRun, plan: SearchPlan, out: Path, seen: set[str]) -> Run:
 def record(
     plan: SearchPlan,
     out: Path,
-    host: Host,
+    options: StationOptions,
     *,
     only: Sequence[str] = (),
     seconds: float = math.inf,
@@ -186,7 +186,7 @@ def record(
     planned = [r for r in plan.runs if any(fnmatch.fnmatch(r.key, p) for p in only or "*")]
     planned.sort(key=lambda run: run.task)  # a worker holds the inputs of one task
     seen: defaultdict[str, set[str]] = defaultdict(set)
-    with recording_into(out), Station(host, plan.settings, plan.gpu) as station:
+    with recording_into(out), Station(options, plan.settings, plan.gpu) as station:
         runs = [_begin(run, plan, out, seen[run.task]) for run in planned]
         recorder = Recorder(
             runs=runs, station=station, deadline=deadline, wait=wait, advance=advance

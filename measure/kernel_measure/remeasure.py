@@ -18,7 +18,7 @@ from kernel_measure.logs import recording_into
 from kernel_measure.record import Recorder, Run
 from kernel_measure.runs import AttemptLog, Job, feedback_of, run_document
 from kernel_measure.settings import Settings
-from kernel_measure.station import Host, Station, resolve_gpu
+from kernel_measure.station import Station, StationOptions, resolve_gpu
 from kernel_measure.tasks import TASK_NAMES
 from kernel_measure.verdict import Measurement
 
@@ -79,7 +79,7 @@ class RemeasureOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How programs are measured again."""
 
     repeat: int
-    host: Host
+    station: StationOptions
     settings: Settings
     gpu: str | None = None
     deadline: float = math.inf
@@ -156,8 +156,8 @@ def remeasure_programs(
     codes: dict[str, dict[str, None]] = {}  # by task, each once and in order
     for program in programs:
         codes.setdefault(program.task, {})[program.code] = None
-    name = resolve_gpu(how.host.device, how.gpu)
-    with recording_into(out), Station(how.host, how.settings, name) as station:
+    name = resolve_gpu(how.station.device, how.gpu)
+    with recording_into(out), Station(how.station, how.settings, name) as station:
         runs = [
             _begin(task, repetition, codes[task], out, how.settings)
             for repetition in range(1, how.repeat + 1)

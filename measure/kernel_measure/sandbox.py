@@ -296,8 +296,8 @@ _KEPT: Final = (
 )
 
 
-def environment(scratch: Path) -> dict[str, str]:
-    """The environment of a worker: its own folder is home, temporary folder and compiler cache."""
+def worker_environment(scratch: Path) -> dict[str, str]:
+    """Make a worker's environment: its own folder is home, temporary folder and compiler cache."""
     cache = scratch / "cache"
     return {
         **{name: os.environ[name] for name in _KEPT if name in os.environ},

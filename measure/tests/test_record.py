@@ -83,7 +83,7 @@ def test_rounds_take_what_there_is(tmp_path, monkeypatch):
     measurer = SimpleNamespace(
         measure=lambda task, code: said.append(f"{task} {code}"), end=lambda: said.append("end")
     )
-    station = SimpleNamespace(measurer=measurer, facts=dict, environment=dict)
+    station = SimpleNamespace(measurer=measurer, facts=dict, gpu_state=dict)
     station.compile_ahead = lambda programs, *_: said.append([code for _, code in programs])
     logs = {
         "a": FakeLog(["1", "2"], [], ["3"]),

@@ -24,14 +24,16 @@ from kernel_measure.remeasure import (
     remeasure_programs,
 )
 from kernel_measure.settings import Settings
-from kernel_measure.station import Host
+from kernel_measure.station import StationOptions
 
 SETTINGS = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
 
 
 def measure(programs, out, repeat=1, settings=SETTINGS):
     """Measure programs again on the stand-in device."""
-    how = RemeasureOptions(repeat=repeat, host=Host(device="standin"), settings=settings)
+    how = RemeasureOptions(
+        repeat=repeat, station=StationOptions(device="standin"), settings=settings
+    )
     return remeasure_programs(programs, out, how)
 
 

@@ -11,7 +11,7 @@ from support.cheats import NUMPY_HONEST
 from kernel_measure.failures import failure_by
 from kernel_measure.measurer import Measurer, MeasurerError, ReferenceBand
 from kernel_measure.process import LostRequest, WorkerProcess
-from kernel_measure.sandbox import environment
+from kernel_measure.sandbox import worker_environment
 from kernel_measure.settings import Config, Settings
 from kernel_measure.worker import Reply
 
@@ -39,7 +39,7 @@ def test_environment_of_the_parent_is_gone(measurer, monkeypatch, tmp_path):
     looks = "import os\nassert 'HF_TOKEN' not in os.environ, 'leaked'"
     m = measurer.measure("rehearsal", during(looks))
     assert m.outcome == "success", m.error
-    env = environment(tmp_path / "s")
+    env = worker_environment(tmp_path / "s")
     assert "HF_TOKEN" not in env
     assert env["HOME"] == env["TMPDIR"] == str(tmp_path / "s")
 
