@@ -37,7 +37,7 @@ from kernel_archive.storage import check_new, write_new
 from kernel_measure.logs import append_line, read_lines
 from kernel_measure.measurer import START_TIMEOUT_S, MeasurerError
 from kernel_measure.process import LostRequest, WorkerProcess
-from kernel_measure.settings import Config, Settings
+from kernel_measure.settings import Settings, WorkerConfig
 from kernel_measure.tasks import TASK_NAMES
 from kernel_measure.worker import Reply
 
@@ -94,7 +94,7 @@ def _follow(
     """Report the lines of each program, until told to stop; a worker that is lost is replaced."""
     end = time.monotonic() + how.seconds
     device = "cuda" if how.mode == "profile" else "cpu"
-    config = Config(
+    config = WorkerConfig(
         mode=how.mode,
         task="",
         device=device,
@@ -115,10 +115,10 @@ def _follow(
             kind = {"task": row["problem"]} if row["is_task"] else {"reference": row["reference"]}
             answer = worker.ask(row["code"], _TIMEOUT_S[how.mode], **kind)
             if isinstance(answer, LostRequest):
-                answer = Reply(error=answer.why, sticky=True)
+                answer = Reply(error=answer.why, ends_worker=True)
             result = {"error": answer.error} if answer.error else answer.result
             report(row, launch_lines(row, result))
-            if answer.sticky:
+            if answer.ends_worker:
                 worker.kill()
                 worker = None
 

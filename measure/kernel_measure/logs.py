@@ -25,7 +25,7 @@ from kernel_archive.untrusted import UntrustedFileError, misfit, read_whole
 T = TypeVar("T")
 _ulids: Final = ULIDGenerator()
 #: Refuse a given file above this size, bytes: no program of the archive comes near it.
-MAX_GIVEN: Final = 1 << 20
+MAX_GIVEN_BYTES: Final = 1 << 20
 
 
 def now() -> str:
@@ -77,7 +77,7 @@ def read_given(path: Path, kind: type[T], *, code: str, fix: str | None = None) 
         DataError: it is not what was asked for, with file and field; ``code`` and ``fix`` go along.
     """
     try:
-        data = read_whole(path, max_bytes=MAX_GIVEN)
+        data = read_whole(path, max_bytes=MAX_GIVEN_BYTES)
         return cast("T", data.decode()) if kind is str else msgspec.json.decode(data, type=kind)
     except UntrustedFileError as error:
         raise DataError.from_findings([error.finding(str(path))]) from None

@@ -18,9 +18,9 @@ from kernel_measure.verdict import Measurement, logged_evaluation
 
 #: Fields of ``run.json`` that stay as they are.
 _FIXED: Final = (
-    *("task", "method", "reference_source", "measurement", "search"),
-    *("benchmark_cases", "correctness_cases", "tolerance"),
-)
+    "task", "method", "reference_source", "measurement", "search",
+    "benchmark_cases", "correctness_cases", "tolerance",
+)  # fmt: skip
 
 
 def run_document(directory: Path, task: str, settings: Settings, **more: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from kernel_archive.gpus import canonical_gpu, gpu_facts
 from kernel_measure.device import check_device
 from kernel_measure.measurer import START_TIMEOUT_S, Measurer
 from kernel_measure.process import LostRequest, WorkerProcess
-from kernel_measure.settings import Config, Settings
+from kernel_measure.settings import Settings, WorkerConfig
 from kernel_measure.tasks import get_task
 from kernel_measure.verdict import Measurement
 
@@ -56,7 +56,7 @@ def resolve_gpu(device: str, gpu: str | None) -> str:
 class CompilePool:
     """Compiles programs in parallel in confined workers."""
 
-    def __init__(self, workers: int, config: Config, cache: Path) -> None:
+    def __init__(self, workers: int, config: WorkerConfig, cache: Path) -> None:
         self._config, self._cache = config, cache
         self._mine = threading.local()  # each thread has its worker
         self._threads = ThreadPoolExecutor(workers)
@@ -169,7 +169,7 @@ class Station(ExitStack):
     def facts(self) -> dict[str, Any]:
         """Return what ``run.json`` says of device and software, once something was measured."""
         facts, driver = self.measurer.facts, self._state_at_start.get("driver_version")
-        more = {"driver": driver, "sandbox": self.measurer.confined}
+        more = {"driver": driver, "sandbox": self.measurer.sandbox}
         return {
             **facts,
             "software": {**facts.get("software", {}), **more},
@@ -225,7 +225,7 @@ def measure_files(
             results.append(FileResult(file=str(file), measurement=m))
         advance(len(files), len(files), "")
         smi = gpu_state() if device == "cuda" else {}
-        environment = {**measurer.facts, "nvidia_smi": smi, "sandbox": measurer.confined}
+        environment = {**measurer.facts, "nvidia_smi": smi, "sandbox": measurer.sandbox}
     notes = [TRUSTED_WARNING] if options.trusted else []
     if device != "cuda":
         notes.append(f"Times of the device {device}: for rehearsal, not comparable with any GPU's.")

@@ -51,7 +51,7 @@ def follow(monkeypatch):
     following.install_triton()
 
     nothing = contextlib.nullcontext()
-    yield lambda text: following.follow(text, Bytes(), [nothing, nothing])
+    yield lambda text: following.follow(text, Bytes(), nothing, nothing)
     for name in [n for n in sys.modules if n.partition(".")[0] in ("triton", "program")]:
         del sys.modules[name]
     sys.modules |= kept

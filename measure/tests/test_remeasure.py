@@ -31,10 +31,9 @@ SETTINGS = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
 
 def measure(programs, out, repeat=1, settings=SETTINGS):
     """Measure programs again on the stand-in device."""
-    how = RemeasureOptions(
-        repeat=repeat, station=StationOptions(device="standin"), settings=settings
-    )
-    return remeasure_programs(programs, out, how)
+    station = StationOptions(device="standin")
+    options = RemeasureOptions(repeat=repeat, station=station, settings=settings)
+    return remeasure_programs(programs, out, options)
 
 
 SPEEDS = {1: 0.9, 2: 1.02, 3: 1.2, 4: 2.05, 5: 3.0}
