@@ -137,7 +137,7 @@ def launch_lines(row: dict[str, Any], result: Any) -> list[LaunchLine]:
 
 
 def _key(row: dict[str, Any]) -> tuple[str, str]:
-    """What names a program of the query."""
+    """Return what names a program of the query."""
     return row["problem"], row["program_id"]
 
 

@@ -86,6 +86,7 @@ class Evaluator:
         self._serial = 0
 
     def _inputs_of(self, case: Case, variant: Variant, count: int) -> CaseInputs:
+        """Make ``count`` inputs of a case, with the reference's outputs."""
         inputs = CaseInputs(case, variant, [])
         parts = (self.task.name, sorted(case.items()), variant)
         for k in range(count):

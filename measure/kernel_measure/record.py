@@ -45,7 +45,7 @@ class Run(msgspec.Struct, kw_only=True):
     in_new_worker: bool = False  # whether it begins in a worker that served no other run
 
     def write(self, facts: dict[str, Any]) -> None:
-        """``run.json`` as of now."""
+        """Write ``run.json`` as of now."""
         counts = self.log.counts
         self.document.update(
             facts,
@@ -74,7 +74,7 @@ class Recorder(msgspec.Struct, kw_only=True):
     advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None
 
     def record(self) -> int:
-        """Until every run has finished or the time is used up; how many evaluations that took."""
+        """Record until every run has finished or the time is up; return how many evaluations."""
         before = self._evaluations()
         try:
             while time.monotonic() < self.deadline and self._round():
@@ -89,7 +89,7 @@ class Recorder(msgspec.Struct, kw_only=True):
         return sum(run.log.counts.total() for run in self.runs)
 
     def _round(self) -> bool:
-        """Compile and measure what there is, or wait for proposals; whether there may be more."""
+        """Compile and measure what there is, or wait for proposals; tell whether more may come."""
         proposed = [(run, run.log.next_jobs()) for run in self.runs]
         proposed = [(run, jobs) for run, jobs in proposed if jobs]
         if not proposed:
@@ -106,6 +106,7 @@ class Recorder(msgspec.Struct, kw_only=True):
         return True
 
     def _measure(self, run: Run, jobs: Sequence[Job]) -> None:
+        """Measure the programs of a run until the time is up, and write what came of each."""
         measurer, total = self.station.measurer, sum(run.expected_evaluations for run in self.runs)
         if run.in_new_worker:
             measurer.end()
@@ -125,7 +126,7 @@ class Recorder(msgspec.Struct, kw_only=True):
 
 
 def _begin(run: PlannedRun, plan: SearchPlan, out: Path, seen: set[str]) -> Run:
-    """A run of a plan with its log; ``seen`` are programs that need no proposing again."""
+    """Open a run of a plan with its log; ``seen`` are programs that need no proposing again."""
     directory, entry = out / run.key, run.entry
     facts: dict[str, Any] = {
         "method": entry.method,

@@ -42,7 +42,7 @@ class Remeasured(msgspec.Struct):
 def choose(
     archive: Archive, where: str, *, limit: int | None = None, gpu: str | None = None
 ) -> list[Program]:
-    """Kernels of an archive that a task's reference can be timed beside.
+    """Choose kernels of an archive that a task's reference can be timed beside.
 
     ``where`` is ``eval`` (rows of the evaluation split), ``edge`` (within 5 % of a bin edge),
     ``flagged``, ``all``, or a SQL condition on the table kernels.
@@ -99,11 +99,11 @@ class RepetitionLog(AttemptLog):
 
     @property
     def finished(self) -> bool:
-        """Whether all programs were measured."""
+        """Tell whether all programs were measured."""
         return not self.next_jobs()
 
     def next_jobs(self) -> list[Job]:
-        """All programs that were not measured yet."""
+        """Return all programs that were not measured yet."""
         missing = [code for code in self._codes if code not in self.passed]
         return [Job(f"attempt-{i}", code) for i, code in enumerate(missing, len(self.rows))]
 
@@ -120,7 +120,7 @@ class RepetitionLog(AttemptLog):
 def _begin(
     task: str, repetition: int, codes: Collection[str], out: Path, settings: Settings
 ) -> Run:
-    """One repetition of a task's programs with its log."""
+    """Open one repetition of a task's programs with its log."""
     directory = out / f"{task}__r{repetition}"
     facts = {"method": "remeasurement", "mutator": "none", "run": directory.name}
     search = {"repetition": repetition, "aggregation": "geomean"}

@@ -24,7 +24,7 @@ _FIXED: Final = (
 
 
 def run_document(directory: Path, task: str, settings: Settings, **more: Any) -> dict[str, Any]:
-    """What ``run.json`` says before a call measures anything, with what earlier calls left there.
+    """Return what ``run.json`` says before a call measures anything, with what earlier calls left.
 
     A search may be given another number of steps: no choice depends on how many there are.
 
@@ -59,7 +59,7 @@ def run_document(directory: Path, task: str, settings: Settings, **more: Any) ->
 
 
 def _earlier(directory: Path) -> dict[str, Any]:
-    """The ``run.json`` of an earlier call; empty before the first."""
+    """Read the ``run.json`` of an earlier call; empty before the first."""
     path = directory / "run.json"
     if path.exists():
         return read_given(path, dict[str, Any], code="bad-json", fix="Move the run away")
@@ -74,7 +74,7 @@ def _earlier(directory: Path) -> dict[str, Any]:
 
 
 def _compared(document: dict[str, Any], name: str) -> Any:
-    """A field of a ``run.json``; of a search all but its steps."""
+    """Return a field of a ``run.json``, a search's without its number of steps."""
     value = document.get(name)
     if name == "search" and isinstance(value, dict):
         return {n: number for n, number in value.items() if n != "total_budget_steps"}
@@ -100,7 +100,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def feedback_of(logged: LoggedEvaluation | None) -> Feedback:
-    """The feedback of a logged evaluation.
+    """Return the feedback of a logged evaluation.
 
     Raises:
         ValueError: there is none, or a success lacks its speedup or something else has one.
@@ -140,7 +140,7 @@ class RunLog:
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to measure or to wait for."""
+        """Tell whether there is nothing left to measure or to wait for."""
         raise NotImplementedError
 
     def next_jobs(self) -> list[Job]:
@@ -155,7 +155,7 @@ class RunLog:
         raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
-        """For ``run.json``: what is known of the run once it was read."""
+        """Return what is known of the run once it was read, for ``run.json``."""
         return {}
 
     def _refuse(self, line: int, what: str) -> NoReturn:
@@ -186,7 +186,7 @@ class RunLog:
         self.counts[feedback_of(logged).kind] += 1
 
     def _write_timing(self, job: Job, measured: Measurement, started_at: str) -> str:
-        """Write the timing of a measurement that has just come to its end; when that was."""
+        """Write the timing of a measurement that has just come to its end; return when that was."""
         self.end = done_at = now()
         self.gpu_seconds += measured.wall_s
         times = {"started_at": started_at, "completed_at": done_at, **measured.timing()}

@@ -34,7 +34,7 @@ class _Mutation(msgspec.Struct):
 
 
 class Search(RunLog):
-    """One run directory being searched.
+    """The log of a search, ``events.jsonl``, and the search that goes on from it.
 
     ``seen`` are programs that need no proposing again, shared between the searches of a task; it
     grows with this one. Programs come from outside the process: where one is missing, ``next_jobs``
@@ -68,10 +68,11 @@ class Search(RunLog):
 
     @property
     def finished(self) -> bool:
-        """Whether the search came to its own end."""
+        """Tell whether the search came to its own end."""
         return self._parents is None and self._next_step >= self._steps
 
     def _apply(self, event: Any) -> None:
+        """Take in an event that was written."""
         match event:
             case ev.SearchInitialized(root=root):
                 self._root_code = root.program_code
@@ -107,6 +108,7 @@ class Search(RunLog):
                 self._parents, self._next_step = None, int(step or 0) + 1
 
     def _settle(self) -> None:
+        """Give the strategy the children of the step that ends."""
         children: dict[str, list[SearchNode]] = {parent: [] for parent in self._parents or []}
         for candidate in self._requests.values():
             ancestors = [candidate.parent, *self._state.node(candidate.parent).ancestors]
@@ -137,6 +139,7 @@ class Search(RunLog):
         return []
 
     def _start_step(self) -> None:
+        """Select the parents of the next step, and write them."""
         scores = {node.ulid: score for score, node in self._strategy.scores(self._state)}
         parents = [node.ulid for node in self._strategy.select(self._state)]
         self._write_and_apply(
@@ -149,6 +152,7 @@ class Search(RunLog):
         )
 
     def _request_mutations(self) -> None:
+        """Request programs until each parent of the step has its number of them."""
         strategy = self._strategy
         count = max(strategy.samples_per_parent, strategy.proposals_per_parent)
         for parent in self._parents or []:
@@ -159,6 +163,7 @@ class Search(RunLog):
                 )
 
     def _complete_mutations(self) -> None:
+        """Take the answers that are there, and count in ``n_waiting`` those that are not."""
         self.n_waiting = 0
         for key, mutation in self._mutations.items():
             if mutation.code is not None or mutation.failed:
@@ -237,7 +242,7 @@ class Search(RunLog):
 def _node(
     ulid: str, code: str, ancestors: list[str], logged: ev.LoggedEvaluation | None
 ) -> SearchNode | None:
-    """An evaluated program as a node; ``None`` when it has no reward."""
+    """Make a node of an evaluated program; ``None`` when it has no reward."""
     if logged is None or not isinstance(logged.reward, float):
         return None
     return SearchNode(
