@@ -51,8 +51,9 @@ class ReferenceBand:
 
     def __init__(self, factor: float) -> None:
         self.factor = factor
-        last = partial(deque, maxlen=_MAX_USUAL_TIMES)
-        self._seen: defaultdict[str, deque[float]] = defaultdict(last)
+        self._seen: defaultdict[str, deque[float]] = defaultdict(
+            partial(deque, maxlen=_MAX_USUAL_TIMES)
+        )
 
     def observe(self, times_ns: dict[str, float]) -> list[str]:
         """Remember the reference times of a measurement, ns; return the cases outside the band.
