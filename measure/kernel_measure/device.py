@@ -7,6 +7,7 @@ when a device is made, before a candidate is imported.
 
 from __future__ import annotations
 
+import abc
 import math
 import platform
 import time
@@ -33,7 +34,7 @@ class TimedCall(msgspec.Struct, kw_only=True):
     output: Any  # what the program returned
 
 
-class Device:
+class Device(abc.ABC):
     """What devices with arrays of one type have in common."""
 
     #: Whether its timer is the host's clock.
@@ -103,25 +104,13 @@ class Device:
         """Tell, element by element, whether ``|got - expected| <= atol + rtol |expected|``."""
         return self._isclose(got, expected, rtol=rtol, atol=atol)
 
+    @abc.abstractmethod
     def _largest(self, got: Any, expected: Any) -> float:
         """Return the largest difference that is a number."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _places(self, size: int, seed: int, like: Any) -> Any:
         """Take places at random among ``size`` elements."""
-        raise NotImplementedError
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
-
-    def enter_candidate(self) -> None:
-        """Give the program the precision switches that it set itself."""
-
-    def leave_candidate(self) -> None:
-        """Remember the program's switches and set ours."""
-
-    def reset(self) -> None:
-        """Forget a program's switches."""
 
 
 def check_device(name: str, task: Task) -> None:
@@ -145,6 +134,18 @@ class StandIn(Device):
 
         super().__init__("standin", np.ndarray, np.ndarray.copy, np)
         self._np, self._equal = np, np.array_equal
+
+    def synchronize(self) -> None:
+        """Wait for nothing: a call has ended when it returns."""
+
+    def enter_candidate(self) -> None:
+        """Set no switch: NumPy has none of precision."""
+
+    def leave_candidate(self) -> None:
+        """Set no switch."""
+
+    def reset(self) -> None:
+        """Forget nothing."""
 
     def seed(self, seed: int) -> None:
         """Seed NumPy's global generator (a candidate may use it)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -113,7 +114,7 @@ def feedback_of(logged: LoggedEvaluation | None) -> Feedback:
     return feedback
 
 
-class RunLog:
+class RunLog(abc.ABC):
     """A log of a run, and ``timing.jsonl`` beside it; what is there is replayed.
 
     ``counts`` says how often each outcome was measured, ``n_waiting`` how many programs it waits
@@ -139,20 +140,20 @@ class RunLog:
                 raise unresumable(path, number, text) from error
 
     @property
+    @abc.abstractmethod
     def finished(self) -> bool:
         """Tell whether there is nothing left to measure or to wait for."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def next_jobs(self) -> list[Job]:
         """Go on as far as possible without a measurement; return the programs to measure now.
 
         A search writes its decisions and questions meanwhile.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def report(self, job: Job, measured: Measurement, started_at: str) -> None:
         """Write the measurement of a job that waits."""
-        raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
         """Return what is known of the run once it was read, for ``run.json``."""
@@ -178,9 +179,9 @@ class RunLog:
         self._append(self._path, row)
         self._apply(row)
 
+    @abc.abstractmethod
     def _apply(self, row: Any) -> None:
         """Take in a line that was written."""
-        raise NotImplementedError
 
     def _count(self, logged: LoggedEvaluation | None) -> None:
         self.counts[feedback_of(logged).kind] += 1
