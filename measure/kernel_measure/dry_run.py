@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -28,6 +27,7 @@ import msgspec
 import pyarrow as pa
 
 from kernel_archive._version import __version__
+from kernel_archive.archive.build import Advance
 from kernel_archive.archive.open import Archive
 from kernel_archive.archive.recipe_files import FULL_LAUNCH_LINE, LaunchLine
 from kernel_archive.errors import printable
@@ -147,7 +147,7 @@ def follow_programs(
     how: FollowOptions,
     *,
     force: bool = False,
-    advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
+    advance: Advance = lambda _done, _total, _what: None,
 ) -> Followed:
     """Write what an archive's programs launch, as JSON lines.
 
@@ -188,11 +188,10 @@ def follow_programs(
         tempfile.TemporaryDirectory(prefix="kernel-archive-follow-") as folder,
         ThreadPoolExecutor(how.workers) as pool,
     ):
-        shares = [missing[i :: how.workers] for i in range(how.workers)]
-        folders = [Path(folder) / str(i) for i in range(how.workers)]
-        more: dict[str, Any] = {"report": report, "stop": stop}
-        follow = partial(_follow, how=how, multiprocessors=multiprocessors, **more)
-        calls = [pool.submit(follow, *each) for each in zip(shares, folders, strict=True)]
+        calls = []
+        for i in range(how.workers):
+            share, cache = missing[i :: how.workers], Path(folder) / str(i)
+            calls.append(pool.submit(_follow, share, cache, how, multiprocessors, report, stop))
         try:
             for call in as_completed(calls):
                 call.result()

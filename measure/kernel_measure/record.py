@@ -6,9 +6,9 @@ import fnmatch
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,6 +20,9 @@ from kernel_measure.runs import Job, RunLog, run_document
 from kernel_measure.search import Search
 from kernel_measure.station import Station, StationOptions
 from kernel_measure.strategies import Puct
+
+if TYPE_CHECKING:
+    from kernel_archive.archive.build import Advance
 
 #: Look for proposals this often when nothing else is left to do, s.
 POLL_S = 0.5
@@ -71,7 +74,7 @@ class Recorder(msgspec.Struct, kw_only=True):
     station: Station
     deadline: float = math.inf
     wait: bool = True
-    advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None
+    advance: Advance = lambda _done, _total, _what: None
 
     def record(self) -> int:
         """Record until every run has finished or the time is up; return how many evaluations."""
@@ -168,7 +171,7 @@ def record(
     only: Sequence[str] = (),
     seconds: float = math.inf,
     wait: bool = True,
-    advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
+    advance: Advance = lambda _done, _total, _what: None,
 ) -> Recorded:
     """Record the runs of a plan into ``out``; a call after a crash or a deadline goes on.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from kernel_archive.archive.build import Advance
 from kernel_archive.archive.open import Archive
 from kernel_archive.bins import SCHEMES
 from kernel_archive.errors import UsageError, printable
@@ -141,7 +142,7 @@ def remeasure_programs(
     out: Path,
     how: RemeasureOptions,
     *,
-    advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
+    advance: Advance = lambda _done, _total, _what: None,
 ) -> Remeasured:
     """Measure programs again, each repetition in workers of its own.
 

@@ -8,11 +8,11 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -23,6 +23,9 @@ from kernel_measure.process import LostRequest, WorkerProcess
 from kernel_measure.settings import Settings, WorkerConfig
 from kernel_measure.tasks import get_task
 from kernel_measure.verdict import Measurement
+
+if TYPE_CHECKING:
+    from kernel_archive.archive.build import Advance
 
 #: What is asked of ``nvidia-smi``.
 _SMI_FIELDS: Final = (
@@ -142,7 +145,7 @@ class Station(ExitStack):
         self,
         programs: Collection[tuple[str, str]],
         deadline: float,
-        advance: Callable[[int, int, str], None],
+        advance: Advance,
     ) -> None:
         """Compile programs, given with their tasks, and end the compilers.
 
@@ -203,7 +206,7 @@ def measure_files(
     options: StationOptions,
     gpu: str | None,
     settings: Settings,
-    advance: Callable[[int, int, str], None],
+    advance: Advance,
 ) -> Measured:
     """Measure kernel files, Python modules with ``custom_kernel(data)``.
 
