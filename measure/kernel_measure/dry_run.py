@@ -33,7 +33,7 @@ from kernel_archive.archive.recipe_files import FULL_LAUNCH_LINE, LaunchLine
 from kernel_archive.errors import printable
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.scoring.cues import multiprocessors_of
-from kernel_archive.storage import check_new, write_new
+from kernel_archive.storage import check_new, locked, write_new
 from kernel_measure.logs import append_line, read_lines
 from kernel_measure.measurer import START_TIMEOUT_S, MeasurerError
 from kernel_measure.process import LostRequest, WorkerProcess
@@ -157,10 +157,24 @@ def follow_programs(
 
     Raises:
         TargetExistsError: the file is there, and ``force`` is not given.
+        KernelArchiveError: another call is at work on the file.
         IsolationError: programs cannot be isolated here, and are not trusted.
         MeasurerError: no worker comes up.
     """
     check_new(output, force=force)
+    lock = output.with_name(f".{output.name}.lock")
+    busy = f"another call is at work on {printable(output, 300)}. Wait for it to end"
+    with locked(lock, busy=busy):
+        try:
+            return _follow_missing(archive, output, how, force, advance)
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _follow_missing(
+    archive: Archive, output: Path, how: FollowOptions, force: bool, advance: Advance
+) -> Followed:
+    """Follow the programs that have no answer yet, and write all answers to the file."""
     # The GPU of most programs: a program is followed once, whatever it was measured on.
     gpu = archive.sql("SELECT coalesce(mode(gpu), '') AS gpu FROM kernels")["gpu"][0].as_py()
     multiprocessors = multiprocessors_of(archive, gpu)
