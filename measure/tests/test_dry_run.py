@@ -206,6 +206,22 @@ def timed_worker(monkeypatch):
     return clock
 
 
+@pytest.mark.parametrize("mode", ["dry", "profile"])
+def test_what_a_time_limit_left_is_gone_on_with(archive, tmp_path, timed_worker, mode):
+    """Each program is asked once, and the file is that of one call without an end."""
+    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
+    follow_programs(archive, whole, FollowOptions(mode=mode))
+    asked = timed_worker.asked.copy()
+    short = FollowOptions(mode=mode, seconds=1.5)
+    assert follow_programs(archive, parts, short).followed == 2
+    assert 0 < len(lines_of(parts)) < len(lines_of(whole))
+    assert [path.name for path in tmp_path.glob("parts.*.unfinished-*")] != []
+    follow_programs(archive, parts, FollowOptions(mode=mode), force=True)
+    assert timed_worker.asked == asked * 2
+    assert parts.read_bytes() == whole.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", parts.name, whole.name]
+
+
 def test_two_calls_do_not_share_a_file(archive, tmp_path, timed_worker):
     """The second ends at once with an error; the first is not disturbed, and leaves no lock."""
     output, refused = tmp_path / "o.jsonl", []
