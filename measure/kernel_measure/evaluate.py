@@ -172,10 +172,7 @@ class Evaluator:
             self.device.leave_candidate()
 
     def _verify(self, function: Callable[[Any], Any], inputs: CaseInputs, calls: int) -> None:
-        """Call a program ``calls`` times on different inputs, and check every output in full.
-
-        The outputs of the call before are held meanwhile.
-        """
+        """Check in full the outputs of ``calls`` calls on different inputs; the last stay held."""
         task, device = self.task, self.device
 
         def call_and_copy(data: Any) -> Any:
@@ -284,16 +281,14 @@ class Evaluator:
             over_limit=over,
         )
 
-    def _spot_check(
-        self, returned: Any, given: Input, index: int, wrong: list[Any]
-    ) -> tuple[Any, ...]:
+    def _spot_check(self, returned: Any, given: Input, i: int, wrong: list[Any]) -> tuple[Any, ...]:
         """Check the form of a timed call's outputs, and return them.
 
         Adds to ``wrong`` a value on the device for each output: whether elements taken at random
         differ. It is read after all calls, since reading it waits for the device.
         """
         outputs = guards.check_form(self.task, self.device, returned, given.expected)
-        seed = case_seed(self.settings.seed, "sample", self.salt, index)
+        seed = case_seed(self.settings.seed, "sample", self.salt, i)
         for got, want, (rtol, atol) in zip(outputs, given.expected, given.tolerances, strict=True):
             wrong.append(self.device.spot_check_fails(got, want, rtol, atol, seed))
         return outputs

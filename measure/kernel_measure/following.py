@@ -306,10 +306,7 @@ def meta_mode(torch: Any) -> Any:
 
 
 def install_torch(torch: Any, multiprocessors: int) -> tuple[Any, Any]:
-    """Let torch believe in a GPU; return the modes under which a program is followed.
-
-    The first sends tensors to the meta device, the second records operators.
-    """
+    """Let torch believe in a GPU; return two modes: tensors on the meta device, operators noted."""
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
@@ -347,10 +344,7 @@ def _import_text(code: str, file: str) -> types.ModuleType:
 
 
 def follow(code: str, data: Any, meta: Any, operators: Any) -> list[dict[str, Any]]:
-    """Run a program's ``custom_kernel`` on data without values; return the calls that it makes.
-
-    ``meta`` and ``operators`` are the modes of :func:`install_torch`.
-    """
+    """Run a program's ``custom_kernel`` on data without values; return the calls that it makes."""
     with meta, operators:
         module = _import_text(code, _PROGRAM)
         CALLS.clear()

@@ -56,9 +56,9 @@ class ReferenceBand:
         )
 
     def observe(self, times_ns: dict[str, float]) -> list[str]:
-        """Remember the reference times of a measurement, ns; return the cases outside the band.
+        """Remember the reference times of a measurement, ns; return cases outside the band before.
 
-        Those are off the usual time before by more than the factor.
+        That is the usual time, times or divided by the factor.
         """
         outside = []
         for case, time_ns in times_ns.items():
@@ -163,35 +163,25 @@ class Measurer(ExitStack):
 
     def _of_loss(self, worker: WorkerProcess, lost: LostRequest) -> Measurement:
         """Make a measurement of a request without an answer, and end the worker."""
+        m = Measurement(task=self.config.task, outcome="runtime_error", salt=worker.salt)
         died = lost.why == "died"  # what it printed last may say why
-        m = Measurement(
-            task=self.config.task,
-            outcome="runtime_error",
-            salt=worker.salt,
-            error_name=_LOSSES[lost.why],
-            error=f"{lost.text}: {worker.last_line()}" if died else lost.text,
-            wall_s=self.settings.timeout_s if lost.why == "timeout" else 0.0,
-        )
+        m.error = f"{lost.text}: {worker.last_line()}" if died else lost.text
+        m.error_name = _LOSSES[lost.why]
+        m.wall_s = self.settings.timeout_s if lost.why == "timeout" else 0.0
         self.end()
         return m
 
     def _of_reply(self, worker: WorkerProcess, reply: Reply) -> Measurement:
         """Make a measurement of an answer; end a worker that can serve no more or is at fault."""
-        task, fault = self.config.task, reply.error
+        task, wall_s, fault = self.config.task, reply.wall_s, reply.error
         if reply.ends_worker:
             self.end()
         if not fault:
             try:
-                result = msgspec.convert(reply.result, Result)
-                return measurement_of(task, result, wall_s=reply.wall_s)
+                return measurement_of(task, msgspec.convert(reply.result, Result), wall_s=wall_s)
             except ValueError as error:
                 fault = f"unreadable result: {error}"
         self.end()
-        return Measurement(
-            task=task,
-            outcome="infrastructure_failure",
-            salt=worker.salt,
-            error_name="HarnessError",
-            error=fault,
-            wall_s=reply.wall_s,
-        )
+        m = Measurement(task=task, outcome="infrastructure_failure", salt=worker.salt)
+        m.error, m.error_name, m.wall_s = fault, "HarnessError", wall_s
+        return m

@@ -8,10 +8,11 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from kernel_archive.archive.build import Advance
 from kernel_measure.chains import ChainLog, read_chain
 from kernel_measure.logs import now, recording_into, write_json
 from kernel_measure.plan import PlannedRun, SearchPlan
@@ -20,9 +21,6 @@ from kernel_measure.runs import Job, RunLog, run_document
 from kernel_measure.search import Search
 from kernel_measure.station import Station, StationOptions
 from kernel_measure.strategies import Puct
-
-if TYPE_CHECKING:
-    from kernel_archive.archive.build import Advance
 
 #: Look for proposals this often when nothing else is left to do, s.
 POLL_S = 0.5

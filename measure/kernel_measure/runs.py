@@ -82,15 +82,13 @@ def _compared(document: dict[str, Any], name: str) -> Any:
     return value
 
 
-def _first_difference(name: str, earlier: Any, wanted: Any) -> str:
+def _first_difference(name: str, earlier: Any, new: Any) -> str:
     """Name the field, or the first of its numbers, that differs."""
-    if not (isinstance(earlier, dict) and isinstance(wanted, dict)):
+    if not (isinstance(earlier, dict) and isinstance(new, dict)):
         return name
     missing = object()
-    for key in {**wanted, **earlier}:
-        if earlier.get(key, missing) != wanted.get(key, missing):
-            return f"{name}.{key}"
-    return name
+    differing = [k for k in {**new, **earlier} if earlier.get(k, missing) != new.get(k, missing)]
+    return f"{name}.{differing[0]}"
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -146,10 +144,7 @@ class RunLog(abc.ABC):
 
     @abc.abstractmethod
     def next_jobs(self) -> list[Job]:
-        """Go on as far as possible without a measurement; return the programs to measure now.
-
-        A search writes its decisions and questions meanwhile.
-        """
+        """Go on as far as possible without a measurement; return the programs to measure now."""
 
     @abc.abstractmethod
     def report(self, job: Job, measured: Measurement, started_at: str) -> None:

@@ -36,9 +36,10 @@ class IsolationError(KernelArchiveError):
 # ---------------------------------------------------------------- the system call filter
 #: Calls that a program is told do not exist, with the reasons in the file.
 REFUSED: Final = frozenset(" ".join(toml_beside(__file__, "system_calls.toml").values()).split())
-_SCMP_ACT_ALLOW: Final = 0x7FFF0000
-_SCMP_ACT_ENOSYS: Final = 0x00050000 | errno.ENOSYS
-_SCMP_CMP_EQ, _SCMP_CMP_MASKED_EQ = 4, 7
+#: What libseccomp calls SCMP_ACT_... and SCMP_CMP_...
+_ACT_ALLOW: Final = 0x7FFF0000
+_ACT_ENOSYS: Final = 0x00050000 | errno.ENOSYS
+_CMP_EQ, _CMP_MASKED_EQ = 4, 7
 _NAMESPACE_FLAGS: Final = 0x7E020000  # CLONE_NEW*: all that make a namespace
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
@@ -56,24 +57,21 @@ class _Comparison(ctypes.Structure):
 _INT: Final = 0xFFFFFFFF  # of an option of prctl the kernel looks at these bits alone
 #: Calls that are allowed with these arguments alone; a second entry is a second way.
 _CONDITIONS: Final = {
-    "socket": [[_Comparison(0, _SCMP_CMP_EQ, 1)]],  # local sockets; there is none to reach
-    "clone": [[_Comparison(0, _SCMP_CMP_MASKED_EQ, _NAMESPACE_FLAGS, 0)]],
-    "prlimit64": [[_Comparison(0, _SCMP_CMP_EQ, 0)]],  # its own limits
+    "socket": [[_Comparison(0, _CMP_EQ, 1)]],  # local sockets; there is none to reach
+    "clone": [[_Comparison(0, _CMP_MASKED_EQ, _NAMESPACE_FLAGS, 0)]],
+    "prlimit64": [[_Comparison(0, _CMP_EQ, 0)]],  # its own limits
     # A worker that could take back that it ends with its driver would outlive it, and others could
     # write into one that could take back that nobody may look into it. Every other option has a bit
     # that these two lack, or is their sum.
     "prctl": [
         [
-            _Comparison(0, _SCMP_CMP_MASKED_EQ, _INT, _PR_SET_PDEATHSIG),
-            _Comparison(1, _SCMP_CMP_EQ, signal.SIGKILL),
+            _Comparison(0, _CMP_MASKED_EQ, _INT, _PR_SET_PDEATHSIG),
+            _Comparison(1, _CMP_EQ, signal.SIGKILL),
         ],
-        [
-            _Comparison(0, _SCMP_CMP_MASKED_EQ, _INT, _PR_SET_DUMPABLE),
-            _Comparison(1, _SCMP_CMP_EQ, 0),
-        ],
-        [_Comparison(0, _SCMP_CMP_MASKED_EQ, _INT, _PR_SET_PDEATHSIG + _PR_SET_DUMPABLE)],
+        [_Comparison(0, _CMP_MASKED_EQ, _INT, _PR_SET_DUMPABLE), _Comparison(1, _CMP_EQ, 0)],
+        [_Comparison(0, _CMP_MASKED_EQ, _INT, _PR_SET_PDEATHSIG + _PR_SET_DUMPABLE)],
         *(
-            [_Comparison(0, _SCMP_CMP_MASKED_EQ, 1 << bit, 1 << bit)]
+            [_Comparison(0, _CMP_MASKED_EQ, 1 << bit, 1 << bit)]
             for bit in range(32)
             if 1 << bit not in (_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE)
         ),
@@ -95,7 +93,7 @@ def write_filter(descriptor: int) -> None:
         raise IsolationError(missing) from error
     library.seccomp_init.restype = ctypes.c_void_p
     library.seccomp_syscall_resolve_num_arch.restype = ctypes.c_void_p
-    context = ctypes.c_void_p(library.seccomp_init(_SCMP_ACT_ENOSYS))
+    context = ctypes.c_void_p(library.seccomp_init(_ACT_ENOSYS))
     if not context:
         raise IsolationError(missing)
     libc = ctypes.CDLL(None)
@@ -108,9 +106,7 @@ def write_filter(descriptor: int) -> None:
         libc.free(ctypes.c_void_p(text))
         for rule in _CONDITIONS.get(name, [[]]) if name not in REFUSED else []:
             array = (_Comparison * len(rule))(*rule)
-            failed |= library.seccomp_rule_add_array(
-                context, _SCMP_ACT_ALLOW, number, len(rule), array
-            )
+            failed |= library.seccomp_rule_add_array(context, _ACT_ALLOW, number, len(rule), array)
     failed |= library.seccomp_export_bpf(context, descriptor)
     library.seccomp_release(context)
     os.lseek(descriptor, 0, os.SEEK_SET)
@@ -154,9 +150,7 @@ def bubblewrap_command(scratch: Path, *, cache: Path, gpu: bool) -> list[str]:
     command += _system_mounts(gpu=gpu)
     needed = dict.fromkeys(path for path in _paths_to_read() if not _is_in_system(path))
     own = {"tmp": "/tmp", "shm": "/dev/shm", "lent": str(cache)}  # noqa: S108 - mounted anew
-    passed = [
-        folder for path in (*needed, *own.values(), str(scratch)) for folder in _parents_of(path)
-    ]
+    passed = [f for path in (*needed, *own.values(), str(scratch)) for f in _parents_of(path)]
     for name, inside in own.items():
         (scratch / name).mkdir()
         if name == "lent":  # folders on the way, for all to pass: bubblewrap makes root's alone

@@ -37,9 +37,8 @@ class Search(RunLog):
     """The log of a search, ``events.jsonl``, and the search that goes on from it.
 
     ``seen`` are programs that need no proposing again, shared between the searches of a task; it
-    grows with this one. Programs come from outside the process: where one is missing, ``next_jobs``
-    is empty while the search has not finished, and ``n_waiting`` counts the programs that it waits
-    for.
+    grows with this one. Programs come from outside the process: while one is missing, ``next_jobs``
+    is empty though the search has not finished, and ``n_waiting`` counts the missing ones.
 
     Raises:
         DataError: the log in the directory is damaged or was made by another search.
