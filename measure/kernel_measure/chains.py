@@ -73,7 +73,7 @@ class Chain(msgspec.Struct):
 
 
 def read_chain(folder: Path) -> Chain:
-    """The chain in a folder; its author's facts lie beside it.
+    """Read the chain in a folder; its author's facts lie beside it.
 
     Raises:
         DataError: a file is missing or at fault, with its name and field.
@@ -97,8 +97,8 @@ def read_chain(folder: Path) -> Chain:
     return Chain(author, folder.name, programs)
 
 
-class ChainRun(AttemptLog):
-    """The run directory of a chain; the same calls as a ``Search``.
+class ChainLog(AttemptLog):
+    """The log of a chain's run; the same calls as a ``Search``.
 
     Raises:
         DataError: the directory holds attempts of another chain.
@@ -113,11 +113,11 @@ class ChainRun(AttemptLog):
 
     @property
     def finished(self) -> bool:
-        """Whether all programs were measured."""
+        """Tell whether all programs were measured."""
         return len(self.rows) == len(self._chain.attempts)
 
     def facts(self) -> dict[str, Any]:
-        """For ``run.json``: author and brief."""
+        """Return author and brief, for ``run.json``."""
         author = self._chain.author
         names = ("author", "role", "model", "experience", "style")
         facts = {name: getattr(author, name) for name in names}
@@ -125,8 +125,8 @@ class ChainRun(AttemptLog):
         search = {"attempts": len(self.rows), "aggregation": "geomean", **facts, "brief": brief}
         return {"search": search}
 
-    def jobs(self) -> list[Job]:
-        """All programs that were not measured yet."""
+    def next_jobs(self) -> list[Job]:
+        """Return all programs that were not measured yet."""
         programs = enumerate(self._chain.attempts)
         return [Job(f"attempt-{i}", code) for i, (code, _) in programs if i >= len(self.rows)]
 

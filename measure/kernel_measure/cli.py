@@ -72,12 +72,18 @@ def cli() -> None:
     """
 
 
-def _host(device: str, trusted: bool, **more: Any) -> Any:
-    from kernel_measure.station import TRUSTED, Host
+def _warn_if_trusted(trusted: bool) -> None:
+    from kernel_measure.station import TRUSTED_WARNING
 
     if trusted:
-        common.print_remark(f"Warning: {TRUSTED}")
-    return Host(device=device, trusted=trusted, **more)
+        common.print_remark(f"Warning: {TRUSTED_WARNING}")
+
+
+def _station_options(device: str, trusted: bool, **places: Any) -> Any:
+    from kernel_measure.station import StationOptions
+
+    _warn_if_trusted(trusted)
+    return StationOptions(device=device, trusted=trusted, **places)
 
 
 def _row(name: str, m: Measurement) -> list[object]:
@@ -103,9 +109,12 @@ def measure(task: str, files: tuple[Path, ...], gpu: str | None, **how: Any) -> 
     from kernel_measure.settings import settings_from
     from kernel_measure.station import measure_files
 
-    settings, host = settings_from(how["pairs"]), _host(how["device"], how["trusted"])
+    settings = settings_from(how["pairs"])
+    options = _station_options(how["device"], how["trusted"])
     with common.progress("Measuring") as advance:
-        done = measure_files(task, files, host=host, gpu=gpu, settings=settings, advance=advance)
+        done = measure_files(
+            task, files, options=options, gpu=gpu, settings=settings, advance=advance
+        )
 
     def print_result() -> None:
         columns = ["file", "verdict", "speedup", "bin"]
@@ -142,7 +151,7 @@ def record(plan: Path, out: Path, **how: Any) -> None:
 
     places = {name: how.pop(name) for name in ("device", "trusted", "compilers", "cache")}
     with common.progress("Recording") as advance:
-        done = record_plan(read_plan(plan), out, _host(**places), advance=advance, **how)
+        done = record_plan(read_plan(plan), out, _station_options(**places), advance=advance, **how)
     common.emit(done)
 
 
@@ -165,12 +174,12 @@ def record(plan: Path, out: Path, **how: Any) -> None:
 def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> None:
     """Measure kernels of the archive DIR again and write the measurements as logs."""
     from kernel_archive.archive.open import open_archive
-    from kernel_measure.remeasure import Repetitions, choose, remeasure_programs
+    from kernel_measure.remeasure import RemeasureOptions, choose, remeasure_programs
     from kernel_measure.settings import settings_from
 
-    repetitions = Repetitions(
+    options = RemeasureOptions(
         repeat=how["repeat"],
-        host=_host(how["device"], how["trusted"]),
+        station=_station_options(how["device"], how["trusted"]),
         settings=settings_from(how["pairs"], candidates_per_worker=50),
         gpu=how["gpu"],
         deadline=time.monotonic() + how["seconds"],
@@ -179,7 +188,7 @@ def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> No
     chosen = choose(archive, where, limit=how["limit"], gpu=how["gpu"])
     common.print_remark(f"{len(chosen)} kernels to measure {how['repeat']} times")
     with common.progress("Measuring") as advance:
-        done = remeasure_programs(chosen, out, repetitions, advance=advance)
+        done = remeasure_programs(chosen, out, options, advance=advance)
     common.emit(done)
 
 
@@ -200,7 +209,7 @@ def _follow(
     from kernel_archive.archive.open import open_archive
     from kernel_measure.dry_run import FollowOptions, follow_programs
 
-    _host("cpu", how["trusted"])
+    _warn_if_trusted(how["trusted"])
     archive = open_archive(archive_path)
     with common.progress("Following") as advance:
         done = follow_programs(

@@ -7,6 +7,7 @@ when a device is made, before a candidate is imported.
 
 from __future__ import annotations
 
+import abc
 import math
 import platform
 import time
@@ -22,7 +23,7 @@ DEVICES = ("cuda", "cpu", "standin")
 _clock = time.perf_counter_ns
 
 
-class Sample(msgspec.Struct, kw_only=True):
+class TimedCall(msgspec.Struct, kw_only=True):
     """One timed call."""
 
     time_ns: float  # by the device's own timer (CUDA events), ns
@@ -33,7 +34,7 @@ class Sample(msgspec.Struct, kw_only=True):
     output: Any  # what the program returned
 
 
-class Device:
+class Device(abc.ABC):
     """What devices with arrays of one type have in common."""
 
     #: Whether its timer is the host's clock.
@@ -44,7 +45,7 @@ class Device:
         self._isclose, self._isnan = numbers.isclose, numbers.isnan
 
     def clone(self, tree: Any) -> Any:
-        """A deep copy of a tree of arrays."""
+        """Copy a tree of arrays with all its arrays."""
         if isinstance(tree, self._array):
             return self._copy(tree)
         if isinstance(tree, tuple):
@@ -54,7 +55,7 @@ class Device:
         return tree
 
     def leaves(self, tree: Any) -> list[Any]:
-        """All arrays of a tree."""
+        """List the arrays of a tree."""
         if isinstance(tree, self._array):
             return [tree]
         if isinstance(tree, dict):
@@ -62,22 +63,22 @@ class Device:
         return [leaf for t in tree for leaf in self.leaves(t)] if isinstance(tree, tuple) else []
 
     def snapshot(self, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Copies ordered behind the program's own work only."""
+        """Copy outputs, ordered behind the program's own work only."""
         return tuple(self._copy(o) for o in outputs)
 
     def is_plain(self, value: Any) -> bool:
-        """Whether it is an array and no subclass, which could compute later."""
+        """Tell whether it is an array and no subclass, which could compute later."""
         return type(value) is self._array
 
-    def call(self, function: Callable[[Any], Any], data: Any) -> Sample:
-        """One timed call, from an idle device to an idle device."""
+    def call(self, function: Callable[[Any], Any], data: Any) -> TimedCall:
+        """Time one call, from an idle device to an idle device."""
         start = _clock()
         output = function(data)
         time_ns = float(_clock() - start)
-        return Sample(time_ns=time_ns, host_ns=time_ns, tail_ns=0.0, output=output)
+        return TimedCall(time_ns=time_ns, host_ns=time_ns, tail_ns=0.0, output=output)
 
     def difference(self, got: Any, expected: Any, rtol: float, atol: Any) -> str | None:
-        """What is outside the tolerance, in words; ``None`` when nothing is."""
+        """Say in words what is outside the tolerance; ``None`` when nothing is."""
         bad, worst, nan = 0, 0.0, 0
         size, plain = math.prod(expected.shape), isinstance(atol, int | float)
         step = max(1, (len(expected) << 28) // max(1, size))
@@ -91,8 +92,8 @@ class Device:
         outside = f"{bad} of {size} elements outside rtol={rtol} atol={atol if plain else 'by row'}"
         return f"{outside}, largest difference {worst:.4e}, {nan} NaN" if bad else None
 
-    def sample_wrong(self, got: Any, expected: Any, rtol: float, atol: Any, seed: int) -> Any:
-        """Whether a sample of elements is outside the tolerance."""
+    def spot_check_fails(self, got: Any, expected: Any, rtol: float, atol: Any, seed: int) -> Any:
+        """Tell whether elements taken at random are outside the tolerance: a boolean array."""
         size = math.prod(expected.shape)
         at = self._places(size, seed, expected)
         if not isinstance(atol, int | float):
@@ -100,28 +101,16 @@ class Device:
         return ~self._near(got.reshape(-1)[at], expected.reshape(-1)[at], rtol, atol).all()
 
     def _near(self, got: Any, expected: Any, rtol: float, atol: Any) -> Any:
-        """Element by element, whether ``|got - expected| <= atol + rtol |expected|``."""
+        """Tell, element by element, whether ``|got - expected| <= atol + rtol |expected|``."""
         return self._isclose(got, expected, rtol=rtol, atol=atol)
 
+    @abc.abstractmethod
     def _largest(self, got: Any, expected: Any) -> float:
-        """The largest difference that is a number."""
-        raise NotImplementedError
+        """Return the largest difference that is a number."""
 
+    @abc.abstractmethod
     def _places(self, size: int, seed: int, like: Any) -> Any:
-        """Places of a sample among ``size`` elements."""
-        raise NotImplementedError
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
-
-    def enter_candidate(self) -> None:
-        """Give the program the precision switches that it set itself."""
-
-    def leave_candidate(self) -> None:
-        """Remember the program's switches and set ours."""
-
-    def reset(self) -> None:
-        """Forget a program's switches."""
+        """Take places at random among ``size`` elements."""
 
 
 def check_device(name: str, task: Task) -> None:
@@ -146,6 +135,18 @@ class StandIn(Device):
         super().__init__("standin", np.ndarray, np.ndarray.copy, np)
         self._np, self._equal = np, np.array_equal
 
+    def synchronize(self) -> None:
+        """Wait for nothing: a call has ended when it returns."""
+
+    def enter_candidate(self) -> None:
+        """Set no switch: NumPy has none of precision."""
+
+    def leave_candidate(self) -> None:
+        """Set no switch."""
+
+    def reset(self) -> None:
+        """Forget nothing."""
+
     def seed(self, seed: int) -> None:
         """Seed NumPy's global generator (a candidate may use it)."""
         self._np.random.seed(seed % 2**32)
@@ -157,17 +158,17 @@ class StandIn(Device):
         del poison
 
     def signature(self, value: Any) -> tuple[str, tuple[int, ...], str]:
-        """Type, shape and dtype, as text."""
+        """Return type, shape and dtype."""
         return "ndarray", tuple(value.shape), str(value.dtype)
 
     def storage(self, value: Any) -> int:
-        """The address of the memory that it lies in."""
+        """Return the address of the memory that it lies in."""
         while isinstance(value.base, self._array):
             value = value.base
         return int(value.__array_interface__["data"][0])
 
     def equal(self, a: Any, b: Any) -> bool:
-        """Bitwise equality, NaN equal to NaN."""
+        """Tell whether two arrays are equal in all values; NaN equals NaN."""
         return bool(self._equal(a, b, equal_nan=True))
 
     def _largest(self, got: Any, expected: Any) -> float:
@@ -178,11 +179,11 @@ class StandIn(Device):
         return self._np.random.default_rng(seed).integers(0, size, 256)
 
     def watched(self) -> dict[str, Any]:
-        """NumPy and Python's clocks."""
+        """Return whose functions a program must leave alone: NumPy and Python's clocks."""
         return {"numpy": self._np, "time": time}
 
     def facts(self) -> dict[str, Any]:
-        """What is recorded of the device."""
+        """Return what is recorded of the device."""
         software = {"python": platform.python_version(), "numpy": self._np.__version__}
         properties = {"name": "standin", "compute_capability": None}
         return {"device_properties": properties, "software": software}

@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -28,16 +27,17 @@ import msgspec
 import pyarrow as pa
 
 from kernel_archive._version import __version__
+from kernel_archive.archive.build import Advance
 from kernel_archive.archive.open import Archive
 from kernel_archive.archive.recipe_files import FULL_LAUNCH_LINE, LaunchLine
 from kernel_archive.errors import printable
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.scoring.cues import multiprocessors_of
-from kernel_archive.storage import check_new, write_new
+from kernel_archive.storage import check_new, locked, write_new
 from kernel_measure.logs import append_line, read_lines
 from kernel_measure.measurer import START_TIMEOUT_S, MeasurerError
 from kernel_measure.process import LostRequest, WorkerProcess
-from kernel_measure.settings import Config, Settings
+from kernel_measure.settings import Settings, WorkerConfig
 from kernel_measure.tasks import TASK_NAMES
 from kernel_measure.worker import Reply
 
@@ -94,7 +94,7 @@ def _follow(
     """Report the lines of each program, until told to stop; a worker that is lost is replaced."""
     end = time.monotonic() + how.seconds
     device = "cuda" if how.mode == "profile" else "cpu"
-    config = Config(
+    config = WorkerConfig(
         mode=how.mode,
         task="",
         device=device,
@@ -115,10 +115,10 @@ def _follow(
             kind = {"task": row["problem"]} if row["is_task"] else {"reference": row["reference"]}
             answer = worker.ask(row["code"], _TIMEOUT_S[how.mode], **kind)
             if isinstance(answer, LostRequest):
-                answer = Reply(error=answer.why, sticky=True)
+                answer = Reply(error=answer.why, ends_worker=True)
             result = {"error": answer.error} if answer.error else answer.result
             report(row, launch_lines(row, result))
-            if answer.sticky:
+            if answer.ends_worker:
                 worker.kill()
                 worker = None
 
@@ -137,7 +137,7 @@ def launch_lines(row: dict[str, Any], result: Any) -> list[LaunchLine]:
 
 
 def _key(row: dict[str, Any]) -> tuple[str, str]:
-    """What names a program of the query."""
+    """Return what names a program of the query."""
     return row["problem"], row["program_id"]
 
 
@@ -147,7 +147,7 @@ def follow_programs(
     how: FollowOptions,
     *,
     force: bool = False,
-    advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
+    advance: Advance = lambda _done, _total, _what: None,
 ) -> Followed:
     """Write what an archive's programs launch, as JSON lines.
 
@@ -157,10 +157,24 @@ def follow_programs(
 
     Raises:
         TargetExistsError: the file is there, and ``force`` is not given.
+        KernelArchiveError: another call is at work on the file.
         IsolationError: programs cannot be isolated here, and are not trusted.
         MeasurerError: no worker comes up.
     """
     check_new(output, force=force)
+    lock = output.with_name(f".{output.name}.lock")
+    busy = f"another call is at work on {printable(output, 300)}. Wait for it to end"
+    with locked(lock, busy=busy):
+        try:
+            return _follow_missing(archive, output, how, force, advance)
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _follow_missing(
+    archive: Archive, output: Path, how: FollowOptions, force: bool, advance: Advance
+) -> Followed:
+    """Follow the programs that have no answer yet, and write all answers to the file."""
     # The GPU of most programs: a program is followed once, whatever it was measured on.
     gpu = archive.sql("SELECT coalesce(mode(gpu), '') AS gpu FROM kernels")["gpu"][0].as_py()
     multiprocessors = multiprocessors_of(archive, gpu)
@@ -188,11 +202,10 @@ def follow_programs(
         tempfile.TemporaryDirectory(prefix="kernel-archive-follow-") as folder,
         ThreadPoolExecutor(how.workers) as pool,
     ):
-        shares = [missing[i :: how.workers] for i in range(how.workers)]
-        folders = [Path(folder) / str(i) for i in range(how.workers)]
-        more: dict[str, Any] = {"report": report, "stop": stop}
-        follow = partial(_follow, how=how, multiprocessors=multiprocessors, **more)
-        calls = [pool.submit(follow, *each) for each in zip(shares, folders, strict=True)]
+        calls = []
+        for i in range(how.workers):
+            share, cache = missing[i :: how.workers], Path(folder) / str(i)
+            calls.append(pool.submit(_follow, share, cache, how, multiprocessors, report, stop))
         try:
             for call in as_completed(calls):
                 call.result()

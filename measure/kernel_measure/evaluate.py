@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from kernel_measure import guards
-from kernel_measure.device import Sample
+from kernel_measure.device import TimedCall
 from kernel_measure.failures import MAX_TEXT, failure_by
-from kernel_measure.settings import Config
-from kernel_measure.tasks.base import VARIANTS, Bounds, Case, Data, Task, Variant, case_seed
+from kernel_measure.settings import WorkerConfig
+from kernel_measure.tasks.base import VARIANTS, Case, Data, Task, Tolerances, Variant, case_seed
 from kernel_measure.timing import CaseResult, Result, describe, stop_reason
 from kernel_measure.torch_device import AnyDevice
 
@@ -34,23 +34,23 @@ class Input(msgspec.Struct):
 
     data: Data
     expected: tuple[Any, ...]
-    bounds: Bounds
+    tolerances: Tolerances
 
 
-class Bench(msgspec.Struct):
+class CaseInputs(msgspec.Struct):
     """Inputs of one case; calls take them in turn."""
 
-    shape: Case
+    case: Case
     variant: Variant
-    inputs: list[Input]
+    members: list[Input]
 
     def input(self, call: int) -> Input:
-        """The input of that call."""
-        return self.inputs[call % len(self.inputs)]
+        """Return the input of that call."""
+        return self.members[call % len(self.members)]
 
 
 def import_code(code: str, folder: Path, name: str) -> Any:
-    """A program's text as a module of that name, by way of a file that compilers read.
+    """Import a program's text as a module of that name, by way of a file that compilers read.
 
     The one way in which code under test is imported. It is in ``sys.modules`` while it runs and
     afterwards. Whatever the program raises is passed on.
@@ -73,60 +73,62 @@ class Evaluator:
     know.
     """
 
-    def __init__(self, task: Task, device: AnyDevice, config: Config) -> None:
+    def __init__(self, task: Task, device: AnyDevice, config: WorkerConfig) -> None:
         self.task, self.device, self.settings = task, device, config.settings
         self.salt, self.gpu, self._scratch = config.salt, config.gpu, Path(config.scratch)
         self._reference = task.load_reference()
         small = (task.small_case,) if self.settings.cases == "small" else None
         checks = small or task.correctness_cases
-        self._checks = [self._bench(c, v, 2) for c in checks for v in VARIANTS]
-        self._stress = [self._bench(c, "stress", 1) for c in checks] if task.stress else []
+        self._checks = [self._inputs_of(c, v, 2) for c in checks for v in VARIANTS]
+        self._stress = [self._inputs_of(c, "stress", 1) for c in checks] if task.stress else []
         ring = max(2, self.settings.ring)
-        self._timed = [self._bench(c, "standard", ring) for c in small or task.benchmark_cases]
+        self._timed = [self._inputs_of(c, "standard", ring) for c in small or task.benchmark_cases]
         self._serial = 0
 
-    def _bench(self, case: Case, variant: Variant, count: int) -> Bench:
-        bench = Bench(case, variant, [])
+    def _inputs_of(self, case: Case, variant: Variant, count: int) -> CaseInputs:
+        """Make ``count`` inputs of a case, with the reference's outputs."""
+        inputs = CaseInputs(case, variant, [])
         parts = (self.task.name, sorted(case.items()), variant)
         for k in range(count):
             seed = case_seed(self.settings.seed, *parts, k, self.salt)
             data = self.task.input_of(case, seed, variant, self.device.name)
             outputs = self._reference(self.device.clone(data))
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-            bench.inputs.append(Input(data, self.device.snapshot(outputs), self.task.bounds(data)))
+            tolerances = self.task.tolerances(data)
+            inputs.members.append(Input(data, self.device.snapshot(outputs), tolerances))
         self.device.synchronize()
-        return bench
+        return inputs
 
     def warm(self) -> None:
         """Run the reference on every timed case: the first program does not pay for set-up."""
-        for bench in self._timed:
-            for given in bench.inputs[:2]:
-                self._time_one(self._reference, given)
+        for inputs in self._timed:
+            for given in inputs.members[:2]:
+                self._timed_call(self._reference, given)
 
     def evaluate(self, code: str) -> Result:
-        """The verdict of one program; never raises for what the program does through Python."""
+        """Return the verdict of one program; raise nothing for what it does through Python."""
         result = Result(salt=self.salt)
         self.device.reset()
         integrity = guards.Integrity(self.device)
         self._serial += 1
         name = f"candidate_{self._serial}"
-        shape = self._timed[0].shape
+        case = self._timed[0].case
         try:
             function = self._load(code, name)
             integrity.check()
-            rounds = [(bench, len(bench.inputs), False) for bench in self._checks]
-            rounds += [(bench, self.settings.warm_calls, True) for bench in self._timed]
-            for bench, calls, is_timed in rounds:
-                shape = bench.shape
-                self._verify(function, bench, calls)
+            rounds = [(inputs, len(inputs.members), False) for inputs in self._checks]
+            rounds += [(inputs, self.settings.warm_calls, True) for inputs in self._timed]
+            for inputs, calls, is_timed in rounds:
+                case = inputs.case
+                self._verify(function, inputs, calls)
                 integrity.check()
                 if is_timed:
-                    result.cases.append(self._time(function, bench))
+                    result.cases.append(self._time_case(function, inputs))
                     integrity.check()
             result.narrow_domain = self._under_stress(function)
             integrity.check()
         except guards.CandidateFailure as failure:
-            result.failure_kind, result.failed_case = failure.kind, shape
+            result.failure_kind, result.failed_case = failure.kind, case
             result.error, result.error_name = failure.error[:MAX_TEXT], failure.name
         finally:
             self.device.leave_candidate()
@@ -135,10 +137,10 @@ class Evaluator:
         return result
 
     def _under_stress(self, function: Callable[[Any], Any]) -> str:
-        """What a program that passed does wrong on inputs beyond the timed ones, if anything."""
+        """Say what a program that passed does wrong on inputs beyond the timed ones; or nothing."""
         try:
-            for bench in self._stress:
-                self._verify(function, bench, len(bench.inputs))
+            for inputs in self._stress:
+                self._verify(function, inputs, len(inputs.members))
         except guards.Refusal:
             raise
         except guards.CandidateFailure as failure:
@@ -158,7 +160,7 @@ class Evaluator:
         return function  # type: ignore[no-any-return] # its result is checked
 
     def _run(self, call: Callable[..., T], *arguments: Any, at_import: bool = False) -> T:
-        """A call in which the program runs, with its switches; what it raises becomes a verdict."""
+        """Call the program with its switches set; what it raises becomes a verdict."""
         self.device.enter_candidate()
         try:
             return call(*arguments)
@@ -169,12 +171,12 @@ class Evaluator:
         finally:
             self.device.leave_candidate()
 
-    def _verify(self, function: Callable[[Any], Any], bench: Bench, calls: int) -> None:
-        """Full checks on ``calls`` calls with different inputs, the earlier outputs still held."""
+    def _verify(self, function: Callable[[Any], Any], inputs: CaseInputs, calls: int) -> None:
+        """Check in full the outputs of ``calls`` calls on different inputs; the last stay held."""
         task, device = self.task, self.device
 
         def call_and_copy(data: Any) -> Any:
-            """The program, followed on the same stream by copies of what it returned."""
+            """Call the program and queue copies of what it returned on the same stream."""
             result = function(data)
             outputs = (result,) if len(task.outputs) == 1 else result
             plain = isinstance(outputs, tuple | list) and all(device.is_plain(o) for o in outputs)
@@ -182,14 +184,14 @@ class Evaluator:
 
         last: tuple[Any, ...] = ()
         for i in range(calls):
-            given = bench.input(i)
+            given = inputs.input(i)
             data = device.clone(given.data)
             device.seed(self.settings.seed + i)
             device.prepare(given.expected, flush=False)
             returned, queued = self._run(device.call, call_and_copy, data).output
             outputs = guards.check_form(task, device, returned, given.expected)
             guards.check_aliasing(task, device, data, outputs, [device.storage(o) for o in last])
-            self._compare(outputs, bench, given)
+            self._compare(outputs, inputs, given)
             late = "" if queued is None else self._difference(queued, given)
             if late:
                 text = f"the output was not there yet for work queued behind the call; {late}"
@@ -197,50 +199,50 @@ class Evaluator:
             guards.check_mutation(task, device, given.data, data)
             last = outputs
 
-    def _compare(self, outputs: tuple[Any, ...], bench: Bench, given: Input) -> None:
-        """Full comparison with what is expected of one input."""
+    def _compare(self, outputs: tuple[Any, ...], inputs: CaseInputs, given: Input) -> None:
+        """Compare outputs in full with what is expected of one input."""
         difference = self._difference(outputs, given)
         if difference:
-            text = f"case {bench.shape} ({bench.variant} input): {difference}"
+            text = f"case {inputs.case} ({inputs.variant} input): {difference}"
             raise guards.CandidateFailure("incorrect", "", text)
 
     def _difference(self, outputs: tuple[Any, ...], given: Input) -> str:
-        """Which outputs are outside their tolerances, and how far; empty when none is."""
+        """Say which outputs are outside their tolerances, and how far; empty when none is."""
         texts = []
-        rows = zip(self.task.outputs, outputs, given.expected, given.bounds, strict=True)
+        rows = zip(self.task.outputs, outputs, given.expected, given.tolerances, strict=True)
         for name, got, want, (rtol, atol) in rows:
             text = self.device.difference(got, want, rtol, atol)
             texts += [f"{name}: {text}"] if text else []
         return "; ".join(texts)
 
-    def _time_one(self, function: Callable[[Any], Any], given: Input) -> Sample:
-        """One timed call on a copy of an input, of the reference or of a program."""
+    def _timed_call(self, function: Callable[[Any], Any], given: Input) -> TimedCall:
+        """Time one call of the reference or of a program, on a copy of an input."""
         data = self.device.clone(given.data)
         self.device.prepare(given.expected, flush=True)
         if function is self._reference:
             return self.device.call(function, data)
         return self._run(self.device.call, function, data)
 
-    def _time(self, function: Callable[[Any], Any], bench: Bench) -> CaseResult:
+    def _time_case(self, function: Callable[[Any], Any], inputs: CaseInputs) -> CaseResult:
         """Time a case; once more where the clocks don't agree, as a host that lags looks like that.
 
         Five of 180 measurements of sound programs were refused so on a machine with four GPUs,
         where more than half of the calls lagged by 1 to 3 ms. Who changes a clock does it again.
         """
         try:
-            return self._time_once(function, bench)
+            return self._time_case_once(function, inputs)
         except guards.Refusal as refusal:
             if refusal.name != "clock":
                 raise
         # Outside of the handler: its traceback would keep the outputs of the first attempt in the
         # device's memory.
         _sleep(_LAG_S)
-        return self._time_once(function, bench)
+        return self._time_case_once(function, inputs)
 
-    def _time_once(self, function: Callable[[Any], Any], bench: Bench) -> CaseResult:
+    def _time_case_once(self, function: Callable[[Any], Any], inputs: CaseInputs) -> CaseResult:
         """Time a case beside the reference; check what the timed calls gave, and their times."""
-        candidate: list[Sample] = []
-        reference: list[Sample] = []
+        candidate: list[TimedCall] = []
+        reference: list[TimedCall] = []
         wrong: list[Any] = []
         last: tuple[Any, ...] = ()
         reason: str | None = None
@@ -249,44 +251,44 @@ class Evaluator:
         try:
             while reason is None:
                 index = len(reference)
-                given = bench.input(index)
+                given = inputs.input(index)
                 # The first of a pair changes, so that a drift takes both alike.
                 for is_candidate in (True, False) if index % 2 == 0 else (False, True):
-                    sample = self._time_one(function if is_candidate else self._reference, given)
+                    timed = self._timed_call(function if is_candidate else self._reference, given)
                     if is_candidate:
-                        last = self._sample(sample.output, given, index, wrong)
-                    sample.output = None
-                    (candidate if is_candidate else reference).append(sample)
+                        last = self._spot_check(timed.output, given, index, wrong)
+                    timed.output = None
+                    (candidate if is_candidate else reference).append(timed)
                 times = [s.time_ns for s in candidate]
                 reference_times = [s.time_ns for s in reference]
                 reason = stop_reason(times, reference_times, self.settings)
         finally:
             gc.enable()
         if any(map(bool, wrong)):
-            text = f"case {bench.shape}: wrong output in a timed call, right in the check before"
+            text = f"case {inputs.case}: wrong output in a timed call, right in the check before"
             raise guards.CandidateFailure("incorrect", "", text)
-        self._compare(last, bench, given)
+        self._compare(last, inputs, given)
         guards.check_clock(self.device, candidate, reference)
         distribution, over = describe(times), None
         if self.device.name == "cuda":
-            work = self.task.least_work(bench.shape)
+            work = self.task.least_work(inputs.case)
             over = guards.check_limit(work, self.gpu, distribution.median)
         return CaseResult(
-            shape=bench.shape,
+            shape=inputs.case,
             candidate=distribution,
             reference=describe(reference_times),
             stop=reason,
             over_limit=over,
         )
 
-    def _sample(self, returned: Any, given: Input, index: int, wrong: list[Any]) -> tuple[Any, ...]:
+    def _spot_check(self, returned: Any, given: Input, i: int, wrong: list[Any]) -> tuple[Any, ...]:
         """Check the form of a timed call's outputs, and return them.
 
-        Adds to ``wrong`` a value on the device for each output: whether a sample of it differs. It
-        is read after all calls, since reading it waits for the device.
+        Adds to ``wrong`` a value on the device for each output: whether elements taken at random
+        differ. It is read after all calls, since reading it waits for the device.
         """
         outputs = guards.check_form(self.task, self.device, returned, given.expected)
-        seed = case_seed(self.settings.seed, "sample", self.salt, index)
-        for got, want, (rtol, atol) in zip(outputs, given.expected, given.bounds, strict=True):
-            wrong.append(self.device.sample_wrong(got, want, rtol, atol, seed))
+        seed = case_seed(self.settings.seed, "sample", self.salt, i)
+        for got, want, (rtol, atol) in zip(outputs, given.expected, given.tolerances, strict=True):
+            wrong.append(self.device.spot_check_fails(got, want, rtol, atol, seed))
         return outputs

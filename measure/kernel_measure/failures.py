@@ -10,16 +10,16 @@ from kernel_measure import guards
 MAX_TEXT = 4000
 _MAX_NAME = 200
 #: Exceptions of the compilers that programs use at their first call.
-_COMPILE_ERRORS = frozenset(
-    ("CompilationError", "CompileTimeAssertionFailure", "UnsupportedLanguageConstruct")
-) | {"PTXASError"}
+_COMPILE_ERRORS = {
+    "CompilationError", "CompileTimeAssertionFailure", "UnsupportedLanguageConstruct", "PTXASError",
+}  # fmt: skip
 #: The folders of an absolute path: a compiler's command names those of the machine, which say
 #: nothing about the program.
 _FOLDERS = re.compile(r"(?<![\w.+/-])/(?:[\w.+-]+/)+(?=[\w.+-])")
 
 
 def failure_by(error: BaseException, *, at_import: bool = False) -> guards.CandidateFailure:
-    """What a program raised, as a verdict.
+    """Make a verdict of what a program raised.
 
     Its own classes and messages are not trusted to behave.
     """
@@ -32,7 +32,7 @@ def failure_by(error: BaseException, *, at_import: bool = False) -> guards.Candi
 
 
 def _text(value: object) -> str:
-    """Something as text that can be written anywhere."""
+    """Make text of anything that can be written anywhere."""
     try:
         return str(value).encode("utf-8", "backslashreplace").decode()
     except BaseException:  # noqa: BLE001 - whatever the program made of it

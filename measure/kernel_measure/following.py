@@ -29,9 +29,10 @@ _PROGRAM: Final = "/program.py"
 _REFERENCE: Final = "/reference.py"
 _LAUNCH_OPTIONS: Final = {"num_warps": 4, "num_stages": 3, "num_ctas": 1}
 #: Operators that only make or view a tensor: they move no bytes.
-_FREE: Final = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"} | {
-    *("detach", "alias", "lift_fresh", "_unsafe_view")
-}
+_FREE: Final = {
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided",
+    "detach", "alias", "lift_fresh", "_unsafe_view",
+}  # fmt: skip
 _MATRIX_PRODUCTS: Final = frozenset({"mm", "bmm", "addmm", "baddbmm"})
 
 #: Calls of the case that is followed, in order.
@@ -141,6 +142,7 @@ class Kernel:
         return Placeholder("launched")
 
     def _launch(self, grid: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Describe a launch as a line of the file holds it."""
         parameters = inspect.signature(self.fn).parameters.values()
         values = {p.name: p.default for p in parameters if p.default is not p.empty}
         values |= dict(zip(self.arg_names, args, strict=False))
@@ -246,7 +248,8 @@ class _Idle:
         return lambda *_, **__: None
 
 
-def _on_meta(device: Any) -> Any:
+def _meta_for_gpu(device: Any) -> Any:
+    """Return the meta device in the place of a GPU, and any other device as it is."""
     is_index = isinstance(device, int) and not isinstance(device, bool)
     return "meta" if is_index or "cuda" in str(device) else device
 
@@ -276,7 +279,7 @@ def fake_gpu(torch: Any, multiprocessors: int, capability: tuple[int, int] = (9,
     torch._C._cuda_getCurrentRawStream = lambda *_: 0  # noqa: SLF001 - what Triton asks
 
 
-def on_meta(torch: Any) -> Any:
+def meta_mode(torch: Any) -> Any:
     """Return a mode that sends tensors for a GPU to the meta device."""
     from torch.overrides import TorchFunctionMode
 
@@ -288,7 +291,7 @@ def on_meta(torch: Any) -> Any:
         ) -> Any:
             kwargs, name = dict(kwargs or {}), getattr(func, "__name__", "")
             if kwargs.get("device") is not None:
-                kwargs["device"] = _on_meta(kwargs["device"])
+                kwargs["device"] = _meta_for_gpu(kwargs["device"])
             if name in {"cuda", "pin_memory"}:
                 return args[0]
             if name == "data_ptr":
@@ -296,14 +299,14 @@ def on_meta(torch: Any) -> Any:
             if name == "__get__" and getattr(func.__self__, "__name__", "") == "is_cuda":
                 return True
             if name == "to" and len(args) > 1 and isinstance(args[1], (str, torch.device)):
-                args = (args[0], _on_meta(args[1]), *args[2:])
+                args = (args[0], _meta_for_gpu(args[1]), *args[2:])
             return func(*args, **kwargs)
 
     return OnMeta()
 
 
-def install_torch(torch: Any, multiprocessors: int) -> list[Any]:
-    """Let torch believe in a GPU, and return the modes under which a program is followed."""
+def install_torch(torch: Any, multiprocessors: int) -> tuple[Any, Any]:
+    """Let torch believe in a GPU; return two modes: tensors on the meta device, operators noted."""
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
@@ -328,10 +331,10 @@ def install_torch(torch: Any, multiprocessors: int) -> list[Any]:
 
     fake_gpu(torch, multiprocessors)
     torch.compile = lambda fn=None, **_: fn if fn is not None else (lambda f: f)
-    return [on_meta(torch), Operators()]
+    return meta_mode(torch), Operators()
 
 
-def _run(code: str, file: str) -> types.ModuleType:
+def _import_text(code: str, file: str) -> types.ModuleType:
     linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
     module = types.ModuleType(file.strip("/").removesuffix(".py"))
     module.__file__ = file
@@ -340,26 +343,26 @@ def _run(code: str, file: str) -> types.ModuleType:
     return module
 
 
-def follow(code: str, data: Any, modes: list[Any]) -> list[dict[str, Any]]:
-    """Run a program's ``custom_kernel`` on data without values; the calls that it makes."""
-    meta, operators = modes
+def follow(code: str, data: Any, meta: Any, operators: Any) -> list[dict[str, Any]]:
+    """Run a program's ``custom_kernel`` on data without values; return the calls that it makes."""
     with meta, operators:
-        module = _run(code, _PROGRAM)
+        module = _import_text(code, _PROGRAM)
         CALLS.clear()
         module.custom_kernel(data)
     return list(CALLS)
 
 
-def follow_model(code: str, reference: str, modes: list[Any], device: Any) -> list[dict[str, Any]]:
+def follow_model(
+    code: str, reference: str, device: Any, meta: Any, operators: Any
+) -> list[dict[str, Any]]:
     """Follow a program in the form of KernelBench on the inputs that its reference makes.
 
     The program defines ``ModelNew`` or ``Model``, the reference ``get_inputs`` and
     ``get_init_inputs``; ``device`` is the meta device, so that weights and inputs have no values.
     """
-    meta, operators = modes
     with device, meta, operators:
-        problem = _run(reference, _REFERENCE)
-        program = _run(code, _PROGRAM)
+        problem = _import_text(reference, _REFERENCE)
+        program = _import_text(code, _PROGRAM)
         model = getattr(program, "ModelNew", None) or program.Model
         model = model(*getattr(problem, "get_init_inputs", list)())
         inputs = problem.get_inputs()

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from kernel_archive.gpus import gpu_facts
 from kernel_archive.problems import Work
-from kernel_measure.device import Sample
+from kernel_measure.device import TimedCall
 from kernel_measure.tasks.base import Task
 from kernel_measure.torch_device import AnyDevice
 
@@ -66,7 +66,7 @@ class Integrity:
         self._before = self._take()
 
     def _take(self) -> dict[str, Any]:
-        """Functions and types by dotted name (descriptors as stored, not as bound)."""
+        """Return functions and types by dotted name (descriptors as stored, not as bound)."""
         owners = {**self._device.watched(), "builtins": builtins}
         return {
             f"{name}.{key}": v
@@ -87,7 +87,7 @@ class Integrity:
 def check_form(
     task: Task, device: AnyDevice, result: Any, expected: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """The outputs that a program returned, as a tuple.
+    """Return the outputs of a program as a tuple, once their form was checked.
 
     Raises:
         Refusal: guard ``outputs``: number, type, shape, dtype or device is another.
@@ -129,7 +129,7 @@ def check_mutation(task: Task, device: AnyDevice, before: Any, after: Any) -> No
 
 
 def check_clock(
-    device: AnyDevice, candidate: Sequence[Sample], reference: Sequence[Sample]
+    device: AnyDevice, candidate: Sequence[TimedCall], reference: Sequence[TimedCall]
 ) -> None:
     """Refuse (``clock``, ``stream``) when the device's timer and the host's clock disagree.
 
@@ -151,7 +151,7 @@ def check_clock(
 
 
 def limit_ns(work: Work, gpu: str) -> tuple[float, str] | None:
-    """The least time that a case can take on a GPU, ns, and what sets it.
+    """Estimate the least time that a case can take on a GPU, ns, and say what sets it.
 
     Inputs are read from device memory (the L2 is flushed); of the outputs, what fits into the L2
     may still be there when the timer stops. Arithmetic counts at twice the dense bf16 rate, more
@@ -168,10 +168,11 @@ def limit_ns(work: Work, gpu: str) -> tuple[float, str] | None:
 
 
 def check_limit(work: Work | None, gpu: str, time_ns: float) -> float | None:
-    """The time over the limit (None where that is not known); refuses (``limit``) one below it."""
-    least, bound = (limit_ns(work, gpu) if work else None) or (0.0, "")
-    if least <= 0:
+    """Return a time over the limit, ``None`` where no limit is known; refuse (``limit``) below."""
+    found = limit_ns(work, gpu) if work else None
+    if found is None or found[0] <= 0:
         return None
+    least, bound = found
     if time_ns < LIMIT_TOLERANCE * least and least > LIMIT_FLOOR_NS:
         possible = f"{least / 1e3:.2f} us that {bound} allows on {gpu}"
         raise Refusal("limit", f"{time_ns / 1e3:.2f} us is below the {possible}")

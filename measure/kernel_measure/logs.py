@@ -25,16 +25,16 @@ from kernel_archive.untrusted import UntrustedFileError, misfit, read_whole
 T = TypeVar("T")
 _ulids: Final = ULIDGenerator()
 #: Refuse a given file above this size, bytes: no program of the archive comes near it.
-MAX_GIVEN: Final = 1 << 20
+MAX_GIVEN_BYTES: Final = 1 << 20
 
 
 def now() -> str:
-    """UTC time as the logs state it: ISO 8601, microseconds, ``Z``."""
+    """Return the UTC time as the logs state it: ISO 8601, microseconds, ``Z``."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def new_ulid() -> str:
-    """A ULID: 26 characters; those of one process sort as they were made."""
+    """Make a ULID: 26 characters; those of one process sort as they were made."""
     return str(_ulids.generate())
 
 
@@ -77,7 +77,7 @@ def read_given(path: Path, kind: type[T], *, code: str, fix: str | None = None) 
         DataError: it is not what was asked for, with file and field; ``code`` and ``fix`` go along.
     """
     try:
-        data = read_whole(path, max_bytes=MAX_GIVEN)
+        data = read_whole(path, max_bytes=MAX_GIVEN_BYTES)
         return cast("T", data.decode()) if kind is str else msgspec.json.decode(data, type=kind)
     except UntrustedFileError as error:
         raise DataError.from_findings([error.finding(str(path))]) from None
@@ -107,7 +107,9 @@ def _mend(path: Path) -> None:
 
 
 def read_lines(path: Path, kind: Any) -> list[Any]:
-    """The lines of a log of ours as values of a type (or one of several), in order.
+    """Read the lines of a log of ours, in order, as values of a type or one of several.
+
+    A last line without its end is ended or cut off in the file first.
 
     Raises:
         DataError: a line is damaged or of another kind; logs written here have none.
@@ -128,7 +130,7 @@ def read_lines(path: Path, kind: Any) -> list[Any]:
 
 
 def unresumable(path: Path, line: int, message: str, field: str | None = None) -> DataError:
-    """What is said of a log that a run can't go on from."""
+    """Make the error of a log that a run can't go on from."""
     place = {"file": str(path), "line": line, "field": field}
     fix = "This run can't be resumed; move it away and record it anew"
     return DataError.of(code="wrong-format", message=message, fix=fix, **place)

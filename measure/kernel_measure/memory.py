@@ -17,7 +17,7 @@ from typing import Final
 
 _ROOT: Final = Path("/sys/fs/cgroup")
 #: Joins a group before it becomes the worker: nothing that it starts is outside.
-_JOIN: Final = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
+_JOIN_GROUP: Final = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 
 
 class MemoryGroup:
@@ -25,9 +25,9 @@ class MemoryGroup:
 
     def __init__(self, path: Path, limit: int) -> None:
         self._path = path
-        self._second = (path / "memory.max").exists()
-        (path / ("memory.max" if self._second else "memory.limit_in_bytes")).write_text(str(limit))
-        if self._second:
+        self._is_v2 = (path / "memory.max").exists()
+        (path / ("memory.max" if self._is_v2 else "memory.limit_in_bytes")).write_text(str(limit))
+        if self._is_v2:
             with contextlib.suppress(OSError):  # there may be no swap to limit
                 (path / "memory.swap.max").write_text("0")
 
@@ -46,8 +46,8 @@ class MemoryGroup:
         return None
 
     def command(self) -> list[str]:
-        """The command line that stands before one that runs in the group."""
-        return ["/bin/sh", "-c", _JOIN, str(self._path)]
+        """Return the command line that stands before one that runs in the group."""
+        return ["/bin/sh", "-c", _JOIN_GROUP, str(self._path)]
 
     def _numbers(self, name: str) -> dict[str, int]:
         with contextlib.suppress(OSError, ValueError):
@@ -56,14 +56,14 @@ class MemoryGroup:
         return {}
 
     def used_gb(self) -> float:
-        """Memory in use without what the kernel keeps of files, GB."""
+        """Return the memory in use without what the kernel keeps of files, GB."""
         stat = self._numbers("memory.stat")
-        names = ("anon", "shmem") if self._second else ("total_rss", "total_shmem")
+        names = ("anon", "shmem") if self._is_v2 else ("total_rss", "total_shmem")
         return sum(stat.get(name, 0) for name in names) / 1e9
 
     def was_over(self) -> bool:
-        """Whether the kernel ended a process for its memory."""
-        name = "memory.events" if self._second else "memory.oom_control"
+        """Tell whether the kernel ended a process for its memory."""
+        name = "memory.events" if self._is_v2 else "memory.oom_control"
         return self._numbers(name).get("oom_kill", 0) > 0
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class MemoryGroup:
 
 
 def parent_groups() -> Iterator[Path]:
-    """Folders in which this process might make a group with a memory limit."""
+    """List folders in which this process might make a group with a memory limit."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text("utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
@@ -93,7 +93,7 @@ def _threads(process: int) -> Iterator[Path]:
 
 
 def _tree(pid: int) -> list[int]:
-    """A process and its descendants."""
+    """List a process and its descendants."""
     processes = [pid]
     for process in processes:  # grows while it is walked
         for thread in _threads(process):
@@ -103,7 +103,7 @@ def _tree(pid: int) -> list[int]:
 
 
 def _pages(process: int) -> int:
-    """Resident pages of a process: of any thread, since the first may have ended."""
+    """Count a process's resident pages: of any thread, since the first may have ended."""
     most = 0
     for thread in _threads(process):
         with contextlib.suppress(OSError, IndexError, ValueError):
@@ -112,5 +112,5 @@ def _pages(process: int) -> int:
 
 
 def resident_gb(pid: int) -> float:
-    """Resident memory of a process and its descendants, GB; what cannot be read counts as none."""
+    """Sum the resident memory of a process and its descendants, GB; unreadable counts as none."""
     return sum(map(_pages, _tree(pid))) * os.sysconf("SC_PAGE_SIZE") / 1e9

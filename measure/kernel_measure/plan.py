@@ -88,8 +88,8 @@ class PlannedRun(msgspec.Struct, kw_only=True):
     folder: Path | None = None
 
     @property
-    def expected(self) -> int:
-        """About how many evaluations a whole run takes."""
+    def expected_evaluations(self) -> int:
+        """Estimate how many evaluations a whole run takes."""
         if self.folder is not None:
             return self.entry.steps
         return 1 + self.entry.steps * self.entry.batch_size * self.entry.samples_per_parent
@@ -109,9 +109,9 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _runs(entry: _Entry, base: Path) -> Iterator[PlannedRun]:
-    """One run for every folder of a chain, or for every task, language and seed of a search."""
-    for folder in sorted(base.glob(entry.chains)) if entry.chains else []:
+def _chain_runs(entry: _Entry, base: Path) -> Iterator[PlannedRun]:
+    """Plan one run for every folder of a chain."""
+    for folder in sorted(base.glob(entry.chains)):
         if any(folder.glob("*.py")):
             chain = read_chain(folder)
             task, author = get_task(chain.problem).name, chain.author
@@ -123,8 +123,12 @@ def _runs(entry: _Entry, base: Path) -> Iterator[PlannedRun]:
                 entry=msgspec.structs.replace(entry, steps=len(chain.attempts)),
                 folder=folder,
             )
+
+
+def _search_runs(entry: _Entry) -> Iterator[PlannedRun]:
+    """Plan one run for every task, language and seed of a search."""
     grid = itertools.product(_list(entry.task), _list(entry.language), _list(entry.seed))
-    for stated, language, seed in grid if not entry.chains else []:
+    for stated, language, seed in grid:
         task = get_task(stated).name
         name = entry.name.format(seed=seed, language=language, task=task)
         key = f"{entry.method}/{task}__{name}"
@@ -147,7 +151,9 @@ def read_plan(path: Path) -> SearchPlan:
         fix = next((fix for name, fix in _MOVED.items() if f"'{name}'" in message), None)
         raise fail(message=printable(message, 300), field=field, fix=fix) from None
     base = path.resolve().parent
-    runs = [run for entry in file.search for run in _runs(entry, base)]
+    runs: list[PlannedRun] = []
+    for entry in file.search:
+        runs += _chain_runs(entry, base) if entry.chains else _search_runs(entry)
     twice = [key for key, count in Counter(r.key for r in runs).items() if count > 1]
     if twice:
         raise fail(

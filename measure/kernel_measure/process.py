@@ -25,16 +25,16 @@ from kernel_archive.ids import program_id
 from kernel_measure.memory import MemoryGroup, resident_gb
 from kernel_measure.sandbox import (
     bubblewrap_command,
-    environment,
-    lend,
+    give_to_worker,
     require_isolation,
+    worker_environment,
     worker_user,
     write_filter,
 )
-from kernel_measure.settings import Config
+from kernel_measure.settings import WorkerConfig
 from kernel_measure.worker import Reply, Request
 
-_MAX_REPLY = 16 * 2**20
+_MAX_REPLY_BYTES = 16 * 2**20
 # Threads and extensions of a program must not keep the process alive: no ordinary exit.
 _START = (
     "import os, sys; {drop}sys.path[:0] = {paths}; "
@@ -46,7 +46,7 @@ _DROP = (
 
 
 def _import_paths() -> list[str]:
-    """Where a worker imports from: both packages, then as this process does."""
+    """List where a worker imports from: both packages, then as this process does."""
     ours = [Path(module).resolve().parents[1] for module in (__file__, kernel_archive.__file__)]
     return list(dict.fromkeys([*map(str, ours), *filter(None, sys.path)]))
 
@@ -58,8 +58,8 @@ class LostRequest(msgspec.Struct, frozen=True):
     text: str
 
 
-def _first_process(info: int) -> int:
-    """A pidfd of process 1 of the worker's namespace, which bubblewrap names; -1 when it failed."""
+def _open_init_pidfd(info: int) -> int:
+    """Open a pidfd of process 1 of the worker's namespace, which bubblewrap names; -1: failed."""
     data = b""
     while b"}" not in data and select.select([info], [], [], 10.0)[0]:
         chunk = os.read(info, 4096)
@@ -72,18 +72,18 @@ def _first_process(info: int) -> int:
         return -1
 
 
-def _guard(first: int) -> subprocess.Popen[bytes]:
+def _start_killer(pidfd: int) -> subprocess.Popen[bytes]:
     """Start a process that ends a worker of another user when this process ends.
 
     bubblewrap has given up the right to signal it: ``--die-with-parent`` does nothing there.
     """
-    code = f"import os, signal; os.read(0, 1); signal.pidfd_send_signal({first}, signal.SIGKILL)"
+    code = f"import os, signal; os.read(0, 1); signal.pidfd_send_signal({pidfd}, signal.SIGKILL)"
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", code],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        pass_fds=[first],
+        pass_fds=[pidfd],
         start_new_session=True,
     )
 
@@ -97,7 +97,7 @@ class WorkerProcess:
         IsolationError: programs cannot be isolated here, and the configuration does not trust them.
     """
 
-    def __init__(self, config: Config, cache: Path) -> None:
+    def __init__(self, config: WorkerConfig, cache: Path) -> None:
         if not config.trusted:
             require_isolation()
         self.settings, self.served = config.settings, 0
@@ -106,9 +106,9 @@ class WorkerProcess:
         self.scratch = Path(tempfile.mkdtemp(prefix="kernel-archive-worker-", dir=self._cache))
         self._lent = None if config.trusted else self.scratch / "lent"
         self._group = MemoryGroup.make(int(self.settings.host_memory_gb * 1e9))
-        self._hello: Reply | None = None
-        self._buffer, self._ended, self._first = b"", False, -1
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._first_reply: Reply | None = None
+        self._buffer, self._ended, self._init_pidfd = b"", False, -1
+        self._killer: subprocess.Popen[bytes] | None = None
         self.salt = secrets.token_hex(8)
         # Kept open: what a program makes of the file's name later is of no concern.
         self._output = (self.scratch / "output.txt").open("w+b")
@@ -140,7 +140,7 @@ class WorkerProcess:
                 before += ["--seccomp", str(rules), "--info-fd", str(info_write), "--"]
                 files = [*files, rules, info_write]
                 for folder in (self.scratch, *(self.scratch / n for n in ("tmp", "shm", "lent"))):
-                    lend(folder)
+                    give_to_worker(folder)
             self._process = subprocess.Popen(
                 [*before, *command],
                 stdin=subprocess.DEVNULL,
@@ -149,40 +149,40 @@ class WorkerProcess:
                 pass_fds=files,
                 start_new_session=True,
                 cwd=self.scratch,
-                env=environment(self.scratch),
+                env=worker_environment(self.scratch),
             )
             if self._lent is not None:
                 os.close(info_write)
-                self._first = _first_process(info_read)
-                if worker_user() is not None and self._first >= 0:
-                    self._guard = _guard(self._first)
+                self._init_pidfd = _open_init_pidfd(info_read)
+                if worker_user() is not None and self._init_pidfd >= 0:
+                    self._killer = _start_killer(self._init_pidfd)
 
     @property
     def pid(self) -> int:
-        """Process id, also the id of its process group."""
+        """Return the process id, also the id of its process group."""
         return self._process.pid
 
     def ready(self, timeout: float) -> Reply | None:
-        """Wait until it can be asked: its first answer, or none when it died or took too long."""
-        if self._hello is None:
+        """Wait until it can be asked; return its first reply, none when it died or was too slow."""
+        if self._first_reply is None:
             answer = self._read(timeout)
-            self._hello = answer if isinstance(answer, Reply) else None
-        return self._hello
+            self._first_reply = answer if isinstance(answer, Reply) else None
+        return self._first_reply
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Tell whether the process runs."""
         return not self._ended and self._process.poll() is None
 
     def last_line(self) -> str:
-        """The last line that it printed, for a message."""
+        """Return the last line that it printed, for a message."""
         file = self._output.fileno()
         data = os.pread(file, 2000, max(0, os.fstat(file).st_size - 2000))
         lines = data.decode("utf-8", "replace").strip().splitlines()
         return printable(lines[-1], 300) if lines else "it says nothing"
 
     def cache_of(self, code: str) -> Path:
-        """The compiler cache of a program."""
+        """Return the compiler cache of a program."""
         return self._cache / program_id(code)
 
     def ask(
@@ -201,7 +201,7 @@ class WorkerProcess:
             cache.rename(lent)
         except FileNotFoundError:
             lent.mkdir()
-            lend(lent)
+            give_to_worker(lent)
         try:
             return self._ask(request, timeout)
         finally:
@@ -211,6 +211,7 @@ class WorkerProcess:
                 shutil.rmtree(lent, ignore_errors=True)
 
     def _ask(self, request: Request, timeout: float) -> Reply | LostRequest:
+        """Send a request and wait for its answer, at most ``timeout`` seconds together."""
         data = memoryview(msgspec.json.encode(request) + b"\n")
         end = time.monotonic() + timeout
         try:
@@ -227,7 +228,7 @@ class WorkerProcess:
         return answer
 
     def _over(self) -> LostRequest | None:
-        """The loss of a worker that holds, or held, more memory than it may."""
+        """Report the loss of a worker that holds, or held, more memory than it may."""
         limit, group = self.settings.host_memory_gb, self._group
         used = group.used_gb() if group else resident_gb(self.pid)
         if used <= limit and not (group and group.was_over()):
@@ -236,6 +237,7 @@ class WorkerProcess:
         return LostRequest("memory", text)
 
     def _died(self) -> LostRequest:
+        """Report the loss of a worker that has ended, with the reason as far as known."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         over = self._over() if self._group else None
@@ -250,6 +252,7 @@ class WorkerProcess:
         return LostRequest("died", f"the worker ended with status {status}")
 
     def _read(self, timeout: float) -> Reply | LostRequest:
+        """Wait for a line from the worker, at most ``timeout`` seconds."""
         end = time.monotonic() + timeout
         while b"\n" not in self._buffer:
             left = end - time.monotonic()
@@ -259,8 +262,8 @@ class WorkerProcess:
                 if not chunk:
                     return self._died()
                 self._buffer += chunk
-                if len(self._buffer) > _MAX_REPLY:
-                    return LostRequest("garbage", f"an answer over {_MAX_REPLY >> 20} MB")
+                if len(self._buffer) > _MAX_REPLY_BYTES:
+                    return LostRequest("garbage", f"an answer over {_MAX_REPLY_BYTES >> 20} MB")
                 continue
             if not self.alive:  # a child that it left behind may hold the pipe open
                 return self._died()
@@ -280,14 +283,14 @@ class WorkerProcess:
         if self._ended:
             return
         self._ended = True
-        if self._first >= 0:  # with process 1 everything in the namespace ends
+        if self._init_pidfd >= 0:  # with process 1 everything in the namespace ends
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._first, signal.SIGKILL)
-            select.select([self._first], [], [], 20.0)
-            os.close(self._first)
-        if self._guard is not None:
-            self._guard.kill()
-            self._guard.communicate()
+                signal.pidfd_send_signal(self._init_pidfd, signal.SIGKILL)
+            select.select([self._init_pidfd], [], [], 20.0)
+            os.close(self._init_pidfd)
+        if self._killer is not None:
+            self._killer.kill()
+            self._killer.communicate()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):

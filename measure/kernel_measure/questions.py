@@ -111,6 +111,7 @@ class FileProvider:
         return None
 
     def _ask(self, question: str, parent: SearchNode) -> dict[str, Any]:
+        """Write a question: all that a mutator may know."""
         problem, feedback = get_problem(self._task.name), parent.feedback
         return {
             "question": question,

@@ -6,19 +6,20 @@ import fnmatch
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kernel_measure.chains import ChainRun, read_chain
+from kernel_archive.archive.build import Advance
+from kernel_measure.chains import ChainLog, read_chain
 from kernel_measure.logs import now, recording_into, write_json
 from kernel_measure.plan import PlannedRun, SearchPlan
 from kernel_measure.questions import FileProvider
 from kernel_measure.runs import Job, RunLog, run_document
 from kernel_measure.search import Search
-from kernel_measure.station import Host, Station
+from kernel_measure.station import Station, StationOptions
 from kernel_measure.strategies import Puct
 
 #: Look for proposals this often when nothing else is left to do, s.
@@ -41,11 +42,11 @@ class Run(msgspec.Struct, kw_only=True):
     task: str
     log: RunLog
     document: dict[str, Any]
-    expected: int  # about how many evaluations the whole run takes
+    expected_evaluations: int  # about how many evaluations the whole run takes
     in_new_worker: bool = False  # whether it begins in a worker that served no other run
 
     def write(self, facts: dict[str, Any]) -> None:
-        """``run.json`` as of now."""
+        """Write ``run.json`` as of now."""
         counts = self.log.counts
         self.document.update(
             facts,
@@ -71,10 +72,10 @@ class Recorder(msgspec.Struct, kw_only=True):
     station: Station
     deadline: float = math.inf
     wait: bool = True
-    advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None
+    advance: Advance = lambda _done, _total, _what: None
 
     def record(self) -> int:
-        """Until every run has finished or the time is used up; how many evaluations that took."""
+        """Record until every run has finished or the time is up; return how many evaluations."""
         before = self._evaluations()
         try:
             while time.monotonic() < self.deadline and self._round():
@@ -89,11 +90,11 @@ class Recorder(msgspec.Struct, kw_only=True):
         return sum(run.log.counts.total() for run in self.runs)
 
     def _round(self) -> bool:
-        """Compile and measure what there is, or wait for proposals; whether there may be more."""
-        proposed = [(run, run.log.jobs()) for run in self.runs]
+        """Compile and measure what there is, or wait for proposals; tell whether more may come."""
+        proposed = [(run, run.log.next_jobs()) for run in self.runs]
         proposed = [(run, jobs) for run, jobs in proposed if jobs]
         if not proposed:
-            is_waiting = self.wait and any(run.log.waits for run in self.runs)
+            is_waiting = self.wait and any(run.log.n_waiting for run in self.runs)
             if is_waiting:
                 self.station.measurer.end()  # its inputs may fill much of the GPU's memory
                 time.sleep(POLL_S)
@@ -106,7 +107,8 @@ class Recorder(msgspec.Struct, kw_only=True):
         return True
 
     def _measure(self, run: Run, jobs: Sequence[Job]) -> None:
-        measurer, total = self.station.measurer, sum(run.expected for run in self.runs)
+        """Measure the programs of a run until the time is up, and write what came of each."""
+        measurer, total = self.station.measurer, sum(run.expected_evaluations for run in self.runs)
         if run.in_new_worker:
             measurer.end()
         if not run.log.counts:  # once: a run that somebody moves away is not begun anew
@@ -121,11 +123,11 @@ class Recorder(msgspec.Struct, kw_only=True):
             run.log.report(job, measured, started)
             self.advance(self._evaluations(), total, run.document["run"])
         if run.log.counts:
-            run.write({"environment_last": self.station.environment()})
+            run.write({"environment_last": self.station.gpu_state()})
 
 
 def _begin(run: PlannedRun, plan: SearchPlan, out: Path, seen: set[str]) -> Run:
-    """A run of a plan with its log; ``seen`` are programs that need no proposing again."""
+    """Open a run of a plan with its log; ``seen`` are programs that need no proposing again."""
     directory, entry = out / run.key, run.entry
     facts: dict[str, Any] = {
         "method": entry.method,
@@ -145,25 +147,29 @@ def _begin(run: PlannedRun, plan: SearchPlan, out: Path, seen: set[str]) -> Run:
     document = run_document(directory, run.task, plan.settings, **facts)
     log: RunLog
     if run.folder is not None:
-        log = ChainRun(directory, read_chain(run.folder))
+        log = ChainLog(directory, read_chain(run.folder))
     else:
         start = plan.base / entry.start if entry.start else None
         provider = FileProvider(directory, run.task, plan.gpu, start)
         log = Search(directory, strategy=entry, provider=provider, steps=entry.steps, seen=seen)
     return Run(
-        directory=directory, task=run.task, log=log, document=document, expected=run.expected
+        directory=directory,
+        task=run.task,
+        log=log,
+        document=document,
+        expected_evaluations=run.expected_evaluations,
     )
 
 
 def record(
     plan: SearchPlan,
     out: Path,
-    host: Host,
+    options: StationOptions,
     *,
     only: Sequence[str] = (),
     seconds: float = math.inf,
     wait: bool = True,
-    advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
+    advance: Advance = lambda _done, _total, _what: None,
 ) -> Recorded:
     """Record the runs of a plan into ``out``; a call after a crash or a deadline goes on.
 
@@ -182,7 +188,7 @@ def record(
     planned = [r for r in plan.runs if any(fnmatch.fnmatch(r.key, p) for p in only or "*")]
     planned.sort(key=lambda run: run.task)  # a worker holds the inputs of one task
     seen: defaultdict[str, set[str]] = defaultdict(set)
-    with recording_into(out), Station(host, plan.settings, plan.gpu) as station:
+    with recording_into(out), Station(options, plan.settings, plan.gpu) as station:
         runs = [_begin(run, plan, out, seen[run.task]) for run in planned]
         recorder = Recorder(
             runs=runs, station=station, deadline=deadline, wait=wait, advance=advance
@@ -200,6 +206,6 @@ def record(
     return Recorded(
         evaluations=evaluations,
         unfinished=sum(not run.log.finished for run in runs),
-        waiting=sum(run.log.waits for run in runs),
+        waiting=sum(run.log.n_waiting for run in runs),
         runs=rows,
     )

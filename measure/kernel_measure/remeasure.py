@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from kernel_archive.archive.build import Advance
 from kernel_archive.archive.open import Archive
 from kernel_archive.bins import SCHEMES
 from kernel_archive.errors import UsageError, printable
@@ -18,7 +19,7 @@ from kernel_measure.logs import recording_into
 from kernel_measure.record import Recorder, Run
 from kernel_measure.runs import AttemptLog, Job, feedback_of, run_document
 from kernel_measure.settings import Settings
-from kernel_measure.station import Host, Station, resolve_gpu
+from kernel_measure.station import Station, StationOptions, resolve_gpu
 from kernel_measure.tasks import TASK_NAMES
 from kernel_measure.verdict import Measurement
 
@@ -42,7 +43,7 @@ class Remeasured(msgspec.Struct):
 def choose(
     archive: Archive, where: str, *, limit: int | None = None, gpu: str | None = None
 ) -> list[Program]:
-    """Kernels of an archive that a task's reference can be timed beside.
+    """Choose kernels of an archive that a task's reference can be timed beside.
 
     ``where`` is ``eval`` (rows of the evaluation split), ``edge`` (within 5 % of a bin edge),
     ``flagged``, ``all``, or a SQL condition on the table kernels.
@@ -75,17 +76,17 @@ def choose(
     return [Program(row["problem"], row["code"]) for row in rows.to_pylist()]
 
 
-class Repetitions(msgspec.Struct, frozen=True, kw_only=True):
+class RemeasureOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How programs are measured again."""
 
     repeat: int
-    host: Host
+    station: StationOptions
     settings: Settings
     gpu: str | None = None
     deadline: float = math.inf
 
 
-class Repetition(AttemptLog):
+class RepetitionLog(AttemptLog):
     """Programs of one task, each measured once more; ``passed`` says of each measured whether.
 
     Raises:
@@ -99,11 +100,11 @@ class Repetition(AttemptLog):
 
     @property
     def finished(self) -> bool:
-        """Whether all programs were measured."""
-        return not self.jobs()
+        """Tell whether all programs were measured."""
+        return not self.next_jobs()
 
-    def jobs(self) -> list[Job]:
-        """All programs that were not measured yet."""
+    def next_jobs(self) -> list[Job]:
+        """Return all programs that were not measured yet."""
         missing = [code for code in self._codes if code not in self.passed]
         return [Job(f"attempt-{i}", code) for i, code in enumerate(missing, len(self.rows))]
 
@@ -120,18 +121,18 @@ class Repetition(AttemptLog):
 def _begin(
     task: str, repetition: int, codes: Collection[str], out: Path, settings: Settings
 ) -> Run:
-    """One repetition of a task's programs with its log."""
+    """Open one repetition of a task's programs with its log."""
     directory = out / f"{task}__r{repetition}"
     facts = {"method": "remeasurement", "mutator": "none", "run": directory.name}
     search = {"repetition": repetition, "aggregation": "geomean"}
     document = run_document(directory, task, settings, **facts, search=search)
-    log = Repetition(directory, repetition, codes)
+    log = RepetitionLog(directory, repetition, codes)
     return Run(
         directory=directory,
         task=task,
         log=log,
         document=document,
-        expected=len(log.rows) + len(log.jobs()),
+        expected_evaluations=len(log.rows) + len(log.next_jobs()),
         in_new_worker=True,
     )
 
@@ -139,9 +140,9 @@ def _begin(
 def remeasure_programs(
     programs: Sequence[Program],
     out: Path,
-    how: Repetitions,
+    how: RemeasureOptions,
     *,
-    advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
+    advance: Advance = lambda _done, _total, _what: None,
 ) -> Remeasured:
     """Measure programs again, each repetition in workers of its own.
 
@@ -156,8 +157,8 @@ def remeasure_programs(
     codes: dict[str, dict[str, None]] = {}  # by task, each once and in order
     for program in programs:
         codes.setdefault(program.task, {})[program.code] = None
-    name = resolve_gpu(how.host.device, how.gpu)
-    with recording_into(out), Station(how.host, how.settings, name) as station:
+    name = resolve_gpu(how.station.device, how.gpu)
+    with recording_into(out), Station(how.station, how.settings, name) as station:
         runs = [
             _begin(task, repetition, codes[task], out, how.settings)
             for repetition in range(1, how.repeat + 1)
@@ -167,7 +168,7 @@ def remeasure_programs(
         recorder.record()
     outcomes: dict[tuple[str, str], list[bool]] = {}
     for run in runs:
-        assert isinstance(run.log, Repetition)  # noqa: S101 - made above
+        assert isinstance(run.log, RepetitionLog)  # noqa: S101 - made above
         for code in run.log.passed.keys() & codes[run.task]:
             outcomes.setdefault((run.task, code), []).append(run.log.passed[code])
     return Remeasured(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -14,17 +15,17 @@ from kernel_archive.readers.events import Attempt, Feedback, LoggedEvaluation, T
 from kernel_measure.logs import append_line, now, read_given, read_lines, unresumable
 from kernel_measure.settings import Settings
 from kernel_measure.tasks import get_task
-from kernel_measure.verdict import Measurement, evaluation
+from kernel_measure.verdict import Measurement, logged_evaluation
 
 #: Fields of ``run.json`` that stay as they are.
 _FIXED: Final = (
-    *("task", "method", "reference_source", "measurement", "search"),
-    *("benchmark_cases", "correctness_cases", "tolerance"),
-)
+    "task", "method", "reference_source", "measurement", "search",
+    "benchmark_cases", "correctness_cases", "tolerance",
+)  # fmt: skip
 
 
 def run_document(directory: Path, task: str, settings: Settings, **more: Any) -> dict[str, Any]:
-    """What ``run.json`` says before a call measures anything, with what earlier calls left there.
+    """Return what ``run.json`` says before a call measures anything, with what earlier calls left.
 
     A search may be given another number of steps: no choice depends on how many there are.
 
@@ -44,7 +45,7 @@ def run_document(directory: Path, task: str, settings: Settings, **more: Any) ->
     }
     earlier = _earlier(directory)
     for name in _FIXED if earlier else ():
-        # What a chain is, its log says: only a search states its numbers before it begins.
+        # A chain's fields come from its log, so only those that both documents have are compared.
         if name in document and _compared(earlier, name) != _compared(document, name):
             field = _first_difference(name, _compared(earlier, name), _compared(document, name))
             how = "under other" if name in earlier else "without saying under which"
@@ -59,7 +60,7 @@ def run_document(directory: Path, task: str, settings: Settings, **more: Any) ->
 
 
 def _earlier(directory: Path) -> dict[str, Any]:
-    """The ``run.json`` of an earlier call; empty before the first."""
+    """Read the ``run.json`` of an earlier call; empty before the first."""
     path = directory / "run.json"
     if path.exists():
         return read_given(path, dict[str, Any], code="bad-json", fix="Move the run away")
@@ -74,19 +75,19 @@ def _earlier(directory: Path) -> dict[str, Any]:
 
 
 def _compared(document: dict[str, Any], name: str) -> Any:
-    """A field of a ``run.json``; of a search all but its steps."""
+    """Return a field of a ``run.json``, a search's without its number of steps."""
     value = document.get(name)
     if name == "search" and isinstance(value, dict):
         return {n: number for n, number in value.items() if n != "total_budget_steps"}
     return value
 
 
-def _first_difference(name: str, earlier: Any, now: Any) -> str:
+def _first_difference(name: str, earlier: Any, new: Any) -> str:
     """Name the field, or the first of its numbers, that differs."""
-    if not (isinstance(earlier, dict) and isinstance(now, dict)):
+    if not (isinstance(earlier, dict) and isinstance(new, dict)):
         return name
     missing = object()
-    differing = [k for k in {**now, **earlier} if earlier.get(k, missing) != now.get(k, missing)]
+    differing = [k for k in {**new, **earlier} if earlier.get(k, missing) != new.get(k, missing)]
     return f"{name}.{differing[0]}"
 
 
@@ -98,7 +99,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def feedback_of(logged: LoggedEvaluation | None) -> Feedback:
-    """The feedback of a logged evaluation.
+    """Return the feedback of a logged evaluation.
 
     Raises:
         ValueError: there is none, or a success lacks its speedup or something else has one.
@@ -111,11 +112,11 @@ def feedback_of(logged: LoggedEvaluation | None) -> Feedback:
     return feedback
 
 
-class RunLog:
+class RunLog(abc.ABC):
     """A log of a run, and ``timing.jsonl`` beside it; what is there is replayed.
 
-    ``counts`` says how often each outcome was measured, ``waits`` how many programs it waits for,
-    ``end`` when the last measurement came to its end.
+    ``counts`` says how often each outcome was measured, ``n_waiting`` how many programs it waits
+    for, ``end`` when the last measurement came to its end.
 
     Raises:
         DataError: a log there was damaged, or holds what was not recorded here.
@@ -125,7 +126,7 @@ class RunLog:
         self._path, self._timing = path, path.with_name("timing.jsonl")
         self._has_folder = path.exists()
         self.counts: Counter[str] = Counter()
-        self.waits = 0
+        self.n_waiting = 0
         timing = read_lines(self._timing, TimingLine)
         self.gpu_seconds: float = sum(row.wall_s or 0.0 for row in timing)
         self.end: str | None = timing[-1].completed_at if timing else None
@@ -137,20 +138,20 @@ class RunLog:
                 raise unresumable(path, number, text) from error
 
     @property
+    @abc.abstractmethod
     def finished(self) -> bool:
-        """Whether there is nothing left to measure or to wait for."""
-        raise NotImplementedError
+        """Tell whether there is nothing left to measure or to wait for."""
 
-    def jobs(self) -> list[Job]:
-        """What can be measured now."""
-        raise NotImplementedError
+    @abc.abstractmethod
+    def next_jobs(self) -> list[Job]:
+        """Go on as far as possible without a measurement; return the programs to measure now."""
 
+    @abc.abstractmethod
     def report(self, job: Job, measured: Measurement, started_at: str) -> None:
         """Write the measurement of a job that waits."""
-        raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
-        """For ``run.json``: what is known of the run once it was read."""
+        """Return what is known of the run once it was read, for ``run.json``."""
         return {}
 
     def _refuse(self, line: int, what: str) -> NoReturn:
@@ -169,19 +170,19 @@ class RunLog:
             self._has_folder = True
         append_line(path, row)
 
-    def _emit(self, row: Any) -> None:
+    def _write_and_apply(self, row: Any) -> None:
         self._append(self._path, row)
         self._apply(row)
 
+    @abc.abstractmethod
     def _apply(self, row: Any) -> None:
         """Take in a line that was written."""
-        raise NotImplementedError
 
     def _count(self, logged: LoggedEvaluation | None) -> None:
         self.counts[feedback_of(logged).kind] += 1
 
-    def _time(self, job: Job, measured: Measurement, started_at: str) -> str:
-        """Write the timing of a measurement that has just come to its end; when that was."""
+    def _write_timing(self, job: Job, measured: Measurement, started_at: str) -> str:
+        """Write the timing of a measurement that has just come to its end; return when that was."""
         self.end = done_at = now()
         self.gpu_seconds += measured.wall_s
         times = {"started_at": started_at, "completed_at": done_at, **measured.timing()}
@@ -208,8 +209,8 @@ class AttemptLog(RunLog):
             attempt=number,
             code=code,
             started_at=started_at,
-            completed_at=self._time(Job(f"attempt-{number}", code), measured, started_at),
-            evaluation=evaluation(measured),
+            completed_at=self._write_timing(Job(f"attempt-{number}", code), measured, started_at),
+            evaluation=logged_evaluation(measured),
             **more,
         )
-        self._emit(row)
+        self._write_and_apply(row)

@@ -36,10 +36,11 @@ class IsolationError(KernelArchiveError):
 # ---------------------------------------------------------------- the system call filter
 #: Calls that a program is told do not exist, with the reasons in the file.
 REFUSED: Final = frozenset(" ".join(toml_beside(__file__, "system_calls.toml").values()).split())
-_ALLOW: Final = 0x7FFF0000
-_NO_SUCH_CALL: Final = 0x00050000 | errno.ENOSYS
-_EQUAL, _MASKED_EQUAL = 4, 7
-_NAMESPACE_FLAGS: Final = 0x7E020000
+#: What libseccomp calls SCMP_ACT_... and SCMP_CMP_...
+_ACT_ALLOW: Final = 0x7FFF0000
+_ACT_ENOSYS: Final = 0x00050000 | errno.ENOSYS
+_CMP_EQ, _CMP_MASKED_EQ = 4, 7
+_NAMESPACE_FLAGS: Final = 0x7E020000  # CLONE_NEW*: all that make a namespace
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 
@@ -48,29 +49,29 @@ class _Comparison(ctypes.Structure):
     """Libseccomp's ``scmp_arg_cmp``: argument, operator and one or two numbers."""
 
     _fields_ = (
-        *(("argument", ctypes.c_uint), ("operator", ctypes.c_int)),
-        *(("a", ctypes.c_uint64), ("b", ctypes.c_uint64)),
-    )
+        ("argument", ctypes.c_uint), ("operator", ctypes.c_int),
+        ("a", ctypes.c_uint64), ("b", ctypes.c_uint64),
+    )  # fmt: skip
 
 
 _INT: Final = 0xFFFFFFFF  # of an option of prctl the kernel looks at these bits alone
 #: Calls that are allowed with these arguments alone; a second entry is a second way.
 _CONDITIONS: Final = {
-    "socket": [[_Comparison(0, _EQUAL, 1)]],  # local sockets; there is none to reach
-    "clone": [[_Comparison(0, _MASKED_EQUAL, _NAMESPACE_FLAGS, 0)]],
-    "prlimit64": [[_Comparison(0, _EQUAL, 0)]],  # its own limits
+    "socket": [[_Comparison(0, _CMP_EQ, 1)]],  # local sockets; there is none to reach
+    "clone": [[_Comparison(0, _CMP_MASKED_EQ, _NAMESPACE_FLAGS, 0)]],
+    "prlimit64": [[_Comparison(0, _CMP_EQ, 0)]],  # its own limits
     # A worker that could take back that it ends with its driver would outlive it, and others could
     # write into one that could take back that nobody may look into it. Every other option has a bit
     # that these two lack, or is their sum.
     "prctl": [
         [
-            _Comparison(0, _MASKED_EQUAL, _INT, _PR_SET_PDEATHSIG),
-            _Comparison(1, _EQUAL, signal.SIGKILL),
+            _Comparison(0, _CMP_MASKED_EQ, _INT, _PR_SET_PDEATHSIG),
+            _Comparison(1, _CMP_EQ, signal.SIGKILL),
         ],
-        [_Comparison(0, _MASKED_EQUAL, _INT, _PR_SET_DUMPABLE), _Comparison(1, _EQUAL, 0)],
-        [_Comparison(0, _MASKED_EQUAL, _INT, _PR_SET_PDEATHSIG + _PR_SET_DUMPABLE)],
+        [_Comparison(0, _CMP_MASKED_EQ, _INT, _PR_SET_DUMPABLE), _Comparison(1, _CMP_EQ, 0)],
+        [_Comparison(0, _CMP_MASKED_EQ, _INT, _PR_SET_PDEATHSIG + _PR_SET_DUMPABLE)],
         *(
-            [_Comparison(0, _MASKED_EQUAL, 1 << bit, 1 << bit)]
+            [_Comparison(0, _CMP_MASKED_EQ, 1 << bit, 1 << bit)]
             for bit in range(32)
             if 1 << bit not in (_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE)
         ),
@@ -92,7 +93,7 @@ def write_filter(descriptor: int) -> None:
         raise IsolationError(missing) from error
     library.seccomp_init.restype = ctypes.c_void_p
     library.seccomp_syscall_resolve_num_arch.restype = ctypes.c_void_p
-    context = ctypes.c_void_p(library.seccomp_init(_NO_SUCH_CALL))
+    context = ctypes.c_void_p(library.seccomp_init(_ACT_ENOSYS))
     if not context:
         raise IsolationError(missing)
     libc = ctypes.CDLL(None)
@@ -105,7 +106,7 @@ def write_filter(descriptor: int) -> None:
         libc.free(ctypes.c_void_p(text))
         for rule in _CONDITIONS.get(name, [[]]) if name not in REFUSED else []:
             array = (_Comparison * len(rule))(*rule)
-            failed |= library.seccomp_rule_add_array(context, _ALLOW, number, len(rule), array)
+            failed |= library.seccomp_rule_add_array(context, _ACT_ALLOW, number, len(rule), array)
     failed |= library.seccomp_export_bpf(context, descriptor)
     library.seccomp_release(context)
     os.lseek(descriptor, 0, os.SEEK_SET)
@@ -123,18 +124,18 @@ _FROM_ETC: Final = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives")
 _KERNEL_CONTROLS: Final = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 _GPU_FACTS: Final = ("/sys/devices", "/sys/bus/pci", "/sys/module", "/sys/class/drm")
 _PATHS_OF_COMPILERS: Final = (
-    *("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH"),
-    *("CC", "CXX", "LIBRARY_PATH", "CPATH"),
-)
+    "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH",
+    "CC", "CXX", "LIBRARY_PATH", "CPATH",
+)  # fmt: skip
 
 
 def worker_user() -> int | None:
-    """The user that a worker becomes: ``None`` for the driver's own."""
+    """Return the user that a worker becomes: ``None`` for the driver's own."""
     return UNPRIVILEGED if os.geteuid() == 0 else None
 
 
 def bubblewrap_command(scratch: Path, *, cache: Path, gpu: bool) -> list[str]:
-    """Make the command line that stands before a worker's own.
+    """Make a worker's own folders, and the command line that stands before its own.
 
     A worker can write to its folder alone, in which lie its ``/tmp``, its ``/dev/shm`` and the
     compiler caches that it was lent (``scratch / "lent"``, seen at ``cache``). With ``gpu`` it gets
@@ -147,9 +148,9 @@ def bubblewrap_command(scratch: Path, *, cache: Path, gpu: bool) -> list[str]:
         command += [f"--unshare-{space}" for space in ("ipc", "pid", "net", "uts", "cgroup-try")]
         command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     command += _system_mounts(gpu=gpu)
-    needed = dict.fromkeys(path for path in _needed() if not _of_system(path))
+    needed = dict.fromkeys(path for path in _paths_to_read() if not _is_in_system(path))
     own = {"tmp": "/tmp", "shm": "/dev/shm", "lent": str(cache)}  # noqa: S108 - mounted anew
-    passed = [folder for path in (*needed, *own.values(), str(scratch)) for folder in _above(path)]
+    passed = [f for path in (*needed, *own.values(), str(scratch)) for f in _parents_of(path)]
     for name, inside in own.items():
         (scratch / name).mkdir()
         if name == "lent":  # folders on the way, for all to pass: bubblewrap makes root's alone
@@ -183,19 +184,19 @@ def _system_mounts(*, gpu: bool) -> list[str]:
     return command
 
 
-def _of_system(path: str) -> bool:
-    """Whether a path lies in a folder that is mounted anyway; CUDA's link in /usr/local does."""
+def _is_in_system(path: str) -> bool:
+    """Tell whether a path's folder is mounted anyway; CUDA's link in /usr/local is."""
     return any(Path(path).is_relative_to(folder) for folder in _SYSTEM)
 
 
-def _above(path: str) -> list[str]:
-    """The folders above a path, the outermost first, without those of the system."""
+def _parents_of(path: str) -> list[str]:
+    """List the folders above a path, the outermost first, without those of the system."""
     folders = [str(folder) for folder in reversed(Path(path).parents)][1:]
     return [] if folders and folders[0] in (*_SYSTEM, "/dev") else folders
 
 
-def _needed() -> Iterator[str]:
-    """Paths that a worker must read wherever they lie."""
+def _paths_to_read() -> Iterator[str]:
+    """List paths that a worker must read wherever they lie."""
     import kernel_archive
 
     executable = Path(sys.executable)
@@ -227,7 +228,7 @@ def why_not_isolated() -> str | None:
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as rules:
         scratch = Path(folder).resolve() / "scratch"
         scratch.mkdir()
-        lend(scratch)
+        give_to_worker(scratch)
         try:
             write_filter(rules.fileno())
             command = bubblewrap_command(scratch, cache=scratch.with_name("c"), gpu=False)
@@ -258,7 +259,7 @@ def require_isolation() -> None:
         )
 
 
-def lend(folder: Path) -> None:
+def give_to_worker(folder: Path) -> None:
     """Give a folder to the user that workers become."""
     user = worker_user()
     if user is not None:
@@ -291,13 +292,13 @@ def limit_resources(settings: Settings) -> str:
 
 # ---------------------------------------------------------------- the environment
 _KEPT: Final = (
-    *("PATH", "LANG", "LC_ALL", "VIRTUAL_ENV", *_PATHS_OF_COMPILERS),
-    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"),
-)
+    "PATH", "LANG", "LC_ALL", "VIRTUAL_ENV", *_PATHS_OF_COMPILERS,
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES",
+)  # fmt: skip
 
 
-def environment(scratch: Path) -> dict[str, str]:
-    """The environment of a worker: its own folder is home, temporary folder and compiler cache."""
+def worker_environment(scratch: Path) -> dict[str, str]:
+    """Make a worker's environment: its own folder is home, temporary folder and compiler cache."""
     cache = scratch / "cache"
     return {
         **{name: os.environ[name] for name in _KEPT if name in os.environ},

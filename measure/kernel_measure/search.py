@@ -18,7 +18,7 @@ from kernel_measure.logs import new_ulid, now
 from kernel_measure.questions import FileProvider
 from kernel_measure.runs import Job, RunLog, feedback_of
 from kernel_measure.strategies import Puct, SearchNode, State
-from kernel_measure.verdict import Measurement, evaluation
+from kernel_measure.verdict import Measurement, logged_evaluation
 
 
 class _Mutation(msgspec.Struct):
@@ -27,18 +27,18 @@ class _Mutation(msgspec.Struct):
     parent: str
     code: str | None = None
     failed: bool = False
-    expected: float | None = None
+    expected_speedup: float | None = None
     chosen: bool | None = None
     child: str = ""  # its node, once it was sent to be measured
     result: ev.LoggedEvaluation | None = None
 
 
 class Search(RunLog):
-    """One run directory being searched.
+    """The log of a search, ``events.jsonl``, and the search that goes on from it.
 
     ``seen`` are programs that need no proposing again, shared between the searches of a task; it
-    grows with this one. Programs come from outside the process: where one is missing, ``jobs`` is
-    empty while the search has not finished, and ``waits`` counts the programs that it waits for.
+    grows with this one. Programs come from outside the process: while one is missing, ``next_jobs``
+    is empty though the search has not finished, and ``n_waiting`` counts the missing ones.
 
     Raises:
         DataError: the log in the directory is damaged or was made by another search.
@@ -67,10 +67,11 @@ class Search(RunLog):
 
     @property
     def finished(self) -> bool:
-        """Whether the search came to its own end."""
+        """Tell whether the search came to its own end."""
         return self._parents is None and self._next_step >= self._steps
 
     def _apply(self, event: Any) -> None:
+        """Take in an event that was written."""
         match event:
             case ev.SearchInitialized(root=root):
                 self._root_code = root.program_code
@@ -92,7 +93,7 @@ class Search(RunLog):
             case ev.MutationFailed(request_id=key):
                 self._mutations[key].failed = True
             case ev.ForecastCompleted(request_id=key, forecast=forecast):
-                self._mutations[key].expected = forecast["expected_speedup"]
+                self._mutations[key].expected_speedup = forecast["expected_speedup"]
             case ev.CandidateSelected(request_id=key) | ev.CandidateDeferred(request_id=key):
                 self._mutations[key].chosen = isinstance(event, ev.CandidateSelected)
             case ev.EvaluationRequested(request_id=key, from_mutation_request_id=asked):
@@ -106,6 +107,7 @@ class Search(RunLog):
                 self._parents, self._next_step = None, int(step or 0) + 1
 
     def _settle(self) -> None:
+        """Give the strategy the children of the step that ends."""
         children: dict[str, list[SearchNode]] = {parent: [] for parent in self._parents or []}
         for candidate in self._requests.values():
             ancestors = [candidate.parent, *self._state.node(candidate.parent).ancestors]
@@ -114,10 +116,10 @@ class Search(RunLog):
                 children[candidate.parent].append(node)
         self._strategy.settle(self._state, children)
 
-    def jobs(self) -> list[Job]:
-        """What can be measured now; empty when the search has finished, or waits for proposals.
+    def next_jobs(self) -> list[Job]:
+        """Select parents, ask the provider and write the requests; return what to measure now.
 
-        Goes on by itself as far as it can: selects parents, asks the provider, writes the requests.
+        That is empty when the search has finished, or waits for proposals.
         """
         if self._root_code is None:
             return [Job("root", self._provider.start)]
@@ -130,15 +132,16 @@ class Search(RunLog):
             waiting = [
                 Job(key, str(c.code)) for key, c in self._requests.items() if c.result is None
             ]
-            if waiting or self.waits:
+            if waiting or self.n_waiting:
                 return waiting
-            self._emit(ev.StepCompleted(step=self._next_step))
+            self._write_and_apply(ev.StepCompleted(step=self._next_step))
         return []
 
     def _start_step(self) -> None:
+        """Select the parents of the next step, and write them."""
         scores = {node.ulid: score for score, node in self._strategy.scores(self._state)}
         parents = [node.ulid for node in self._strategy.select(self._state)]
-        self._emit(
+        self._write_and_apply(
             ev.StepStarted(
                 step=self._next_step,
                 parent_ulids=parents,
@@ -148,24 +151,26 @@ class Search(RunLog):
         )
 
     def _request_mutations(self) -> None:
+        """Request programs until each parent of the step has its number of them."""
         strategy = self._strategy
         count = max(strategy.samples_per_parent, strategy.proposals_per_parent)
         for parent in self._parents or []:
             have = sum(m.parent == parent for m in self._mutations.values())
             for key in (new_ulid() for _ in range(have, count)):
-                self._emit(
+                self._write_and_apply(
                     ev.MutationRequested(request_id=key, parent_ulid=parent, started_at=now())
                 )
 
     def _complete_mutations(self) -> None:
-        self.waits = 0
+        """Take the answers that are there, and count in ``n_waiting`` those that are not."""
+        self.n_waiting = 0
         for key, mutation in self._mutations.items():
             if mutation.code is not None or mutation.failed:
                 continue
             parent = self._state.node(mutation.parent)
             answer = self._provider.propose(key, parent, self._seen)
             if answer is None:
-                self.waits += 1
+                self.n_waiting += 1
             elif answer.code is None:
                 reason = answer.failed or "no program was proposed"
                 self._answer(ev.MutationFailed, key, reason=reason)
@@ -173,7 +178,7 @@ class Search(RunLog):
                 self._answer(ev.MutationCompleted, key, code=answer.code)
 
     def _answer(self, kind: type[Any], key: str, **more: Any) -> None:
-        self._emit(kind(request_id=key, completed_at=now(), **more))
+        self._write_and_apply(kind(request_id=key, completed_at=now(), **more))
 
     def _request_evaluations(self) -> None:
         """Request all proposals of the step, or those of each parent expected to be fastest."""
@@ -183,7 +188,7 @@ class Search(RunLog):
             proposed = {key: m for key, m in proposed.items() if m.chosen}
         for key, mutation in proposed.items():
             if not mutation.child:
-                self._emit(
+                self._write_and_apply(
                     ev.EvaluationRequested(
                         request_id=new_ulid(),
                         child_ulid=new_ulid(),
@@ -197,29 +202,30 @@ class Search(RunLog):
     def _choose(self, proposed: dict[str, _Mutation]) -> None:
         """Have a forecaster choose, when all proposals of the step are there and forecast.
 
-        ``waits`` counts what is missing until then.
+        ``n_waiting`` counts what is missing until then.
         """
-        if self.waits:
+        if self.n_waiting:
             return
         for key, mutation in proposed.items():
-            if mutation.expected is None:
+            if mutation.expected_speedup is None:
                 forecast = self._provider.forecast(key, str(mutation.code))
                 if forecast is None:
-                    self.waits += 1
+                    self.n_waiting += 1
                 else:
                     self._answer(ev.ForecastCompleted, key, forecast=forecast)
-        for parent in [] if self.waits else (self._parents or []):
+        for parent in [] if self.n_waiting else (self._parents or []):
             keys = [key for key, m in proposed.items() if m.parent == parent]
-            keys.sort(key=lambda key: (-(proposed[key].expected or 0.0), key))
+            keys.sort(key=lambda key: (-(proposed[key].expected_speedup or 0.0), key))
             for place, key in enumerate(keys):
                 is_chosen = place < self._strategy.samples_per_parent
                 choice = ev.CandidateSelected if is_chosen else ev.CandidateDeferred
                 if proposed[key].chosen is None:
-                    self._emit(choice(request_id=key, selection_score=proposed[key].expected))
+                    score = proposed[key].expected_speedup
+                    self._write_and_apply(choice(request_id=key, selection_score=score))
 
     def report(self, job: Job, measured: Measurement, started_at: str) -> None:
         """Write the measurement of a job that waits."""
-        logged = evaluation(measured)
+        logged = logged_evaluation(measured)
         event: ev.SearchInitialized | ev.EvaluationCompleted
         if job.request_id == "root":
             root = ev.Node(program_code=job.code, ulid=new_ulid(), evaluation=logged, is_seed=True)
@@ -228,14 +234,14 @@ class Search(RunLog):
             event = ev.EvaluationCompleted(
                 request_id=job.request_id, evaluation=logged, completed_at=now()
             )
-        self._time(job, measured, started_at)
-        self._emit(event)
+        self._write_timing(job, measured, started_at)
+        self._write_and_apply(event)
 
 
 def _node(
     ulid: str, code: str, ancestors: list[str], logged: ev.LoggedEvaluation | None
 ) -> SearchNode | None:
-    """An evaluated program as a node; ``None`` when it has no reward."""
+    """Make a node of an evaluated program; ``None`` when it has no reward."""
     if logged is None or not isinstance(logged.reward, float):
         return None
     return SearchNode(

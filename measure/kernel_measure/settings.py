@@ -47,7 +47,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError(f"max_runs is under min_runs ({self.max_runs} and {self.min_runs})")
 
     def describe(self) -> dict[str, Any]:
-        """For ``run.json``: the numbers and what they mean."""
+        """Return the numbers and what they mean, for ``run.json``."""
         return {
             "protocol": PROTOCOL_VERSION,
             **msgspec.structs.asdict(self),
@@ -55,7 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         }
 
 
-class Config(msgspec.Struct, kw_only=True):
+class WorkerConfig(msgspec.Struct, kw_only=True):
     """What a worker is started for."""
 
     mode: Literal["time", "compile", "dry", "profile"]
@@ -72,7 +72,7 @@ class Config(msgspec.Struct, kw_only=True):
 
 
 def settings_from(pairs: Sequence[str], **defaults: Any) -> Settings:
-    """Settings from ``name=value`` texts over defaults.
+    """Make settings of ``name=value`` texts over defaults.
 
     Raises:
         UsageError: an unknown name or a wrong value.

@@ -8,11 +8,11 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -20,22 +20,25 @@ from kernel_archive.gpus import canonical_gpu, gpu_facts
 from kernel_measure.device import check_device
 from kernel_measure.measurer import START_TIMEOUT_S, Measurer
 from kernel_measure.process import LostRequest, WorkerProcess
-from kernel_measure.settings import Config, Settings
+from kernel_measure.settings import Settings, WorkerConfig
 from kernel_measure.tasks import get_task
 from kernel_measure.verdict import Measurement
 
+if TYPE_CHECKING:
+    from kernel_archive.archive.build import Advance
+
 #: What is asked of ``nvidia-smi``.
-FIELDS: Final = (
-    *("name", "driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory"),
-    *("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "power.limit", "pstate"),
+_SMI_FIELDS: Final = (
+    "name", "driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory",
+    "clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "power.limit", "pstate",
     "clocks_event_reasons.active",
-)
+)  # fmt: skip
 
 
-def query() -> dict[str, str]:
-    """What ``nvidia-smi`` says of the first visible GPU, as text; empty where there is none."""
+def gpu_state() -> dict[str, str]:
+    """Ask ``nvidia-smi`` about the first visible GPU: texts by field; empty where there is none."""
     which = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
-    command = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader"]
+    command = ["nvidia-smi", f"--query-gpu={','.join(_SMI_FIELDS)}", "--format=csv,noheader"]
     command += [f"--id={which}"] if which else []
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -43,20 +46,20 @@ def query() -> dict[str, str]:
         return {}
     lines = done.stdout.strip().splitlines()
     values = [part.strip() for part in lines[0].split(",")] if lines else []
-    return dict(zip(FIELDS, values, strict=False))
+    return dict(zip(_SMI_FIELDS, values, strict=False))
 
 
 def resolve_gpu(device: str, gpu: str | None) -> str:
-    """The canonical name of the GPU: as given, as the driver says, or the stand-in's own name."""
+    """Return the GPU's canonical name: as given, as nvidia-smi says, or the stand-in's own name."""
     if gpu:
         return canonical_gpu(gpu)
-    return canonical_gpu(query().get("name", "unknown")) if device == "cuda" else device
+    return canonical_gpu(gpu_state().get("name", "unknown")) if device == "cuda" else device
 
 
 class CompilePool:
     """Compiles programs in parallel in confined workers."""
 
-    def __init__(self, workers: int, config: Config, cache: Path) -> None:
+    def __init__(self, workers: int, config: WorkerConfig, cache: Path) -> None:
         self._config, self._cache = config, cache
         self._mine = threading.local()  # each thread has its worker
         self._threads = ThreadPoolExecutor(workers)
@@ -108,8 +111,8 @@ def timing_processors() -> list[int]:
     return usable[1:3] if len(usable) >= 6 else usable
 
 
-class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """Where programs are measured."""
+class StationOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How programs are compiled and measured."""
 
     device: str = "cuda"  # ``cuda``, ``cpu`` or ``standin``
     trusted: bool = False  # run programs without any isolation
@@ -119,28 +122,30 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: Said wherever programs run unconfined.
-TRUSTED: Final = "Programs ran without any isolation (--trusted): they could do all that you can."
+TRUSTED_WARNING: Final = (
+    "Programs ran without any isolation (--trusted): they could do all that you can."
+)
 
 
 class Station(ExitStack):
     """Compiles programs, then measures them; used as a context manager."""
 
-    def __init__(self, host: Host, settings: Settings, gpu: str) -> None:
+    def __init__(self, options: StationOptions, settings: Settings, gpu: str) -> None:
         super().__init__()
-        self._device = host.device
-        self._first = self.environment()
-        more = {"gpu": gpu, "trusted": host.trusted, "cpus": timing_processors()}
+        self._device = options.device
+        self._state_at_start = self.gpu_state()
+        more = {"gpu": gpu, "trusted": options.trusted, "cpus": timing_processors()}
         self.measurer = self.enter_context(
-            Measurer(host.device, settings, cache=host.cache, **more)
+            Measurer(options.device, settings, cache=options.cache, **more)
         )
         usable = len(os.sched_getaffinity(0))
-        self._compilers = max(1, usable - 1) if host.compilers is None else host.compilers
+        self._compilers = max(1, usable - 1) if options.compilers is None else options.compilers
 
     def compile_ahead(
         self,
         programs: Collection[tuple[str, str]],
         deadline: float,
-        advance: Callable[[int, int, str], None],
+        advance: Advance,
     ) -> None:
         """Compile programs, given with their tasks, and end the compilers.
 
@@ -160,18 +165,18 @@ class Station(ExitStack):
                 future.result()
                 advance(done, len(futures), "compiling")
 
-    def environment(self) -> dict[str, str]:
-        """Driver, clocks, temperature and power of the GPU now; empty without one."""
-        return query() if self._device == "cuda" else {}
+    def gpu_state(self) -> dict[str, str]:
+        """Return driver, clocks, temperature and power of the GPU now; empty without one."""
+        return gpu_state() if self._device == "cuda" else {}
 
     def facts(self) -> dict[str, Any]:
-        """What ``run.json`` says of device and software, once something was measured."""
-        facts, driver = self.measurer.facts, self._first.get("driver_version")
-        more = {"driver": driver, "sandbox": self.measurer.confined}
+        """Return what ``run.json`` says of device and software, once something was measured."""
+        facts, driver = self.measurer.facts, self._state_at_start.get("driver_version")
+        more = {"driver": driver, "sandbox": self.measurer.sandbox}
         return {
             **facts,
             "software": {**facts.get("software", {}), **more},
-            "nvidia_smi": self._first,
+            "nvidia_smi": self._state_at_start,
         }
 
 
@@ -198,14 +203,14 @@ def measure_files(
     task: str,
     files: Sequence[Path],
     *,
-    host: Host,
+    options: StationOptions,
     gpu: str | None,
     settings: Settings,
-    advance: Callable[[int, int, str], None],
+    advance: Advance,
 ) -> Measured:
     """Measure kernel files, Python modules with ``custom_kernel(data)``.
 
-    The driver says which GPU it is where none is named. ``advance`` is called with files done,
+    nvidia-smi says which GPU it is where none is named. ``advance`` is called with files done,
     files in all, and the file.
 
     Raises:
@@ -213,18 +218,18 @@ def measure_files(
         MeasurerError: no worker comes up.
     """
     facts = get_task(task)
-    check_device(host.device, facts)  # before a process is started for it
-    device, results = host.device, []
+    check_device(options.device, facts)  # before a process is started for it
+    device, results = options.device, []
     name = resolve_gpu(device, gpu)
-    with Measurer(device, settings, gpu=name, trusted=host.trusted) as measurer:
+    with Measurer(device, settings, gpu=name, trusted=options.trusted) as measurer:
         for i, file in enumerate(files):
             advance(i, len(files), file.name)
             m = measurer.measure(facts.name, file.read_text("utf-8", "replace"))
             results.append(FileResult(file=str(file), measurement=m))
         advance(len(files), len(files), "")
-        smi = query() if device == "cuda" else {}
-        environment = {**measurer.facts, "nvidia_smi": smi, "sandbox": measurer.confined}
-    notes = [TRUSTED] if host.trusted else []
+        smi = gpu_state() if device == "cuda" else {}
+        environment = {**measurer.facts, "nvidia_smi": smi, "sandbox": measurer.sandbox}
+    notes = [TRUSTED_WARNING] if options.trusted else []
     if device != "cuda":
         notes.append(f"Times of the device {device}: for rehearsal, not comparable with any GPU's.")
     elif gpu_facts(name).memory_bandwidth_gb_s is None:

@@ -41,7 +41,7 @@ class State(msgspec.Struct):
     expansions: int = 0  # all expansions
 
     def node(self, ulid: str) -> SearchNode:
-        """A node of the archive; a ``ValueError`` says that it is not there."""
+        """Find a node of the archive; a ``ValueError`` says that it is not there."""
         (match,) = (node for node in self.archive if node.ulid == ulid)
         return match
 
@@ -59,7 +59,7 @@ class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     c_puct: float = 1.0  # weight of exploration
 
     def scores(self, state: State) -> list[tuple[float, SearchNode]]:
-        """Every node with its score, in order of the archive."""
+        """Score every node, in order of the archive."""
         nodes = state.archive
         ranked = sorted(range(len(nodes)), key=lambda i: -nodes[i].reward)
         weight = dict(zip(ranked, range(len(nodes), 0, -1), strict=True))
@@ -74,7 +74,7 @@ class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return scored
 
     def select(self, state: State) -> list[SearchNode]:
-        """The best nodes, none an ancestor or descendant of another."""
+        """Select the best nodes, none an ancestor or descendant of another."""
         chosen: list[SearchNode] = []
         order = sorted(self.scores(state), key=lambda s: (-s[0], -s[1].reward, s[1].ulid))
         for _, node in order:

@@ -32,7 +32,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe(times: Sequence[float]) -> Distribution:
-    """The distribution of times in ns; at least one.
+    """Describe times in ns, at least one, by their distribution.
 
     >>> describe([2.0, 4.0]).std == 2.0**0.5
     True
@@ -54,7 +54,7 @@ def describe(times: Sequence[float]) -> Distribution:
 def stop_reason(
     candidate: Sequence[float], reference: Sequence[float], settings: Settings
 ) -> StopReason | None:
-    """Whether the loop over pairs ends after these times, ns, and why.
+    """Tell why the loop over pairs ends after these times, ns; ``None`` while it goes on.
 
     Both means must be precise (standard error under ``stop_relative_error``); else ``max_runs`` or
     the time cap ends it, never before ``min_runs``.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernel_archive.errors import MissingExtraError, UsageError
-from kernel_measure.device import Device, Sample, StandIn
+from kernel_measure.device import Device, StandIn, TimedCall
 
 _clock = time.perf_counter_ns
 
@@ -59,7 +59,7 @@ class TorchDevice(Device):
         self._torch.manual_seed(seed)
 
     def prepare(self, expected: tuple[Any, ...], *, flush: bool) -> None:
-        """Before a call: freed memory of the outputs' sizes is full of NaN."""
+        """Fill freed memory of the outputs' sizes with NaN and, with ``flush``, empty the L2."""
         poison = [
             self._full(e.shape, self._poison(e.dtype), dtype=e.dtype, device=e.device)
             for e in expected
@@ -69,13 +69,13 @@ class TorchDevice(Device):
             self._zero(self._scratch)
 
     def _poison(self, dtype: Any) -> float | int | bool:
-        """A value that no result has: NaN, or the least integer."""
+        """Return a value that no result has: NaN, or the least integer."""
         if dtype.is_floating_point:
             return math.nan
         return True if dtype is self._torch.bool else int(self._torch.iinfo(dtype).min)
 
-    def call(self, function: Callable[[Any], Any], data: Any) -> Sample:
-        """One timed call, from an idle device to an idle device."""
+    def call(self, function: Callable[[Any], Any], data: Any) -> TimedCall:
+        """Time one call, from an idle device to an idle device."""
         if not self.cuda:
             return super().call(function, data)
         first, last = self._event(enable_timing=True), self._event(enable_timing=True)
@@ -88,7 +88,7 @@ class TorchDevice(Device):
         middle = _clock()
         self._sync()
         end = _clock()
-        return Sample(
+        return TimedCall(
             time_ns=self._elapsed(first, last) * 1e6,
             host_ns=float(end - start),
             tail_ns=float(end - middle),
@@ -101,15 +101,15 @@ class TorchDevice(Device):
             self._sync()
 
     def signature(self, value: Any) -> tuple[str, tuple[int, ...], str]:
-        """Device type, shape and dtype, as text."""
+        """Return device type, shape and dtype."""
         return value.device.type, tuple(value.shape), str(value.dtype)
 
     def storage(self, value: Any) -> int:
-        """The address of the memory that it lies in."""
+        """Return the address of the memory that it lies in."""
         return int(value.untyped_storage().data_ptr())
 
     def equal(self, a: Any, b: Any) -> bool:
-        """Bitwise equality, NaN equal to NaN."""
+        """Tell whether two tensors are equal in all values; NaN equals NaN."""
         if a.element_size() == 1 and a.dtype.is_floating_point:  # 8-bit floats have no comparisons
             return bool(self._equal(a.view(self._torch.uint8), b.view(self._torch.uint8)))
         if self._equal(a, b):
@@ -117,9 +117,9 @@ class TorchDevice(Device):
         return bool(self._isclose(a, b, rtol=0, atol=0, equal_nan=True).all())
 
     def _near(self, got: Any, expected: Any, rtol: float, atol: Any) -> Any:
-        """Element by element, whether ``|got - expected| <= atol + rtol |expected|``.
+        """Tell, element by element, whether ``|got - expected| <= atol + rtol |expected|``.
 
-        Short floats are widened first: in bfloat16 the bound itself would be rounded.
+        Short floats are widened first: in bfloat16 the tolerance itself would be rounded.
         """
         plain = isinstance(atol, int | float)
         if not expected.dtype.is_floating_point and plain and not rtol and not atol:
@@ -157,14 +157,14 @@ class TorchDevice(Device):
         self._write_flags(self._flags)
 
     def watched(self) -> dict[str, Any]:
-        """Torch, its tensors, timers and streams, and Python's clocks."""
+        """Return whose functions a program must leave alone, torch's and Python's clocks."""
         torch = self._torch
         names = ("Tensor", "nn.functional", "cuda", "cuda.Event", "cuda.Stream")
         parts = {f"torch.{name}": operator.attrgetter(name)(torch) for name in names}
         return {"torch": torch, **parts, "time": time}
 
     def facts(self) -> dict[str, Any]:
-        """What is recorded of device and software."""
+        """Return what is recorded of device and software."""
         torch = self._torch
         properties: dict[str, Any] = {"name": "cpu", "compute_capability": None}
         software = {

@@ -27,7 +27,7 @@ class Measurement(Result, kw_only=True):
     fresh_worker: bool = True  # whether the program was the first of its process
 
     def timing(self) -> dict[str, Any]:
-        """The line of ``timing.jsonl``, with both distributions of every case."""
+        """Return the line of ``timing.jsonl``, with both distributions of every case."""
         return {
             "speedup": self.speedup,
             "kind": self.outcome,
@@ -45,12 +45,12 @@ class Measurement(Result, kw_only=True):
 
 
 def case_key(shape: dict[str, Any]) -> str:
-    """A case as text: ``vocab_size=32000``."""
+    """Write a case as text: ``vocab_size=32000``."""
     return ",".join(f"{k}={v}" for k, v in shape.items())
 
 
-def measurement(task: str, result: Result, *, wall_s: float) -> Measurement:
-    """The verdict over cases: a failure, else the geometric mean of their ratios.
+def measurement_of(task: str, result: Result, *, wall_s: float) -> Measurement:
+    """Return the verdict over cases: a failure, else the geometric mean of their ratios.
 
     Raises:
         ValueError: there is neither a failure nor a ratio.
@@ -69,8 +69,8 @@ def measurement(task: str, result: Result, *, wall_s: float) -> Measurement:
     return m
 
 
-def evaluation(m: Measurement) -> LoggedEvaluation:
-    """A measurement as the logs hold it; the reward is the speedup.
+def logged_evaluation(m: Measurement) -> LoggedEvaluation:
+    """Write a measurement as the logs hold it; the reward is the speedup.
 
     Cases timed before a failure stand in ``timing()``.
     """

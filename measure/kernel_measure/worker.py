@@ -1,10 +1,10 @@
 """The worker process: the only place of the package where a program under test runs.
 
-Started by ``process.py`` with two descriptors; after a line with its configuration (``Config``) it
-answers one JSON line (``Reply``) per request line (``Request``). Modes: ``time`` evaluates.
-``compile`` compiles ahead, without a GPU: Triton kernels against a faked device and tensors without
-data, CUDA C++ by import. It fills the program's own compiler cache, so that the evaluation only
-loads what was made. ``dry`` follows host code on tensors without values and says what it launches
+Started by ``process.py`` with two descriptors; after a line with a ``WorkerConfig`` it answers one
+JSON line (``Reply``) per request line (``Request``). Modes: ``time`` evaluates. ``compile``
+compiles ahead, without a GPU: Triton kernels against a faked device and tensors without data, CUDA
+C++ by import. It fills the program's own compiler cache, so that the evaluation only loads what was
+made. ``dry`` follows host code on tensors without values and says what it launches
 (``following.py``). ``profile`` calls a program on the GPU and says what was launched there
 (``profiler.py``).
 """
@@ -34,11 +34,11 @@ from kernel_measure.following import (
     follow_model,
     install_torch,
     install_triton,
-    on_meta,
+    meta_mode,
 )
 from kernel_measure.profiler import profile_call, record_spills
 from kernel_measure.sandbox import limit_resources, protect_process
-from kernel_measure.settings import Config
+from kernel_measure.settings import WorkerConfig
 from kernel_measure.tasks import get_task
 from kernel_measure.tasks.base import Data
 from kernel_measure.torch_device import AnyDevice, TorchDevice
@@ -58,17 +58,17 @@ class Reply(msgspec.Struct, kw_only=True):
     """One answer; the first one says that the worker is ready."""
 
     nonce: str = ""  # of the request; empty for the first line
-    #: An ``evaluate.Result`` as plain data, in mode ``time``; in modes ``dry`` and ``profile``
+    #: A ``timing.Result`` as plain data, in mode ``time``; in modes ``dry`` and ``profile``
     #: calls by case (``cases``), or the ``error`` of a program that can't be followed.
     result: Any = None
     error: str = ""  # a fault of the harness itself, not of the program
-    confined: dict[str, str] = {}  # what the sandbox achieved (first line)
+    sandbox: dict[str, str] = {}  # what the sandbox achieved (first line)
     facts: dict[str, Any] = {}  # device and software (first line)
-    sticky: bool = False  # the device is unusable now; the worker ends
+    ends_worker: bool = False  # it can serve no more: the device is unusable, or it was lost
     wall_s: float = 0.0  # seconds that the request took
 
 
-Answer: TypeAlias = "Callable[[Request], Reply]"
+Handler: TypeAlias = "Callable[[Request], Reply]"
 Facts: TypeAlias = dict[str, Any]
 
 
@@ -111,7 +111,7 @@ def _fake_triton(architecture: int) -> None:
     jit.JITFunction.run = run
 
 
-def _compile_mode(config: Config) -> tuple[Answer, Facts]:
+def _compile_mode(config: WorkerConfig) -> tuple[Handler, Facts]:
     """Import programs and call them on tensors that have shapes alone."""
     mode: Any = contextlib.nullcontext()
     if get_task(config.task).framework == "torch":
@@ -121,10 +121,10 @@ def _compile_mode(config: Config) -> tuple[Answer, Facts]:
         _fake_triton(10 * major + minor)
         multiprocessors = facts.multiprocessors or config.multiprocessors
         fake_gpu(torch, multiprocessors, (major, minor))  # isolated, it sees none
-        mode = on_meta(torch)
+        mode = meta_mode(torch)
     folder, serial = Path(config.scratch), itertools.count(1)
 
-    def answer(request: Request) -> Reply:
+    def handle(request: Request) -> Reply:
         name = f"ahead_{next(serial)}"
         # A program that fails here fails in its evaluation, with a verdict.
         with contextlib.suppress(BaseException), mode:
@@ -138,11 +138,11 @@ def _compile_mode(config: Config) -> tuple[Answer, Facts]:
         sys.modules.pop(name, None)
         return Reply()
 
-    return answer, {}
+    return handle, {}
 
 
 def calls_by_case(cases: Iterable[list[dict[str, Any]]]) -> dict[str, Any]:
-    """The calls of a program by case, equal ones as one with ``n``; or why there are none."""
+    """Count the equal calls of a program by case; an ``error`` says why there are none."""
     counted = []
     try:
         for calls in cases:
@@ -155,35 +155,38 @@ def calls_by_case(cases: Iterable[list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def _inputs(request: Request, device: str) -> Iterator[Data]:
-    """The inputs of the timed cases of a request's task."""
+    """Make the inputs of the timed cases of a request's task."""
     task = get_task(request.task)
     return (task.input_of(case, 0, "standard", device) for case in task.benchmark_cases)
 
 
-def _dry_mode(config: Config) -> tuple[Answer, Facts]:
+def _dry_mode(config: WorkerConfig) -> tuple[Handler, Facts]:
+    """Follow host code on tensors without values."""
     import torch
     import torch._meta_registrations  # loaded before the first program's time runs
 
     torch.set_grad_enabled(False)
     torch.set_num_threads(1)
     install_triton()
-    modes, device = install_torch(torch, config.multiprocessors), torch.device("meta")
+    meta, operators = install_torch(torch, config.multiprocessors)
+    device = torch.device("meta")
 
     def cases(request: Request) -> Iterator[list[dict[str, Any]]]:
         if request.reference:
-            yield follow_model(request.code, request.reference, modes, device)
+            yield follow_model(request.code, request.reference, device, meta, operators)
             return
         for data in _inputs(request, "meta"):
-            yield follow(request.code, data, modes)
+            yield follow(request.code, data, meta, operators)
 
-    def answer(request: Request) -> Reply:
+    def handle(request: Request) -> Reply:
         torch.set_default_dtype(torch.float32)  # the program before may have set another
         return Reply(result=calls_by_case(cases(request)))
 
-    return answer, {}
+    return handle, {}
 
 
-def _profile_mode(config: Config) -> tuple[Answer, Facts]:
+def _profile_mode(config: WorkerConfig) -> tuple[Handler, Facts]:
+    """Call programs on the GPU, and say what was launched there."""
     torch = _import_torch()
     device = TorchDevice(config.device)
     torch.cuda.set_per_process_memory_fraction(config.settings.gpu_memory_fraction)
@@ -195,17 +198,17 @@ def _profile_mode(config: Config) -> tuple[Answer, Facts]:
         for data in _inputs(request, "cuda"):
             yield profile_call(program, data, scratch, spills)
 
-    def answer(request: Request) -> Reply:
+    def handle(request: Request) -> Reply:
         name = f"profiled_{next(serial)}"
         result = calls_by_case(cases(request, name))
         sys.modules.pop(name, None)
         return _checked(Reply(result=result), device, keep_gb=4)  # others share the GPU
 
-    return answer, device.facts()
+    return handle, device.facts()
 
 
 def _checked(reply: Reply, device: AnyDevice, *, keep_gb: int) -> Reply:
-    """An answer, which says so where the program broke the CUDA context; with memory given back."""
+    """Give memory back; say in the reply where the program broke the CUDA context."""
     try:
         device.synchronize()
         if device.name == "cuda":
@@ -215,11 +218,12 @@ def _checked(reply: Reply, device: AnyDevice, *, keep_gb: int) -> Reply:
             if torch.cuda.memory_reserved() > keep_gb * 2**30:
                 torch.cuda.empty_cache()
     except Exception:  # noqa: BLE001 - whatever the driver raises, the context is gone
-        reply.sticky = True
+        reply.ends_worker = True
     return reply
 
 
-def _time_mode(config: Config) -> tuple[Answer, Facts]:
+def _time_mode(config: WorkerConfig) -> tuple[Handler, Facts]:
+    """Evaluate programs of one task."""
     task = get_task(config.task)
     if task.framework == "torch":
         with contextlib.suppress(ImportError):  # the device says what is missing
@@ -233,11 +237,11 @@ def _time_mode(config: Config) -> tuple[Answer, Facts]:
     evaluator = Evaluator(task, device, config)
     evaluator.warm()
 
-    def answer(request: Request) -> Reply:
+    def handle(request: Request) -> Reply:
         result = msgspec.to_builtins(evaluator.evaluate(request.code))
         return _checked(Reply(result=result), device, keep_gb=60)
 
-    return answer, device.facts()
+    return handle, device.facts()
 
 
 _MODES: Final = {
@@ -248,18 +252,20 @@ _MODES: Final = {
 }
 
 
-def _serve(config: Config, requests: IO[bytes], replies: IO[bytes]) -> int:
-    answer, facts = _MODES[config.mode](config)
+def _serve(config: WorkerConfig, requests: IO[bytes], replies: IO[bytes]) -> int:
+    """Answer requests until there are no more, or one ends the worker; return the exit status."""
+    handle, facts = _MODES[config.mode](config)
     isolation = "none" if config.trusted else "bubblewrap"
-    confined = {"isolation": isolation, "limits": limit_resources(config.settings)}
-    send = replies.write
+    sandbox = {"isolation": isolation, "limits": limit_resources(config.settings)}
+    # Taken before a program could replace them.
+    write = replies.write
     encode, decode = msgspec.json.encode, msgspec.json.Decoder(Request).decode
 
-    def reply(message: Reply) -> None:
-        send(encode(message) + b"\n")
+    def send_reply(reply: Reply) -> None:
+        write(encode(reply) + b"\n")
         replies.flush()
 
-    reply(Reply(confined=confined, facts=facts))
+    send_reply(Reply(sandbox=sandbox, facts=facts))
     for line in requests:
         if config.cpus:
             os.sched_setaffinity(0, set(config.cpus))
@@ -268,12 +274,12 @@ def _serve(config: Config, requests: IO[bytes], replies: IO[bytes]) -> int:
         os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(request.cache) / "extensions")
         begin = time.perf_counter()
         try:
-            message = answer(request)
+            reply = handle(request)
         except Exception as error:  # noqa: BLE001 - a fault of ours must reach the driver as one
-            message = Reply(error=f"{type(error).__name__}: {error}"[:2000])
-        message.nonce, message.wall_s = request.nonce, time.perf_counter() - begin
-        reply(message)
-        if message.sticky:
+            reply = Reply(error=f"{type(error).__name__}: {error}"[:2000])
+        reply.nonce, reply.wall_s = request.nonce, time.perf_counter() - begin
+        send_reply(reply)
+        if reply.ends_worker:
             return 3
     return 0
 
@@ -282,6 +288,6 @@ def main(argv: list[str]) -> int:
     """Entry point of the process."""
     protect_process()
     with os.fdopen(int(argv[0]), "rb") as requests, os.fdopen(int(argv[1]), "wb") as replies:
-        config = msgspec.json.decode(requests.readline(), type=Config)
+        config = msgspec.json.decode(requests.readline(), type=WorkerConfig)
         os.chdir(config.scratch)
         return _serve(config, requests, replies)

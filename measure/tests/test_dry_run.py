@@ -8,6 +8,7 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from support.archives import Run, Search, make_archive
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe_files import FULL_LAUNCH_LINE
-from kernel_archive.errors import TargetExistsError
+from kernel_archive.errors import KernelArchiveError, TargetExistsError
 from kernel_archive.ids import program_id
 from kernel_archive.toml_files import toml_beside
 from kernel_archive.untrusted import Lines
@@ -51,7 +52,7 @@ def follow(monkeypatch):
     following.install_triton()
 
     nothing = contextlib.nullcontext()
-    yield lambda text: following.follow(text, Bytes(), [nothing, nothing])
+    yield lambda text: following.follow(text, Bytes(), nothing, nothing)
     for name in [n for n in sys.modules if n.partition(".")[0] in ("triton", "program")]:
         del sys.modules[name]
     sys.modules |= kept
@@ -180,6 +181,59 @@ def test_a_killed_call_goes_on(archive, tmp_path, monkeypatch):
     ids = [line.program_id for line in lines_of(output)]
     assert ids == sorted(ids)
     assert [path.name for path in tmp_path.glob("o.*")] == ["o.jsonl"]
+
+
+@pytest.fixture
+def timed_worker(monkeypatch):
+    """Answers each program with one call, and takes a second of the package's time for it."""
+    clock = SimpleNamespace(now=0.0, asked=[])
+
+    class Worker:
+        """Counts in ``clock``."""
+
+        def __init__(self, *_):
+            self.kill = lambda: None
+            self.ready = lambda _: True
+
+        def ask(self, code, *_, **__):
+            clock.now += 1.0
+            clock.asked.append(code)
+            return Reply(result={"cases": [[{"kind": "operator", "name": f"op{len(code)}"}]]})
+
+    monkeypatch.setattr("kernel_measure.dry_run.WorkerProcess", Worker)
+    time = SimpleNamespace(monotonic=lambda: clock.now)
+    monkeypatch.setattr("kernel_measure.dry_run.time", time)
+    return clock
+
+
+@pytest.mark.parametrize("mode", ["dry", "profile"])
+def test_what_a_time_limit_left_is_gone_on_with(archive, tmp_path, timed_worker, mode):
+    """Each program is asked once, and the file is that of one call without an end."""
+    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
+    follow_programs(archive, whole, FollowOptions(mode=mode))
+    asked = timed_worker.asked.copy()
+    short = FollowOptions(mode=mode, seconds=1.5)
+    assert follow_programs(archive, parts, short).followed == 2
+    assert 0 < len(lines_of(parts)) < len(lines_of(whole))
+    assert [path.name for path in tmp_path.glob("parts.*.unfinished-*")] != []
+    follow_programs(archive, parts, FollowOptions(mode=mode), force=True)
+    assert timed_worker.asked == asked * 2
+    assert parts.read_bytes() == whole.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", parts.name, whole.name]
+
+
+def test_two_calls_do_not_share_a_file(archive, tmp_path, timed_worker):
+    """The second ends at once with an error; the first is not disturbed, and leaves no lock."""
+    output, refused = tmp_path / "o.jsonl", []
+
+    def follow_again(*_):
+        with pytest.raises(KernelArchiveError, match="another call is at work") as error:
+            follow_programs(archive, output, FollowOptions())
+        refused.append(error)
+
+    assert follow_programs(archive, output, FollowOptions(), advance=follow_again).followed == 4
+    assert len(refused) == len(timed_worker.asked) == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "o.jsonl"]
 
 
 def lines_of(path):

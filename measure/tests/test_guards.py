@@ -9,10 +9,10 @@ import pytest
 from support import cheats
 
 from kernel_measure import guards
-from kernel_measure.device import Sample, StandIn
+from kernel_measure.device import StandIn, TimedCall
 from kernel_measure.evaluate import Evaluator
 from kernel_measure.measurer import Measurer
-from kernel_measure.settings import Config, Settings
+from kernel_measure.settings import Settings, WorkerConfig
 from kernel_measure.tasks import TASK_NAMES, get_task
 from kernel_measure.tasks.base import Work
 
@@ -86,8 +86,8 @@ def test_precision_switches_of_a_program_do_not_reach_the_reference(cpu):
         assert cpu.measure("cross_entropy", code).outcome == "success"
 
 
-def _samples(time, host, tail, n=5):
-    return [Sample(time_ns=time, host_ns=host, tail_ns=tail, output=None) for _ in range(n)]
+def _timed_calls(time, host, tail, n=5):
+    return [TimedCall(time_ns=time, host_ns=host, tail_ns=tail, output=None) for _ in range(n)]
 
 
 class _Gpu(StandIn):
@@ -105,7 +105,7 @@ def test_clocks_have_to_agree(candidate, guard):
     """Launch latency and the cost of waiting are no fault; a slow timer and hidden work are."""
     refused = pytest.raises(guards.Refusal, match=guard) if guard else nullcontext()
     with refused:
-        guards.check_clock(_Gpu(), _samples(*candidate), _samples(4e6, 4.03e6, 1e4))
+        guards.check_clock(_Gpu(), _timed_calls(*candidate), _timed_calls(4e6, 4.03e6, 1e4))
 
 
 @pytest.mark.parametrize(("stalls", "outcome"), [(0, "none"), (1, "none"), (2, "incorrect")])
@@ -120,7 +120,7 @@ def test_clocks_are_asked_twice(tmp_path, monkeypatch, stalls, outcome):
 
     monkeypatch.setattr(guards, "check_clock", check)
     settings = Settings(cases="small", max_runs=5, ring=2, warm_calls=1, remeasure=0)
-    config = Config(
+    config = WorkerConfig(
         mode="time", task="rehearsal", device="standin", settings=settings, scratch=str(tmp_path)
     )
     result = Evaluator(get_task("rehearsal"), StandIn(), config).evaluate(cheats.NUMPY_HONEST)

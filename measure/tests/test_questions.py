@@ -11,7 +11,7 @@ from support.answers import answer, run_answered, run_plan
 from support.cheats import NUMPY_HONEST
 
 from kernel_archive.errors import DataError, UsageError
-from kernel_measure.logs import MAX_GIVEN, read_lines
+from kernel_measure.logs import MAX_GIVEN_BYTES, read_lines
 from kernel_measure.questions import AIM, FileProvider, Proposal
 from kernel_measure.strategies import SearchNode
 
@@ -82,7 +82,7 @@ def test_answers_are_programs_or_reasons(tmp_path):
 @pytest.mark.parametrize(
     "data",
     [
-        *(b"{", b'{"kode": "x"}', b'{"code": 3}', b"x" * (MAX_GIVEN + 1)),
+        *(b"{", b'{"kode": "x"}', b'{"code": 3}', b"x" * (MAX_GIVEN_BYTES + 1)),
         *(b'{"expected_speedup": 0}', b'{"expected_speedup": "fast"}'),
     ],
 )

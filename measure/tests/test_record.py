@@ -59,7 +59,7 @@ class FakeLog:
         self.facts = dict
 
     @property
-    def waits(self):
+    def n_waiting(self):
         """Rounds that are left."""
         return len(self.rounds)
 
@@ -68,7 +68,7 @@ class FakeLog:
         """Whether no program is left."""
         return not self.rounds
 
-    def jobs(self):
+    def next_jobs(self):
         """The programs of the next round."""
         return [Job(code, code) for code in (self.rounds.pop(0) if self.rounds else [])]
 
@@ -83,7 +83,7 @@ def test_rounds_take_what_there_is(tmp_path, monkeypatch):
     measurer = SimpleNamespace(
         measure=lambda task, code: said.append(f"{task} {code}"), end=lambda: said.append("end")
     )
-    station = SimpleNamespace(measurer=measurer, facts=dict, environment=dict)
+    station = SimpleNamespace(measurer=measurer, facts=dict, gpu_state=dict)
     station.compile_ahead = lambda programs, *_: said.append([code for _, code in programs])
     logs = {
         "a": FakeLog(["1", "2"], [], ["3"]),
@@ -91,7 +91,13 @@ def test_rounds_take_what_there_is(tmp_path, monkeypatch):
         "c": FakeLog([], ["4"], [], ["5"]),
     }
     runs = [
-        Run(directory=tmp_path / task, task=task, log=log, document={"run": task}, expected=3)
+        Run(
+            directory=tmp_path / task,
+            task=task,
+            log=log,
+            document={"run": task},
+            expected_evaluations=3,
+        )
         for task, log in logs.items()
     ]
     runs[1].in_new_worker = True
@@ -167,6 +173,55 @@ def test_deadline_leaves_resumable_runs(tmp_path):
     assert first.unfinished == 2
     assert not any(tmp_path.rglob("*.jsonl"))
     assert run_answered(plan, tmp_path).unfinished == 0
+
+
+def test_moved_directory_is_continued(tmp_path):
+    """Runs that were moved while nothing ran go on in their new place: no line is written anew."""
+    run_plan(PLAN, tmp_path / "old", only=["tree_search/*"])
+    logs = {p.relative_to(tmp_path / "old"): p for p in (tmp_path / "old").rglob("*.jsonl")}
+    begun = {name: path.read_bytes() for name, path in logs.items()}
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert run_answered(PLAN, tmp_path / "new").unfinished == 0
+    assert not (tmp_path / "old").exists()
+    assert begun
+    for name, lines in begun.items():
+        assert (tmp_path / "new" / name).read_bytes().startswith(lines)
+
+
+def test_run_in_the_place_of_another_is_refused(tmp_path):
+    """A run that was moved to another run's place is neither continued there nor overwritten."""
+    plan = tmp_path / "plan.toml"
+    text = PLAN.read_text().partition('[[search]]\nmethod = "agentic"')[0]
+    plan.write_text(text.replace("seed = 1", "seed = [1, 2]"))
+    out = tmp_path / "out"
+    run_plan(plan, out, only=["*__s1"])
+    moved = (out / "tree_search" / "rehearsal__s1").rename(out / "tree_search" / "rehearsal__s2")
+    log = (moved / "events.jsonl").read_bytes()
+    with pytest.raises(DataError, match="other settings") as refused:
+        run_plan(plan, out, only=["*__s2"])
+    assert refused.value.findings[0].field == "search.rng_seed"
+    assert (moved / "events.jsonl").read_bytes() == log
+
+
+def test_run_that_is_gone_is_begun_anew_by_the_next_call_alone(tmp_path, monkeypatch):
+    """Moved while it is recorded: the call ends with an error, and makes no second half of it."""
+    out, measure_one = tmp_path / "out", Measurer.measure
+    directory = out / "agentic" / "rehearsal__t_a00"
+
+    def measure_and_move(measurer, task, code):
+        measured = measure_one(measurer, task, code)
+        if (directory / "attempts.jsonl").exists():
+            directory.rename(tmp_path / "moved")
+        return measured
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Measurer, "measure", measure_and_move)
+        with pytest.raises(FileNotFoundError):
+            run_plan(PLAN, out, only=["agentic/*"], compilers=0)
+    assert not directory.exists()
+    assert len(read_lines(tmp_path / "moved" / "attempts.jsonl", Any)) == 1
+    assert run_plan(PLAN, out, only=["agentic/*"], compilers=0).unfinished == 0
+    assert len(read_lines(directory / "attempts.jsonl", Any)) == 4
 
 
 @pytest.mark.slow

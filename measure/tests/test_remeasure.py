@@ -16,17 +16,24 @@ from support.programs import program
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import DataError, UsageError
 from kernel_measure.logs import read_lines
-from kernel_measure.remeasure import Program, Remeasured, Repetitions, choose, remeasure_programs
+from kernel_measure.remeasure import (
+    Program,
+    Remeasured,
+    RemeasureOptions,
+    choose,
+    remeasure_programs,
+)
 from kernel_measure.settings import Settings
-from kernel_measure.station import Host
+from kernel_measure.station import StationOptions
 
 SETTINGS = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
 
 
 def measure(programs, out, repeat=1, settings=SETTINGS):
     """Measure programs again on the stand-in device."""
-    how = Repetitions(repeat=repeat, host=Host(device="standin"), settings=settings)
-    return remeasure_programs(programs, out, how)
+    station = StationOptions(device="standin")
+    options = RemeasureOptions(repeat=repeat, station=station, settings=settings)
+    return remeasure_programs(programs, out, options)
 
 
 SPEEDS = {1: 0.9, 2: 1.02, 3: 1.2, 4: 2.05, 5: 3.0}

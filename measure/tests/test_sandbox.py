@@ -25,7 +25,7 @@ from kernel_measure import sandbox
 from kernel_measure.measurer import Measurer
 from kernel_measure.memory import MemoryGroup, resident_gb
 from kernel_measure.process import WorkerProcess
-from kernel_measure.settings import Config, Settings
+from kernel_measure.settings import Settings, WorkerConfig
 
 README = Path(__file__).parents[1] / "README.md"
 SETTINGS = Settings(
@@ -69,14 +69,14 @@ def measurer():
     """A measurer whose workers run in bubblewrap."""
     with Measurer("standin", SETTINGS) as m:
         assert m.measure("rehearsal", NUMPY_HONEST).outcome == "success"
-        assert m.confined["isolation"] == "bubblewrap"
+        assert m.sandbox["isolation"] == "bubblewrap"
         yield m
 
 
 @pytest.fixture(scope="module")
 def neighbour(tmp_path_factory):
     """Another worker, without isolation: it shows what could be reached."""
-    config = Config(
+    config = WorkerConfig(
         mode="time", task="rehearsal", device="standin", settings=SETTINGS, trusted=True
     )
     worker = WorkerProcess(config, tmp_path_factory.mktemp("cache"))
@@ -187,7 +187,7 @@ def test_nothing_outlives_a_killed_driver(tmp_path):
 def test_programs_are_refused_where_they_cannot_be_isolated(monkeypatch, tmp_path):
     """Without bubblewrap a stranger's program does not run; the ways out are named."""
     monkeypatch.setattr(sandbox, "why_not_isolated", lambda: "bubblewrap is not installed")
-    config = Config(mode="time", task="rehearsal", device="standin", settings=SETTINGS)
+    config = WorkerConfig(mode="time", task="rehearsal", device="standin", settings=SETTINGS)
     with pytest.raises(sandbox.IsolationError, match="--trusted"):
         WorkerProcess(config, tmp_path)
 
@@ -206,7 +206,7 @@ def test_a_worker_can_read_what_the_system_says_of_a_gpu(tmp_path):
     """The user that a worker becomes passes the folders above the mounts; a profiler reads them."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    sandbox.lend(scratch)
+    sandbox.give_to_worker(scratch)
     command = sandbox.bubblewrap_command(scratch, cache=tmp_path / "cache", gpu=True)
     user = sandbox.worker_user()
     become = "" if user is None else f"os.setresgid(*[{user}] * 3); os.setresuid(*[{user}] * 3); "
@@ -221,7 +221,7 @@ def test_trusted_programs_run_without_isolation_and_it_is_said():
     """With ``trusted`` nothing is claimed: the record says none."""
     with Measurer("standin", SETTINGS, trusted=True) as m:
         assert m.measure("rehearsal", NUMPY_HONEST).outcome == "success"
-        assert m.confined["isolation"] == "none"
+        assert m.sandbox["isolation"] == "none"
 
 
 def test_memory_of_a_process_counts_without_its_first_thread():

@@ -14,7 +14,7 @@ from kernel_measure.questions import Proposal
 from kernel_measure.search import Search
 from kernel_measure.strategies import Puct
 from kernel_measure.timing import CaseResult, Result, describe
-from kernel_measure.verdict import Measurement, measurement
+from kernel_measure.verdict import Measurement, measurement_of
 
 NOW = "2026-01-01T00:00:00.000000Z"
 
@@ -28,7 +28,7 @@ def measured(speedup):
     case = CaseResult(
         shape={"n": 1}, candidate=describe([100.0 / speedup] * 3), reference=describe([100.0] * 3)
     )
-    return measurement("t", Result(cases=[case], salt="s"), wall_s=0.01)
+    return measurement_of("t", Result(cases=[case], salt="s"), wall_s=0.01)
 
 
 def speed_of(code):
@@ -65,7 +65,7 @@ def make(directory, *, steps=4, strategy=None, provider=None):
 def drive(search, limit=10**9):
     """Measure until the search has finished or ``limit`` results are in; the number measured."""
     done = 0
-    while done < limit and (jobs := search.jobs()):
+    while done < limit and (jobs := search.next_jobs()):
         for job in jobs:
             if done >= limit:
                 break
@@ -142,8 +142,8 @@ def test_killed_at_any_line_goes_on_as_if_nothing_had_happened(tmp_path, cut):
 def test_failed_start_ends_the_search_with_a_readable_log(tmp_path):
     """A starting program that fails gives a finished search with one evaluation, no null scores."""
     search = make(tmp_path / "run")
-    search.report(search.jobs()[0], measured(None), NOW)
-    assert search.jobs() == []
+    search.report(search.next_jobs()[0], measured(None), NOW)
+    assert search.next_jobs() == []
     assert search.finished
     assert searched(tmp_path / "run") == 0
     assert [e["kind"] for e in events(tmp_path / "run")] == ["search_initialized"]

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from kernel_measure.station import query, timing_processors
+from kernel_measure.station import gpu_state, timing_processors
 
 
 def test_processors_for_timing_are_not_the_first(monkeypatch):
@@ -38,10 +38,10 @@ def test_fields_of_the_first_gpu(says, monkeypatch):
     """One line of figures, by their names."""
     says(f"echo '{SAID}'; echo second; echo \"$@\" >&2")
     expected = {"name": "NVIDIA H200", "clocks.sm": "1755 MHz", "power.limit": "700.0 W"}
-    assert expected.items() <= query().items()
+    assert expected.items() <= gpu_state().items()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     says('case "$*" in *--id=3*) echo "third";; esac')
-    assert query() == {"name": "third"}
+    assert gpu_state() == {"name": "third"}
 
 
 @pytest.mark.parametrize("line", ["exit 9", "true", "echo no; exit 1", None])
@@ -51,4 +51,4 @@ def test_without_figures_there_are_none(says, monkeypatch, line):
         monkeypatch.setenv("PATH", "")
     else:
         says(line)
-    assert query() == {}
+    assert gpu_state() == {}

@@ -10,7 +10,7 @@ import pytest
 from kernel_archive.readers.events import Feedback, LoggedEvaluation, Observation
 from kernel_measure.runs import feedback_of
 from kernel_measure.timing import CaseResult, Result, describe
-from kernel_measure.verdict import Measurement, evaluation, measurement
+from kernel_measure.verdict import Measurement, logged_evaluation, measurement_of
 
 
 def case(mine, theirs, **shape):
@@ -20,7 +20,7 @@ def case(mine, theirs, **shape):
 
 def verdict(cases, **failure):
     """The measurement over cases."""
-    return measurement("t", Result(cases=cases, **failure), wall_s=0.5)
+    return measurement_of("t", Result(cases=cases, **failure), wall_s=0.5)
 
 
 def test_speedup_is_the_geometric_mean_over_cases():
@@ -40,7 +40,7 @@ def test_median_is_not_moved_by_an_outlier():
 def test_log_s_case_times_give_its_speedup():
     """The logged runtimes are of the statistic that the speedup is made of."""
     feedback = feedback_of(
-        evaluation(verdict([case([100.0, 100.0, 400.0], [300.0] * 3, vocab_size=32000)]))
+        logged_evaluation(verdict([case([100.0, 100.0, 400.0], [300.0] * 3, vocab_size=32000)]))
     )
     times = {"speedup": 3.0, "runtime_ns": 100.0, "ref_runtime_ns": 300.0}
     assert feedback.per_case_speedups == [{**times, "vocab_size": 32000}]
@@ -52,7 +52,7 @@ def test_first_failed_case_decides(kind):
     """Timed cases before it stay in the record; the reward is null."""
     m = verdict([case([1.0] * 3, [2.0] * 3)], failure_kind=kind, error="because")
     assert (m.outcome, m.speedup, m.error) == (kind, None, "because")
-    logged = evaluation(m)
+    logged = logged_evaluation(m)
     assert logged.reward is None
     assert logged.observation.feedback.kind == kind
     assert "because" in str(logged.observation.feedback)
@@ -62,7 +62,7 @@ def test_first_failed_case_decides(kind):
 def test_fault_of_the_harness_is_nobody_s_failure():
     """An infrastructure failure has a reason and no cases."""
     m = Measurement(task="t", outcome="infrastructure_failure", cases=[], error="no driver")
-    assert msgspec.json.decode(msgspec.json.encode(evaluation(m))) == {
+    assert msgspec.json.decode(msgspec.json.encode(logged_evaluation(m))) == {
         "observation": {"feedback": {"kind": "infrastructure_failure", "reason": "no driver"}},
         "reward": None,
     }

@@ -11,8 +11,8 @@ from support.cheats import NUMPY_HONEST
 from kernel_measure.failures import failure_by
 from kernel_measure.measurer import Measurer, MeasurerError, ReferenceBand
 from kernel_measure.process import LostRequest, WorkerProcess
-from kernel_measure.sandbox import environment
-from kernel_measure.settings import Config, Settings
+from kernel_measure.sandbox import worker_environment
+from kernel_measure.settings import Settings, WorkerConfig
 from kernel_measure.worker import Reply
 
 GOOD = NUMPY_HONEST
@@ -39,7 +39,7 @@ def test_environment_of_the_parent_is_gone(measurer, monkeypatch, tmp_path):
     looks = "import os\nassert 'HF_TOKEN' not in os.environ, 'leaked'"
     m = measurer.measure("rehearsal", during(looks))
     assert m.outcome == "success", m.error
-    env = environment(tmp_path / "s")
+    env = worker_environment(tmp_path / "s")
     assert "HF_TOKEN" not in env
     assert env["HOME"] == env["TMPDIR"] == str(tmp_path / "s")
 
@@ -217,11 +217,11 @@ def test_a_compiler_s_folders_are_left_out():
 
 def test_request_to_a_dead_worker_is_lost_not_raised(tmp_path):
     """A worker that died while idle gives a loss with its cause."""
-    config = Config(mode="time", task="rehearsal", device="standin", settings=Settings())
+    config = WorkerConfig(mode="time", task="rehearsal", device="standin", settings=Settings())
     worker = WorkerProcess(config, tmp_path)
     assert worker.ready(30)
-    if worker._first >= 0:  # process 1 of its namespace: what stands before it is bubblewrap
-        signal.pidfd_send_signal(worker._first, signal.SIGKILL)
+    if worker._init_pidfd >= 0:  # process 1 of its namespace: what stands before it is bubblewrap
+        signal.pidfd_send_signal(worker._init_pidfd, signal.SIGKILL)
     else:
         os.kill(worker.pid, signal.SIGKILL)
     answer = worker.ask(GOOD, 5)
@@ -234,9 +234,9 @@ def test_band_is_settled_and_follows():
     """The first measurements define what is usual; old ones are forgotten."""
     band = ReferenceBand(1.1)
     for t in (100.0, 101.0, 99.0, 100.0, 100.0):
-        assert band.check({"a": t}) == []
+        assert band.observe({"a": t}) == []
     for time, off in ((111.0, ["a"]), (90.0, ["a"]), (109.0, [])):
-        assert band.check({"a": time, "another case": time}) == off
+        assert band.observe({"a": time, "another case": time}) == off
     for _ in range(201):
-        band.check({"a": 200.0})
-    assert band.check({"a": 200.0}) == []
+        band.observe({"a": 200.0})
+    assert band.observe({"a": 200.0}) == []

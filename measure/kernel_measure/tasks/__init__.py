@@ -19,7 +19,7 @@ REHEARSAL: Final = "rehearsal"
 
 
 def get_task(name: str) -> Task:
-    """The task of that name or alias.
+    """Return the task of that name or alias.
 
     Raises:
         UsageError: there is none.

@@ -1,9 +1,9 @@
 """Inputs of tasks about attention."""
 
-from kernel_measure.tasks.base import Case, Data, Draw
+from kernel_measure.tasks.base import Case, Data, InputMaker
 
 
-def causal_attention(case: Case, draw: Draw) -> Data:
+def causal_attention(case: Case, draw: InputMaker) -> Data:
     """Causal attention, forward."""
     # Structured: heads of their own sharpness, values that grow with time.
     b, h, t, d = case["batch"], case["heads"], case["time"], case["dim"]
@@ -15,7 +15,7 @@ def causal_attention(case: Case, draw: Draw) -> Data:
     return tuple(x.bfloat16() for x in (q, k, v))
 
 
-def linear_attention(case: Case, draw: Draw) -> Data:
+def linear_attention(case: Case, draw: InputMaker) -> Data:
     """Linear attention with a decay for every head."""
     # Structured: heads from 0.5 to 0.9999, values that grow with time.
     b, h, t = case["batch"], case["heads"], case["time"]
@@ -27,7 +27,7 @@ def linear_attention(case: Case, draw: Draw) -> Data:
     return q.bfloat16(), k.bfloat16(), v.bfloat16(), decay
 
 
-def masked_softmax(case: Case, draw: Draw) -> Data:
+def masked_softmax(case: Case, draw: InputMaker) -> Data:
     """Softmax over keys up to each batch entry's length."""
     # Structured: lengths of zero, one and all, and one key in every row far above the rest.
     b, h, q, k = case["batch"], case["heads"], case["queries"], case["keys"]
@@ -42,7 +42,7 @@ def masked_softmax(case: Case, draw: Draw) -> Data:
     return scores, lengths
 
 
-def paged_decode_attention(case: Case, draw: Draw) -> Data:
+def paged_decode_attention(case: Case, draw: InputMaker) -> Data:
     """Attention of one new query per sequence over a paged cache."""
     # Structured: lengths of 1, of a page, of a page and one, and of the most; one loud key in
     # every sequence.
@@ -63,7 +63,7 @@ def paged_decode_attention(case: Case, draw: Draw) -> Data:
     return q.bfloat16(), k, v, table, lengths
 
 
-def rope_qk(case: Case, draw: Draw) -> Data:
+def rope_qk(case: Case, draw: InputMaker) -> Data:
     """Rotary embedding of queries and keys."""
     # Structured: positions that begin at 100,000, heads of their own magnitude.
     b, t, h, kv, d = case["batch"], case["time"], case["heads"], case["kv_heads"], case["dim"]
@@ -79,7 +79,7 @@ def rope_qk(case: Case, draw: Draw) -> Data:
     return q.bfloat16(), k.bfloat16(), angle.cos(), angle.sin(), {"layout": case["layout"]}
 
 
-def sliding_window_attention(case: Case, draw: Draw) -> Data:
+def sliding_window_attention(case: Case, draw: InputMaker) -> Data:
     """Causal attention over a window and a few first keys."""
     # Structured: heads of their own sharpness, loud first keys.
     b, h, t, d = case["batch"], case["heads"], case["time"], case["dim"]

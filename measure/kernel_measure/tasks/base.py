@@ -21,7 +21,7 @@ from kernel_archive.problems import PROBLEMS, Work
 Case = dict[str, Any]
 Data = tuple[Any, ...]
 #: ``(rtol, atol)`` of every output.
-Bounds = tuple[tuple[float, Any], ...]
+Tolerances = tuple[tuple[float, Any], ...]
 Variant = Literal["standard", "structured", "stress"]
 #: ``standard`` is the distribution that kernels are timed on. ``structured`` makes every row,
 #: column and half of an input different, so that a program which looks at part of it, or relies on
@@ -31,8 +31,8 @@ Variant = Literal["standard", "structured", "stress"]
 VARIANTS: tuple[Variant, ...] = ("standard", "structured")
 
 
-class Draw:
-    """What a task makes an input of.
+class InputMaker:
+    """Makes the random numbers and ranges of one input, on its device.
 
     On the device ``meta`` there is no generator, since tensors have no values.
     """
@@ -85,13 +85,13 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return vars(importlib.import_module(f"kernel_measure.tasks.{self.module}"))
 
     def input_of(self, case: Case, seed: int, variant: Variant, device: str) -> Data:
-        """A case's input from a seed."""
-        draw = Draw(self.framework, seed, variant, device)
-        data: Data = self._functions[self.name](case, draw)
+        """Make a case's input from a seed."""
+        maker = InputMaker(self.framework, seed, variant, device)
+        data: Data = self._functions[self.name](case, maker)
         return data
 
-    def bounds(self, data: Data) -> Bounds:
-        """``(rtol, atol)`` of every output for one input.
+    def tolerances(self, data: Data) -> Tolerances:
+        """Return ``(rtol, atol)`` of every output for one input.
 
         An atol is a number, or a number for each index of the output's first dimension.
         """
@@ -99,12 +99,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return own(data) if own else ((self.rtol, self.atol),) * len(self.outputs)
 
     def least_work(self, case: Case) -> Work | None:
-        """The least work of a timed case of the core's data; ``None`` for any other case."""
+        """Return the least work of a timed case of the core's data; ``None`` for any other case."""
         cases = PROBLEMS[self.name].cases if self.name in PROBLEMS else ()
         return next((timed.least_work for timed in cases if timed.shape == case), None)
 
     def describe_checks(self) -> dict[str, Any]:
-        """For ``run.json``: on which inputs programs are checked, and how near they must come."""
+        """Say, for ``run.json``, how a program's outputs are checked: on which inputs, how near."""
         usual = "|got - expected| <= atol + rtol |expected|, every element of every output"
         return {
             "distributions": [*VARIANTS, *(["stress"] if self.stress else [])],
@@ -113,11 +113,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def reference_program(self) -> str:
-        """The reference as a program under test."""
+        """Write the reference as a program under test."""
         return self.reference.replace("def reference(", "def custom_kernel(", 1)
 
     def load_reference(self) -> Callable[[Any], Any]:
-        """The reference as a function."""
+        """Load the reference as a function."""
         namespace: dict[str, Any] = {}
         exec(compile(self.reference, "<reference>", "exec"), namespace)  # noqa: S102 - our own text
         function: Callable[[Any], Any] = namespace["reference"]
@@ -125,6 +125,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def case_seed(seed: int, *parts: object) -> int:
-    """A 62-bit seed for one input."""
+    """Make a 62-bit seed for one input."""
     text = "\0".join(str(p) for p in (seed, *parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 2

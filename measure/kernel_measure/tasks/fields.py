@@ -1,9 +1,9 @@
 """Inputs of tasks about sequences, images, grids and particles."""
 
-from kernel_measure.tasks.base import Bounds, Case, Data, Draw
+from kernel_measure.tasks.base import Case, Data, InputMaker, Tolerances
 
 
-def causal_conv1d_silu(case: Case, draw: Draw) -> Data:
+def causal_conv1d_silu(case: Case, draw: InputMaker) -> Data:
     """Causal depthwise convolution of width 4 with SiLU."""
     # Structured: channels of their own magnitude, a jump in the middle of the time.
     b, d, t = case["batch"], case["channels"], case["time"]
@@ -16,7 +16,7 @@ def causal_conv1d_silu(case: Case, draw: Draw) -> Data:
     return x.bfloat16(), weight.bfloat16(), bias.bfloat16()
 
 
-def heat_steps(case: Case, draw: Draw) -> Data:
+def heat_steps(case: Case, draw: InputMaker) -> Data:
     """Eight explicit steps of the heat equation."""
     # Structured: a hot corner, stripes, a cold border.
     h, w = case["height"], case["width"]
@@ -28,7 +28,7 @@ def heat_steps(case: Case, draw: Draw) -> Data:
     return x, {"steps": case["steps"], "rate": 0.2}
 
 
-def histogram(case: Case, draw: Draw) -> Data:
+def histogram(case: Case, draw: InputMaker) -> Data:
     """Counts of byte values."""
     # Structured: long runs of one value, values that never occur.
     n = case["n"]
@@ -40,7 +40,7 @@ def histogram(case: Case, draw: Draw) -> Data:
     return ((u * 256).clamp(max=255).to(draw.torch.uint8),)
 
 
-def max_pool_backward(case: Case, draw: Draw) -> Data:
+def max_pool_backward(case: Case, draw: InputMaker) -> Data:
     """Gradient of a 3 x 3 max pooling with stride 2."""
     # Structured: few distinct values, so that windows have ties; channels of their own magnitude.
     b, c, h, w = case["batch"], case["channels"], case["height"], case["width"]
@@ -52,7 +52,7 @@ def max_pool_backward(case: Case, draw: Draw) -> Data:
     return x, dy
 
 
-def nbody_forces(case: Case, draw: Draw) -> Data:
+def nbody_forces(case: Case, draw: InputMaker) -> Data:
     """Softened gravity of many bodies."""
     # Structured: two clusters, one of them heavy, and far bodies.
     n = case["n"]
@@ -65,7 +65,7 @@ def nbody_forces(case: Case, draw: Draw) -> Data:
     return position, mass
 
 
-def segment_sum(case: Case, draw: Draw) -> Data:
+def segment_sum(case: Case, draw: InputMaker) -> Data:
     """Sums over consecutive segments of rows."""
     # Structured: one segment holds a third of all rows, every other one is empty.
     rows, segments = case["rows"], case["segments"]
@@ -82,13 +82,13 @@ def segment_sum(case: Case, draw: Draw) -> Data:
     )
 
 
-def segment_sum_tolerances(data: Data) -> Bounds:
+def segment_sum_tolerances(data: Data) -> Tolerances:
     """The error of a sum goes with the root of its length."""
     values, offsets = data
     return ((1e-4, 1e-4 * (1 + float(values.abs().max()) * offsets.diff().float().sqrt())),)
 
 
-def selective_scan(case: Case, draw: Draw) -> Data:
+def selective_scan(case: Case, draw: InputMaker) -> Data:
     """Selective state space recurrence."""
     # Structured: channels that forget at once beside ones that hardly do, inputs that fade.
     b, t, d = case["batch"], case["time"], case["channels"]

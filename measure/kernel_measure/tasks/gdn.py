@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from kernel_measure.tasks import get_task
-from kernel_measure.tasks.base import Case, Data, Draw
+from kernel_measure.tasks.base import Case, Data, InputMaker
 
 CHUNK = 64
 
@@ -14,7 +14,7 @@ def _run(task: str, data: Data) -> Data:
     return tuple(t.contiguous() for t in get_task(task).load_reference()(data))
 
 
-def _chunk_inputs(case: Case, draw: Draw) -> Data:
+def _chunk_inputs(case: Case, draw: InputMaker) -> Data:
     """``(q, k, v, beta, A, g)``.
 
     The gate is a cumulative sum inside each chunk of steps that are negative, so exp(g) lies in (0,
@@ -56,19 +56,19 @@ def _chunk_inputs(case: Case, draw: Draw) -> Data:
     return q, k.contiguous(), v.contiguous(), beta.contiguous(), a, g.contiguous()
 
 
-def gdn_recompute_w_u(case: Case, draw: Draw) -> Data:
+def gdn_recompute_w_u(case: Case, draw: InputMaker) -> Data:
     """WY transform."""
     return _chunk_inputs(case, draw)[1:]
 
 
-def gdn_chunk_fwd_h(case: Case, draw: Draw) -> Data:
+def gdn_chunk_fwd_h(case: Case, draw: InputMaker) -> Data:
     """State recurrence over chunks."""
     _, k, v, beta, a, g = _chunk_inputs(case, draw)
     w, u = _run("gdn_recompute_w_u", (k, v, beta, a, g))
     return k, w, u, g
 
 
-def gdn_chunk_fwd_o(case: Case, draw: Draw) -> Data:
+def gdn_chunk_fwd_o(case: Case, draw: InputMaker) -> Data:
     """Chunk outputs: the carried state's part plus the causal part inside the chunk."""
     q, k, v, beta, a, g = _chunk_inputs(case, draw)
     w, u = _run("gdn_recompute_w_u", (k, v, beta, a, g))

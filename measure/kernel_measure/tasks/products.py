@@ -2,10 +2,10 @@
 
 import math
 
-from kernel_measure.tasks.base import Case, Data, Draw
+from kernel_measure.tasks.base import Case, Data, InputMaker
 
 
-def conv2d_3x3(case: Case, draw: Draw) -> Data:
+def conv2d_3x3(case: Case, draw: InputMaker) -> Data:
     """3 x 3 convolution in bfloat16."""
     # Structured: channels of their own magnitude, bright borders.
     b, c, o, h, w = case["batch"], case["in"], case["out"], case["height"], case["width"]
@@ -19,7 +19,7 @@ def conv2d_3x3(case: Case, draw: Draw) -> Data:
     return x.bfloat16(), weight.bfloat16()
 
 
-def geglu_linear(case: Case, draw: Draw) -> Data:
+def geglu_linear(case: Case, draw: InputMaker) -> Data:
     """Linear layer with a GEGLU epilogue."""
     # Structured: rows and output columns of their own magnitude.
     m, k, n = case["rows"], case["inner"], case["cols"]
@@ -32,7 +32,7 @@ def geglu_linear(case: Case, draw: Draw) -> Data:
     return x.bfloat16(), weight.bfloat16()
 
 
-def matmul_bf16(case: Case, draw: Draw) -> Data:
+def matmul_bf16(case: Case, draw: InputMaker) -> Data:
     """Matrix product in bfloat16."""
     # Structured: rows of a and columns of b over several octaves, the inner halves unlike.
     m, n, k = case["m"], case["n"], case["k"]
@@ -45,7 +45,7 @@ def matmul_bf16(case: Case, draw: Draw) -> Data:
     return a.bfloat16(), b.bfloat16()
 
 
-def matmul_fp8_block(case: Case, draw: Draw) -> Data:
+def matmul_fp8_block(case: Case, draw: InputMaker) -> Data:
     """Matrix product of 8-bit floats with block scales."""
     # Structured: scales over eight octaves.
     m, n, k = case["m"], case["n"], case["k"]
@@ -59,7 +59,7 @@ def matmul_fp8_block(case: Case, draw: Draw) -> Data:
     return a, a_scale, b, b_scale
 
 
-def trimul(case: Case, draw: Draw) -> Data:
+def trimul(case: Case, draw: InputMaker) -> Data:
     """Outgoing triangle multiplicative update in float32."""
     # Structured: every pair of nodes has its own scale (0.25 to 4) and offset, and the mask thins
     # out along both axes.

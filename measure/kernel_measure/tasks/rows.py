@@ -1,9 +1,9 @@
 """Inputs of tasks about rows: normalising, activating, quantising, sorting them."""
 
-from kernel_measure.tasks.base import Bounds, Case, Data, Draw
+from kernel_measure.tasks.base import Case, Data, InputMaker, Tolerances
 
 
-def batched_transpose_add(case: Case, draw: Draw) -> Data:
+def batched_transpose_add(case: Case, draw: InputMaker) -> Data:
     """Transpose of every matrix of a batch, added to another."""
     # Structured: matrices and rows of their own magnitude.
     n, r, c = case["batch"], case["rows"], case["cols"]
@@ -16,7 +16,7 @@ def batched_transpose_add(case: Case, draw: Draw) -> Data:
     return a, b
 
 
-def cross_entropy(case: Case, draw: Draw) -> Data:
+def cross_entropy(case: Case, draw: InputMaker) -> Data:
     """Cross entropy with its gradient over a large vocabulary; logits in bfloat16."""
     # Structured: each row has its own slope over the vocabulary, odd and even columns and the two
     # halves differ, and a few columns dominate; no logit leaves [-30, 30], so that a sum of
@@ -39,7 +39,7 @@ def cross_entropy(case: Case, draw: Draw) -> Data:
     return logits, targets, grad_output
 
 
-def cross_entropy_tolerances(data: Data) -> Bounds:
+def cross_entropy_tolerances(data: Data) -> Tolerances:
     """Of the gradient, relative to itself.
 
     2 % covers the rounding of logits and result to bfloat16 (0.4 % each) and of probabilities in
@@ -49,7 +49,7 @@ def cross_entropy_tolerances(data: Data) -> Bounds:
     return (1e-2, 1e-3), (2e-2, 1e-3 * grad_output.abs() / logits.shape[1])
 
 
-def cumulative_sum(case: Case, draw: Draw) -> Data:
+def cumulative_sum(case: Case, draw: InputMaker) -> Data:
     """Inclusive prefix sum of every row."""
     # Structured: rows of their own offset, blocks that cancel, a few large values.
     rows, cols = case["rows"], case["cols"]
@@ -61,13 +61,13 @@ def cumulative_sum(case: Case, draw: Draw) -> Data:
     return (x,)
 
 
-def cumulative_sum_tolerances(data: Data) -> Bounds:
+def cumulative_sum_tolerances(data: Data) -> Tolerances:
     """Scale atol with the root of the summed squares: errors of either sign grow so."""
     (x,) = data
     return ((1e-4, 1e-3 * x.square().sum(dim=-1).sqrt()),)
 
 
-def fp8_quant(case: Case, draw: Draw) -> Data:
+def fp8_quant(case: Case, draw: InputMaker) -> Data:
     """Group-wise quantisation into the FP8 E4M3 range, results kept in float32."""
     # Structured: every group has its own magnitude over five decades, a few groups are zero, and
     # the largest magnitude of a group stands at another place (also the last) with either sign.
@@ -89,7 +89,7 @@ def fp8_quant(case: Case, draw: Draw) -> Data:
     )
 
 
-def group_norm_silu(case: Case, draw: Draw) -> Data:
+def group_norm_silu(case: Case, draw: InputMaker) -> Data:
     """Group normalisation with SiLU."""
     # Structured: channels of their own offset and magnitude, images of their own contrast.
     b, c, h, w = case["batch"], case["channels"], case["height"], case["width"]
@@ -108,7 +108,7 @@ def group_norm_silu(case: Case, draw: Draw) -> Data:
     return x, weight, bias, {"groups": case["groups"]}
 
 
-def hadamard_rows(case: Case, draw: Draw) -> Data:
+def hadamard_rows(case: Case, draw: InputMaker) -> Data:
     """Walsh-Hadamard transform of every row."""
     # Structured: rows over several octaves, sparse rows, constant rows.
     rows, cols = case["rows"], case["cols"]
@@ -120,7 +120,7 @@ def hadamard_rows(case: Case, draw: Draw) -> Data:
     return (x.bfloat16(),)
 
 
-def layernorm_backward(case: Case, draw: Draw) -> Data:
+def layernorm_backward(case: Case, draw: InputMaker) -> Data:
     """Gradients of a layer normalisation."""
     # Structured: rows of ``dy`` over nine octaves, columns that carry most of it, rows of zeros.
     rows, cols = case["rows"], case["cols"]
@@ -138,7 +138,7 @@ def layernorm_backward(case: Case, draw: Draw) -> Data:
     return x, dy, weight, wide.mean(dim=-1), rstd
 
 
-def layernorm_backward_tolerances(data: Data) -> Bounds:
+def layernorm_backward_tolerances(data: Data) -> Tolerances:
     """Sums over thousands of rows cancel."""
     x, dy, _, mean, rstd = data
     g = dy.float()
@@ -146,7 +146,7 @@ def layernorm_backward_tolerances(data: Data) -> Bounds:
     return (2e-2, 1e-2), (1e-3, 1e-3 * size), (1e-3, 1e-3 * g.square().sum(dim=0).sqrt())
 
 
-def quantize_int8_rows(case: Case, draw: Draw) -> Data:
+def quantize_int8_rows(case: Case, draw: InputMaker) -> Data:
     """Rows quantised to 8-bit integers by their largest magnitude."""
     # Structured: rows over twenty octaves, rows of zeros, the largest value at any place.
     rows, cols = case["rows"], case["cols"]
@@ -160,13 +160,13 @@ def quantize_int8_rows(case: Case, draw: Draw) -> Data:
     return (x.bfloat16(),)
 
 
-def quantize_int8_rows_tolerances(data: Data) -> Bounds:
+def quantize_int8_rows_tolerances(data: Data) -> Tolerances:
     """A quotient next to a half may round either way."""
     del data
     return (0.0, 1.0), (1e-5, 0.0)
 
 
-def rehearsal(case: Case, draw: Draw) -> Data:
+def rehearsal(case: Case, draw: InputMaker) -> Data:
     """``(x f64 [rows, cols],)``.
 
     Stress: magnitudes at which an exponential overflows unless the row's maximum is taken off
@@ -183,7 +183,7 @@ def rehearsal(case: Case, draw: Draw) -> Data:
     return (x,)
 
 
-def rmsnorm_residual(case: Case, draw: Draw) -> Data:
+def rmsnorm_residual(case: Case, draw: InputMaker) -> Data:
     """RMS normalisation of a residual sum, both results kept."""
     # Structured: rows of magnitudes over twelve octaves, some of them zero, and a few columns 50
     # times the rest.
@@ -199,7 +199,7 @@ def rmsnorm_residual(case: Case, draw: Draw) -> Data:
     return tuple(t.bfloat16() for t in (x, residual, weight))
 
 
-def swiglu(case: Case, draw: Draw) -> Data:
+def swiglu(case: Case, draw: InputMaker) -> Data:
     """SwiGLU activation."""
     # Structured: rows over eight octaves, either sign dominating by halves.
     rows, cols = case["rows"], case["cols"]
@@ -213,7 +213,7 @@ def swiglu(case: Case, draw: Draw) -> Data:
     return gate, up
 
 
-def topk_rows(case: Case, draw: Draw) -> Data:
+def topk_rows(case: Case, draw: InputMaker) -> Data:
     """The largest 64 values of every row, in order."""
     # Structured: many equal values, rows that fall or rise, negative rows.
     rows, cols = case["rows"], case["cols"]

@@ -11,7 +11,7 @@ from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
 from kernel_measure.plan import read_plan
 from kernel_measure.record import record
-from kernel_measure.station import Host
+from kernel_measure.station import StationOptions
 
 __all__ = ["answer", "read_run", "run_answered", "run_json", "run_plan"]
 
@@ -38,9 +38,9 @@ def answer(out) -> int:
 
 def run_plan(plan, out, **how):
     """Record the plan in a file, or a plan, on the stand-in device; nobody answers."""
-    host = {name: how.pop(name) for name in ("compilers", "cache") if name in how}
+    places = {name: how.pop(name) for name in ("compilers", "cache") if name in how}
     plan = read_plan(plan) if isinstance(plan, Path) else plan
-    return record(plan, out, Host(device="standin", **host), wait=False, **how)
+    return record(plan, out, StationOptions(device="standin", **places), wait=False, **how)
 
 
 def run_answered(plan, out, **how):

@@ -31,7 +31,7 @@ from support.hostile import ATTACKS, facts_of
 from kernel_archive.toml_files import toml_beside
 from kernel_measure.measurer import Measurer
 from kernel_measure.settings import Settings
-from kernel_measure.verdict import evaluation
+from kernel_measure.verdict import logged_evaluation
 
 __all__ = ["left_behind", "run"]
 
@@ -133,7 +133,7 @@ def run(seed: int, count: int, *, quiet: bool = True) -> None:
                 begin = time.monotonic()
                 found = measurer.measure("rehearsal", code)
                 took = time.monotonic() - begin
-                said = msgspec.json.encode([evaluation(found), found.timing()])
+                said = msgspec.json.encode([logged_evaluation(found), found.timing()])
                 if not quiet:
                     print(number, found.outcome, found.error_name[:40], f"{took:.1f} s", flush=True)
                 assert len(said) < 100_000, f"{len(said)} bytes of verdict\n{where}"
