@@ -6,6 +6,7 @@ Around it, in the process that starts workers: process, sandbox, memory; measure
 alive), station (compilers, then a measurer).
 What is recorded: plan, record, runs (logs of runs), search with strategies and questions, chains,
 remeasure, verdict, logs (files).
-Both sides share settings and tasks. dry_run drives the worker's modes ``dry`` and ``profile``.
+Both sides share settings, tasks and the limits of sandbox; cli is above all of it. dry_run drives
+the worker's modes ``dry`` and ``profile``.
 Start reading at measurer.py, then process.py, worker.py, evaluate.py.
 """

@@ -179,7 +179,7 @@ def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> No
 
     options = RemeasureOptions(
         repeat=how["repeat"],
-        station=_station_options(how["device"], how["trusted"]),
+        station_options=_station_options(how["device"], how["trusted"]),
         settings=settings_from(how["pairs"], candidates_per_worker=50),
         gpu=how["gpu"],
         deadline=time.monotonic() + how["seconds"],

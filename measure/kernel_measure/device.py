@@ -35,7 +35,7 @@ class TimedCall(msgspec.Struct, kw_only=True):
 
 
 class Device(abc.ABC):
-    """What devices with arrays of one type have in common."""
+    """What devices with arrays of one type have in common; a whole one is an ``AnyDevice``."""
 
     #: Whether its timer is the host's clock.
     timer_is_host = True

@@ -165,10 +165,8 @@ def follow_programs(
     lock = output.with_name(f".{output.name}.lock")
     busy = f"another call is at work on {printable(output, 300)}. Wait for it to end"
     with locked(lock, busy=busy):
-        try:
-            return _follow_missing(archive, output, how, force, advance)
-        finally:
-            lock.unlink(missing_ok=True)
+        check_new(output, force=force)  # another call may have written it meanwhile
+        return _follow_missing(archive, output, how, force, advance)
 
 
 def _follow_missing(

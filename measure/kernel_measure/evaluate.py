@@ -288,6 +288,7 @@ class Evaluator:
         differ. It is read after all calls, since reading it waits for the device.
         """
         outputs = guards.check_form(self.task, self.device, returned, given.expected)
+        # The word is part of the seed: another one would check other elements.
         seed = case_seed(self.settings.seed, "sample", self.salt, i)
         for got, want, (rtol, atol) in zip(outputs, given.expected, given.tolerances, strict=True):
             wrong.append(self.device.spot_check_fails(got, want, rtol, atol, seed))

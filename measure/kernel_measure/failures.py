@@ -10,9 +10,9 @@ from kernel_measure import guards
 MAX_TEXT = 4000
 _MAX_NAME = 200
 #: Exceptions of the compilers that programs use at their first call.
-_COMPILE_ERRORS = {
+_COMPILE_ERRORS = frozenset({
     "CompilationError", "CompileTimeAssertionFailure", "UnsupportedLanguageConstruct", "PTXASError",
-}  # fmt: skip
+})  # fmt: skip
 #: The folders of an absolute path: a compiler's command names those of the machine, which say
 #: nothing about the program.
 _FOLDERS = re.compile(r"(?<![\w.+/-])/(?:[\w.+-]+/)+(?=[\w.+-])")
@@ -32,7 +32,7 @@ def failure_by(error: BaseException, *, at_import: bool = False) -> guards.Candi
 
 
 def _text(value: object) -> str:
-    """Make text of anything that can be written anywhere."""
+    """Make a text of anything; the text can be written anywhere."""
     try:
         return str(value).encode("utf-8", "backslashreplace").decode()
     except BaseException:  # noqa: BLE001 - whatever the program made of it

@@ -56,9 +56,9 @@ class ReferenceBand:
         )
 
     def observe(self, times_ns: dict[str, float]) -> list[str]:
-        """Remember the reference times of a measurement, ns; return cases outside the band before.
+        """Remember the reference times of a measurement, ns; return the cases whose was unusual.
 
-        That is the usual time, times or divided by the factor.
+        That is, off the median of those before by more than the factor.
         """
         outside = []
         for case, time_ns in times_ns.items():
@@ -137,7 +137,7 @@ class Measurer(ExitStack):
         return best
 
     def _evaluate_confirmed(self, task: str, code: str) -> Measurement:
-        """Evaluate a program; repeat a loss in a fresh worker when this one had served others."""
+        """Evaluate a program; what may be our fault again, in a worker that served no others."""
         m = self._evaluate(task, code)
         could_be_ours = m.outcome in {"runtime_error", "infrastructure_failure"}
         if could_be_ours and m.error_name not in _BEFORE_LAUNCH and not m.fresh_worker:

@@ -80,7 +80,7 @@ class RemeasureOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How programs are measured again."""
 
     repeat: int
-    station: StationOptions
+    station_options: StationOptions
     settings: Settings
     gpu: str | None = None
     deadline: float = math.inf
@@ -157,8 +157,8 @@ def remeasure_programs(
     codes: dict[str, dict[str, None]] = {}  # by task, each once and in order
     for program in programs:
         codes.setdefault(program.task, {})[program.code] = None
-    name = resolve_gpu(how.station.device, how.gpu)
-    with recording_into(out), Station(how.station, how.settings, name) as station:
+    name = resolve_gpu(how.station_options.device, how.gpu)
+    with recording_into(out), Station(how.station_options, how.settings, name) as station:
         runs = [
             _begin(task, repetition, codes[task], out, how.settings)
             for repetition in range(1, how.repeat + 1)

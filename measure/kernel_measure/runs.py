@@ -45,7 +45,8 @@ def run_document(directory: Path, task: str, settings: Settings, **more: Any) ->
     }
     earlier = _earlier(directory)
     for name in _FIXED if earlier else ():
-        # A chain's fields come from its log, so only those that both documents have are compared.
+        # A chain's ``search`` comes from its log and is not in this document yet. What is in it
+        # must be the same in the earlier one.
         if name in document and _compared(earlier, name) != _compared(document, name):
             field = _first_difference(name, _compared(earlier, name), _compared(document, name))
             how = "under other" if name in earlier else "without saying under which"

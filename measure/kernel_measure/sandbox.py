@@ -135,7 +135,7 @@ def worker_user() -> int | None:
 
 
 def bubblewrap_command(scratch: Path, *, cache: Path, gpu: bool) -> list[str]:
-    """Make a worker's own folders, and the command line that stands before its own.
+    """Make a worker's own folders, and the command that its command line begins with.
 
     A worker can write to its folder alone, in which lie its ``/tmp``, its ``/dev/shm`` and the
     compiler caches that it was lent (``scratch / "lent"``, seen at ``cache``). With ``gpu`` it gets

@@ -26,7 +26,7 @@ class TorchDevice(Device):
             import torch
         except ImportError as error:
             raise MissingExtraError(
-                "measuring needs torch. Install it with: pip install 'kernel-measure[gpu]'"
+                "measuring needs torch. In a checkout type: pip install './measure[gpu]'"
             ) from error
         if name == "cuda" and not torch.cuda.is_available():
             raise UsageError(
@@ -157,7 +157,7 @@ class TorchDevice(Device):
         self._write_flags(self._flags)
 
     def watched(self) -> dict[str, Any]:
-        """Return whose functions a program must leave alone, torch's and Python's clocks."""
+        """Return whose functions a program must leave alone: torch, its parts, Python's clocks."""
         torch = self._torch
         names = ("Tensor", "nn.functional", "cuda", "cuda.Event", "cuda.Stream")
         parts = {f"torch.{name}": operator.attrgetter(name)(torch) for name in names}

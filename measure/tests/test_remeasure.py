@@ -32,7 +32,7 @@ SETTINGS = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
 def measure(programs, out, repeat=1, settings=SETTINGS):
     """Measure programs again on the stand-in device."""
     station = StationOptions(device="standin")
-    options = RemeasureOptions(repeat=repeat, station=station, settings=settings)
+    options = RemeasureOptions(repeat=repeat, station_options=station, settings=settings)
     return remeasure_programs(programs, out, options)
 
 

@@ -26,7 +26,7 @@ def test_tolerances_by_output_are_said_in_words(name):
         assert task.least_work(case.shape) == case.least_work
 
 
-def test_default_bounds_are_one_pair_for_each_output():
+def test_default_tolerances_are_one_pair_for_each_output():
     """Tasks without tolerances of their own use rtol and atol for every output."""
     assert get_task(REHEARSAL).tolerances(None) == ((1e-6, 1e-9), (1e-6, 1e-9))
 

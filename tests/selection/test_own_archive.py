@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.baselines.pairs import load_training_pairs
-from kernel_archive.cli import cli
+from kernel_archive.cli import cli, main
 from kernel_archive.errors import DataError, LogError, RecipeError
 from kernel_archive.pipeline import build, remake_split, validate
 from kernel_archive.problems import PROBLEMS
@@ -191,20 +191,22 @@ def test_why_there_is_no_training_pair(tmp_path: Path) -> None:
         load_training_pairs(open_archive(tmp_path / "me/mine"))
 
 
-def test_a_build_without_kernels_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_without_kernels_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It says what became of most rows, and where the first is; the archive that is there stays."""
     monkeypatch.chdir(tmp_path)
     before = open_archive(make(tmp_path)).manifest
     lines = ["id,from,task,card,src,x,ref", *(f"{i},,wide,L40S,,2.0," for i in range(3))]
     (tmp_path / "t.csv").write_text("\n".join(lines))
     (tmp_path / "builder.toml").write_text(RECIPE)
-    shown = CliRunner().invoke(cli, ["build", "builder.toml"])
-    assert shown.exit_code == 1
+    assert main(["build", "builder.toml"]) == 1
+    shown = capsys.readouterr()
     came = "no program with a speedup came out, so nothing is built: 3 rows are left out. "
-    assert came in shown.stderr
-    assert not shown.stdout
-    shown = CliRunner().invoke(cli, ["build", "builder.toml", "--json"])
-    assert (shown.exit_code, json.loads(shown.stdout)["error"]) == (1, "LogError")
+    assert came in shown.err
+    assert not shown.out
+    assert main(["build", "builder.toml", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"] == "LogError"
     assert open_archive(tmp_path / "me/mine").manifest == before
 
 

@@ -32,7 +32,7 @@ VARIANTS: tuple[Variant, ...] = ("standard", "structured")
 
 
 class InputMaker:
-    """Makes the random numbers and ranges of one input, on its device.
+    """Gives a task its variant and numbers: ``numpy``, or those of torch on its device.
 
     On the device ``meta`` there is no generator, since tensors have no values.
     """
@@ -86,8 +86,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def input_of(self, case: Case, seed: int, variant: Variant, device: str) -> Data:
         """Make a case's input from a seed."""
-        maker = InputMaker(self.framework, seed, variant, device)
-        data: Data = self._functions[self.name](case, maker)
+        draw = InputMaker(self.framework, seed, variant, device)
+        data: Data = self._functions[self.name](case, draw)
         return data
 
     def tolerances(self, data: Data) -> Tolerances:
