@@ -31,7 +31,7 @@ def build(
     ``advance`` is called with done, total and what.
 
     Raises:
-        KernelArchiveError: with findings that name file, line, field and way out.
+        KernelArchiveError: with findings that name file, line, field and fix.
     """
     run = Build(BuildOptions(builders=builders, **options), _content_digest())
     with locked_work_folder(run.work_folder):

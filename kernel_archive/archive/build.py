@@ -54,7 +54,10 @@ from kernel_archive.errors import (
 from kernel_archive.executors import Call, iterate_results, open_executor
 from kernel_archive.ids import CANARY, canonical_json, sha256_hex
 from kernel_archive.problems import normalise_problem
+from kernel_archive.splits import SPLIT_TABLES
 
+#: An archive without a row of these holds nothing to use.
+_WITH_PROGRAMS: Final = frozenset({"kernels", *SPLIT_TABLES})
 #: Below this many bytes of logs a second process costs more than it brings.
 PARALLEL_BYTES: Final = 24 * 1024 * 1024
 #: Findings kept in full in the manifest; all are counted.
@@ -183,9 +186,9 @@ class Build:
         has_variants = any(split.name != "canonical" for split in present.splits.values())
         is_withheld = "withheld" in present.reports  # what withholding emptied comes back
         faults = shard_faults(self.target, present.shards())
-        if lacks_card or has_variants or is_withheld or any(faults):
+        if lacks_card or has_variants or is_withheld or any(faults) or not has_programs(present):
             return None
-        # It is the release that is there, which the result can't refuse.
+        # Never refused as another release would be: it is the one that is there.
         return msgspec.structs.replace(self.result(present), unchanged=True)
 
     def write_tables(self, directory: Path) -> Manifest:
@@ -260,13 +263,18 @@ class Build:
         )
 
 
+def has_programs(manifest: Manifest) -> bool:
+    """Tell whether an archive has a kernel, or a row of a split."""
+    tables = [facts for name, facts in manifest.tables.items() if name in _WITH_PROGRAMS]
+    return any(sum(facts.rows.values()) for facts in tables)
+
+
 def refuse_empty(manifest: Manifest) -> None:
     """Raise a LogError for an archive without programs, which could replace a good one.
 
-    It has all findings, and says what became of most rows.
+    It has the first findings, and says what became of most rows.
     """
-    tables = [manifest.tables[name] for name in ("kernels", "eval") if name in manifest.tables]
-    if any(sum(facts.rows.values()) for facts in tables):
+    if has_programs(manifest):
         return
     n_rows = sum(run.evaluations for run in manifest.inputs)
     log_counts = manifest.reports.get("log_counts", {})

@@ -37,8 +37,9 @@ from kernel_archive.schema import TABLES
 MEMORY_LIMIT: Final = "800MB"
 #: Each thread holds blocks of its own: more of them than this need more than the limit.
 MAX_THREADS: Final = 4
-#: Fragments of fewer bytes in all are read once, with their texts.
+#: Fragments of fewer bytes and rows in all are read once, with their texts.
 SMALL_BYTES: Final = 64 << 20
+SMALL_ROWS: Final = 50_000
 #: Of others, sort searches of about this many rows together, with their texts, at a time.
 CHUNK_ROWS: Final = 20_000
 #: Rows of a batch that goes to a Parquet file.
@@ -111,10 +112,11 @@ def consolidate(
             connection.register_filesystem(store.system)
         fragments = {literal_path(store.location(run.fragment.name)): run.fragment for run in runs}
         whole = connection.read_parquet(sorted(fragments))
-        if sum(fragment.bytes for fragment in fragments.values()) < SMALL_BYTES:
+        n_bytes = sum(fragment.bytes for fragment in fragments.values())
+        chunks: Sequence[str | None] = [None]  # what is in ``chunk`` already
+        if n_bytes < SMALL_BYTES and sum(run.facts.evaluations for run in runs) < SMALL_ROWS:
             whole.create("chunk")
             connection.execute("CREATE VIEW fragment AS SELECT * EXCLUDE (code) FROM chunk")
-            chunks = ["FROM chunk"]
         else:
             whole.limit(0).create("chunk")
             whole.project("* EXCLUDE (code)").create("fragment")
@@ -130,7 +132,8 @@ def consolidate(
             writer = ShardWriter(directory, name, split)
             writers.setdefault(name, {})[split] = writer
         for chunk in chunks:  # read once for all tables
-            connection.execute(f"CREATE OR REPLACE TABLE chunk AS {chunk}")
+            if chunk is not None:
+                connection.execute(f"CREATE OR REPLACE TABLE chunk AS {chunk}")
             for name, split, condition in _LARGE_TABLES:
                 for part in _split_rows(connection, name, condition, rules.scheme):
                     writers[name][split].add(part)

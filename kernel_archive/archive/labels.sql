@@ -3,16 +3,16 @@
 -- succession (pairs of builders, newer and older), unanimous (builders) and reading (what readers found in programs), as
 -- the recipes say; bin_of, the bin of a speedup.
 --
--- Singular names are working tables of ids and numbers; the plural views at the end are the tables of the archive. Steps:
+-- All but the three views at the end, the tables of the archive, are working tables of ids and numbers. Steps:
 --   reference_time <- fragment: how long did each case of the reference take?
 --   survivors <- fragment: of which sources are only survivors left?
---   drifted <- reference_time, reference_median: whose reference time is off the median?
+--   reference_median, drifted <- reference_time: whose reference time is off the median?
 --   logged <- fragment, drifted: all evaluations, without texts
 --   superseded, current <- logged, succession: what has a newer builder measured again?
 --   bad_verdict <- current: which builder has failed which kernel?
 --   evaluation <- current, bad_verdict: which evaluations count, and which found their program?
 --   measured <- evaluation: which speedup is the label of a kernel?
---   kernel <- measured, first_found, nearest_to_median: which evaluation is its row, and which flags has it?
+--   first_found, nearest_to_median, kernel <- measured, evaluation: which evaluation is its row, and which flags has it?
 --   unlabelled, failure <- evaluation, measured: which programs have no label, and which evaluations are their rows?
 --   label_source, refusal_source <- kernel, failure, fragment: what does a row take from another evaluation?
 --   kernels, failures, evaluations <- kernel, failure, evaluation, chunk: the rows of the archive

@@ -28,7 +28,7 @@ OURS: Final = frozenset(
 
 
 def work_folder_of(target: Path) -> Path:
-    """Name the hidden work folder beside a target for fragments and unfinished versions."""
+    """Name the hidden work folder of a target: for staged fragments and unfinished versions."""
     resolved = target.absolute()
     return resolved.parent / f".{resolved.name}.stage"
 

@@ -105,9 +105,9 @@ def make_baseline(
         try:
             import sklearn  # noqa: F401 - tried before the archive is read
         except ImportError as error:
-            way_out = f"Install it with: {install_of('learn')}"
+            fix = f"Install it with: {install_of('learn')}"
             needed = f"the baseline {name} needs scikit-learn ({error})"
-            raise MissingExtraError(f"{needed}. {way_out}") from None
+            raise MissingExtraError(f"{needed}. {fix}") from None
     asked = load_asked_pairs(archive, split)
     if asked.split.asks_outcome:
         raise UsageError(

@@ -60,14 +60,14 @@ def check_board_folder(folder: Path, option: str) -> None:
     Raises:
         TargetExistsError: it does, or it is no folder.
     """
-    way_out = f"Choose another {option}"
+    fix = f"Choose another {option}"
     if any((folder / name).is_symlink() for name in ("", "submissions")):
-        raise TargetExistsError(f"{folder} and its submissions must not be links. {way_out}")
+        raise TargetExistsError(f"{folder} and its submissions must not be links. {fix}")
     if folder.exists() and not folder.is_dir():
-        raise TargetExistsError(f"{folder} is not a folder. {way_out}")
+        raise TargetExistsError(f"{folder} is not a folder. {fix}")
     ours = any((folder / name).exists() for name in ("submissions", STANDINGS_FILE, LOCK))
     if folder.is_dir() and not ours and any(folder.iterdir()):
-        raise TargetExistsError(f"{folder} holds something that is not a board. {way_out}")
+        raise TargetExistsError(f"{folder} holds something that is not a board. {fix}")
 
 
 def _lines(path: Path) -> bytes:

@@ -35,7 +35,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     submission: Submission
     score: Score
     draws: dict[str, Any]  # metric -> its value in each bootstrap draw
-    masses: Any  # uint8, shape (R, n, 8), probabilities x 255
+    quantised: Any  # uint8, shape (R, n, 8), probabilities x 255
     predicted: Any  # uint8, shape (R, n), predicted bins, 0 where there is no distribution
     states: Any  # uint8, shape (R, n), bits: 1 there is a line, 2 with a distribution, 4 deferred
     rationales: dict[int, str]  # position of a row -> beginning of its first rationale
@@ -127,7 +127,7 @@ def score_submission(folder: Path, splits: SplitsByRows, *, draws: int, seed: in
         submission=submission,
         score=score,
         draws={name: drawn[name] for name in COMPARED[split.kind]},
-        masses=np.round(forecasts.probabilities * 255.0).astype(np.uint8),
+        quantised=np.round(forecasts.probabilities * 255.0).astype(np.uint8),
         predicted=forecasts.predicted().astype(np.uint8),
         states=(states + DEFERRED * forecasts.deferred).astype(np.uint8),
         rationales=_rationales(forecasts),

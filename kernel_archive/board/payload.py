@@ -68,7 +68,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "confusion": score.confusion,
         "risk": risk and risk.error_rate,
         "discovery": [[c.cutoff, c.base_rate, c.recall, c.precision] for c in score.discovery],
-        "p": entry.masses,  # probabilities x 255, (R, n, 8)
+        "p": entry.quantised,  # probabilities x 255, (R, n, 8)
         "y": entry.predicted,  # bins, (R, n)
         "s": entry.states,  # bits of what became of a row, (R, n)
         "why": {str(row): text for row, text in entry.rationales.items()},

@@ -56,7 +56,9 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
-        if gone := instead_of(name, *(f"{name} {word.partition('=')[0]}" for word in args[1:])):
+        # A later word may be the value of an option.
+        typed = [*args[1:2], *(word.partition("=")[0] for word in args[2:] if word[:2] == "--")]
+        if gone := instead_of(name, *(f"{name} {word.partition('=')[0]}" for word in typed)):
             raise click.UsageError(gone, ctx)
         if name not in COMMANDS and not name.startswith("-"):
             raise click.UsageError(f"No such command {name!r}. {suggestion(name, COMMANDS)}", ctx)

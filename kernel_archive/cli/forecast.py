@@ -61,8 +61,8 @@ def forecast(**options: Any) -> None:
     -o FORECASTS converts its log.
 
     --model MODEL --export QUESTIONS writes a batch file, and --import ANSWERS -o FORECASTS reads
-    what came back, or plain lines {"custom_id": ..., "answer": "..."}. How rows are asked is said
-    with --export: answers and logs hold it. A batch's answers don't hold the model's settings.
+    what came back, or plain lines {"custom_id": ..., "answer": "..."}. How rows are asked is typed
+    with --export alone. With --import type --model and its settings again: answers lack them.
     """
     export, log, paths = (options[n] for n in ("export_path", "log_path", "import_paths"))
     if bool(log) == bool(export or paths):

@@ -145,8 +145,8 @@ def forecasts(prompt: Prompt) -> Scorer:
         if isinstance(answer, NoAnswer):  # an epoch without an answer has no score
             return None
         line = answer.line(prompt, state.metadata["question"])
-        masses = read_line(line).probabilities
-        best = "" if masses is None else str(1 + masses.index(max(masses)))
+        stated = read_line(line).probabilities
+        best = "" if stated is None else str(1 + stated.index(max(stated)))
         return SampleResult(
             value=float(best == target.text),
             answer=best,

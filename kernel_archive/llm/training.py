@@ -200,8 +200,8 @@ def answer_text(row: TrainingExample) -> str:
     row id draws from 0.15 to 0.75. So imitating it teaches form and place, and no fixed confidence.
     """
     draw = int(sha256_hex(f"answer:{row.row_id}".encode())[:8], 16) / 2**32
-    masses = [(0.15 + 0.6 * draw) ** abs(b - row.bin) for b in range(1, N_BINS + 1)]
-    hundredths = [round(100 * mass / sum(masses)) for mass in masses]
+    weights = [(0.15 + 0.6 * draw) ** abs(b - row.bin) for b in range(1, N_BINS + 1)]
+    hundredths = [round(100 * weight / sum(weights)) for weight in weights]
     hundredths[row.bin - 1] += 100 - sum(hundredths)
     fields: dict[str, Any] = {"rationale": ""}
     fields |= {name: h / 100 for name, h in zip(TOOL_FIELDS, hundredths, strict=True)}

@@ -30,7 +30,7 @@ _LOGIN: Final = (
 )
 _CHANGED: Final = "Somebody else changed it meanwhile. Look at it, then run the command again"
 #: Status of a refused request -> what its user can do.
-_WAYS_OUT: Final = {
+_FIXES: Final = {
     **dict.fromkeys((401, 403, 404), _LOGIN),
     **dict.fromkeys((409, 412), _CHANGED),
     **dict.fromkeys((429, 500, 502, 503, 504), "Run the command again later"),
@@ -93,8 +93,8 @@ def _explain(error: Exception, doing: str) -> str:
         if isinstance(cause, HfHubHTTPError):
             status, answer = cause.response.status_code, redact(cause.server_message or "")
             quoted = f': "{answer}"' if answer else ""
-            way_out = f". {_WAYS_OUT[status]}" if status in _WAYS_OUT else ""
-            return f"{constants.ENDPOINT} refuses ({status}{quoted}), while {doing}{way_out}"
+            fix = f". {_FIXES[status]}" if status in _FIXES else ""
+            return f"{constants.ENDPOINT} refuses ({status}{quoted}), while {doing}{fix}"
     shown = ": ".join(dict.fromkeys(redact(e) or type(e).__name__ for e in (error, causes[-1])))
     return (
         f"no answer of {constants.ENDPOINT} that can be used ({shown}), while {doing}. Check the "

@@ -33,7 +33,7 @@ SELECT * REPLACE (coalesce(reference_runtime_us, baseline_us) AS reference_runti
        median(from_own) OVER () AS median_from_own
 FROM ended;
 
--- What the numbers of a row say of each other. counted_speedup is what counts.
+-- What the numbers of a row say of each other. counted_speedup: of a success the stated one, else the ratio of its times.
 CREATE VIEW compared AS
 SELECT *, reference_runtime_us / runtime_us AS ratio, speedup * runtime_us AS implied,
        CASE WHEN ok THEN coalesce(speedup, ratio) END AS counted_speedup,

@@ -283,7 +283,7 @@ class _Collector:
             lack = "have no forecast" if n_repeats == 1 else "lack a forecast in some repeat"
             message = f"{len(lacking):,} of {counted(len(self.split), 'row')} {lack}"
             first = ", ".join(self.split.row_ids[i] for i in lacking[:_NAMED_ROWS])
-            fix = f"Each counts as uniform; template lists every row. The first: {first}"
+            fix = f"Each counts as even odds; template lists every row. The first: {first}"
             self.fault("missing-rows", message, severity="warning", fix=fix)
 
     def _check_sums(self) -> None:
@@ -320,7 +320,7 @@ class _Collector:
         n, identity = self.counts["unknown-row"], self.split.identity
         version = f"{printable(identity.archive_name)} {printable(identity.archive_version)}"
         message = f"{n:,} of {self.n_lines:,} ids are not of the {identity.table} split ({version})"
-        fix = "Name its split with --split, or its archive (or version) with --archive"
+        fix = "Name its split with --split, or its archive with --archive"
         others = self.split.others()
         fits = {name: len(ids & self.unknown_ids) for name, ids in others.items()}
         other = max(fits, key=fits.__getitem__, default=None)

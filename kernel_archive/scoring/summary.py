@@ -172,7 +172,7 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
         f"A - B: with its 95 % interval; {draws}, seed {comparison.seed}",
         f"p: after Holm's correction, {families}; won: p below 0.05, else -",
         "Where interval and test disagree, the test decides: it is corrected for their number",
-        "A board corrects one metric for its pairs of entries: of two it may tell more apart",
+        "A board corrects for its pairs of entries, not for metrics, and may tell these two apart",
     ]
     columns = ["metric", "A", "B", "A - B", "p", "won"]
     title = f"{a} against {b} on {heading(comparison.split, comparison.scheme)}"
@@ -188,7 +188,7 @@ def check_lines(report: CheckReport) -> list[str]:
     lines_in = f"{counted(report.n_lines, 'forecast')} in {rows}"
     state = "can be scored" if report.ok else "can not be scored"
     if report.ok and (n_missing := report.n_rows * report.n_repeats - report.n_present):
-        state += f"; {n_missing:,} missing forecasts count as even odds"
+        state += f", without {n_missing:,} of the forecasts"
     lines = [
         f"{report.file}: {state}",
         f"  {lines_in}: {shares}, {report.n_deferred:,} deferred",

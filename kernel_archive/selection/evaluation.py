@@ -77,7 +77,8 @@ def find_eligible(
 ) -> EligibleKernels:
     """Find the kernels of one GPU that a definition's words allow.
 
-    ``gpu`` is the GPU, unless the definition chooses it; ``further`` are programs besides kernels.
+    ``gpu`` is the GPU where the definition should not choose it; ``further`` are programs besides
+    kernels.
     """
     excluded: Counter[str] = Counter()
     programs = pl.concat([tables.held_out, *further], how="diagonal")

@@ -62,12 +62,12 @@ def test_figures_and_pairs_are_those_of_the_standings(data, archive, board):
     assert len(low) == len(high) == len(real) == 6
     upper = standings.pairs["crps"].low[np.triu_indices(4, 1)]
     assert low == pytest.approx(upper.tolist(), rel=1e-5)
-    masses = standings.entries[0].masses
-    packed_masses = base64.b64decode(shown["entries"][0]["p"])
-    assert (np.frombuffer(packed_masses, np.uint8).reshape(masses.shape) == masses).all()
+    quantised = standings.entries[0].quantised
+    packed = base64.b64decode(shown["entries"][0]["p"])
+    assert (np.frombuffer(packed, np.uint8).reshape(quantised.shape) == quantised).all()
     by_slug = {entry.slug: entry for entry in standings.entries}
-    assert by_slug["fair"].masses.shape == (3, len(standings.split), 8)
-    assert abs(by_slug["fair"].masses.astype(int).sum(axis=-1) - 255).max() <= 4
+    assert by_slug["fair"].quantised.shape == (3, len(standings.split), 8)
+    assert abs(by_slug["fair"].quantised.astype(int).sum(axis=-1) - 255).max() <= 4
     half = by_slug["half"]
     assert (half.states > 0).sum() == 10
     assert ((half.predicted == 0) == (half.states == 0)).all()

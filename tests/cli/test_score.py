@@ -117,7 +117,7 @@ def test_missing_rows_are_no_fault_and_are_said(run, files):
     status, out, _ = run("check", files[0])
     assert status == 0
     ids = [json.loads(line)["row_id"] for line in lines[:3]]
-    warning = f"3 of {len(lines)} rows have no forecast. Each counts as uniform; template lists "
+    warning = f"3 of {len(lines)} rows have no forecast. Each counts as even odds; template lists "
     warning += "every row. The first: "
     assert f"{warning}{', '.join(ids)}\n" in out
     assert "0 faults, 1 warning: missing-rows 1" in out

@@ -197,7 +197,7 @@ def test_sums_off_1_and_rows_without_a_forecast_are_one_warning_each(write, spli
     assert scaled.message.startswith("the probabilities of 2 of 2 lines sum to 0.85 on average")
     assert (scaled.line, scaled.severity, report.ok) == (1, "warning", True)
     assert missing.message == "1 of 3 rows have no forecast"
-    assert missing.fix == "Each counts as uniform; template lists every row. The first: c1b2c3d4"
+    assert missing.fix == "Each counts as even odds; template lists every row. The first: c1b2c3d4"
     rounded = [row(name, p=[*P[:5], 0.71, 0, 0]) for name in split.row_ids]
     assert codes(write(*rounded), split) == []
     (gap,) = check_forecasts(write(*rounded, row(repeat=1)), split)[1].findings

@@ -63,7 +63,7 @@ function difference(metric, a, b) {
   return { value: x[0] - y[0], low: a < b || low === null ? low : -high, high: a < b || high === null ? high : -low, real: Boolean(pairs[2][at]) };
 }
 
-/** Decoded forecasts of an entry: masses, predicted bins, states. */
+/** Decoded forecasts of an entry: probabilities, predicted bins, states. */
 function casts(entry) {
   if (!entry.decoded) entry.decoded = { p: bytes(entry.p), y: bytes(entry.y), s: bytes(entry.s) };
   return entry.decoded;
