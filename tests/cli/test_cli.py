@@ -76,6 +76,13 @@ def test_what_is_gone_says_what_to_type(name, capsys):
     assert name not in cli.COMMANDS
 
 
+def test_a_value_like_a_name_that_is_gone_is_a_value(tmp_path, capsys):
+    """A file may be called like a baseline of before."""
+    nowhere = str(tmp_path / "nowhere")
+    assert main(["baseline", "prior", "-o", "text", "--archive", nowhere]) == 1
+    assert "is gone" not in capsys.readouterr().err
+
+
 def test_progress_without_a_terminal_is_a_line_now_and_then(capsys, monkeypatch):
     """A log of CI shows that work goes on, and is not flooded."""
     with click.Context(cli.cli), common.progress("Reading") as advance:
